@@ -34,6 +34,7 @@ from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.lanes import (
     BY_KEY,
+    KEY_LENGTH_SHOWN,
     Lane,
     LaneReports,
     LanesFetched,
@@ -44,6 +45,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.lanes import CompleteLanesHeader, FetchLanesHeader
 from orderlymq_protocol.message.compression import CompressionError
+from orderlymq_protocol.message.properties import SHARDING_KEY
 from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
 from orderlymq_runtime.remoting.client import RemotingError
 
@@ -84,6 +86,7 @@ class LaneCalls:
 
     Attributes:
         consume_timeout_s: how long a message may be in work, as the group says; until brokers report that, the consumer's own.
+        key_property: the property of a message that is the key of its lane, as the group says.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class LaneCalls:
         self._stats = stats
         self._lease_ms = max(_LEASE_MS_MIN, milliseconds(settings.lock_lease))
         self.consume_timeout_s = seconds(settings.consume_timeout)
+        self.key_property = SHARDING_KEY
         # At worst a third of the lease is over when a held fetch is answered.
         self._wait_ms = min(milliseconds(settings.broker_suspend_max_time), self._lease_ms // 3)
 
@@ -133,6 +137,7 @@ class LaneCalls:
                 continue
             if config.concurrency != BY_KEY:
                 raise SettingError(self.by_queue(address))
+            self.key_property = config.lane_key_property
             if config.consume_timeout_minute > 0:
                 self.consume_timeout_s = config.consume_timeout_minute * 60.0
 
@@ -237,9 +242,17 @@ class LaneCalls:
                 # Those behind the record that cannot be read did not fail: they go back.
                 reason, is_blamed = "" if is_blamed else reason, True
             wanted = self._filtered(tuple(messages), subscription)
-            found.append(Given(lane, wanted, readable, reason))
+            found.append(Given(lane, wanted, readable, reason, self._key(lane, messages)))
 
         return tuple(found)
+
+    def _key(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> str:
+        """Return the whole key of a lane, of which a broker shows the beginning; empty when no message says it."""
+        if len(lane.key) < KEY_LENGTH_SHOWN:
+            return lane.key
+        keys = (each.properties.get(self.key_property, "") for each in messages)
+
+        return next((key for key in keys if key.startswith(lane.key)), "")
 
     def _messages(
         self,

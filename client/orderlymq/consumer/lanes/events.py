@@ -44,12 +44,14 @@ class Given:
         messages: those of `lane.offsets` that are wanted and could be read.
         readable: offsets below it could be read; None when all could.
         reason: why the message there could not be read; without a reason the rest goes back.
+        key: the whole key, of which `lane.key` may be the beginning; empty when nothing says it.
     """
 
     lane: Lane
     messages: tuple[ReceivedMessage, ...]
     readable: int | None = None
     reason: str = ""
+    key: str = ""
 
 
 # -- events

@@ -25,7 +25,7 @@ from orderlymq_protocol.body.lanes import (
 NEVER: Final = 2**62
 
 LaneId: TypeAlias = tuple[Place, int, str | int]
-"""A lane over all its attempts: its key, or its number when its message has none, or one that may be cut."""
+"""A lane over all its attempts: its key, or its number when its message has none, or nothing says the whole of it."""
 
 
 class Phase(Enum):
@@ -41,6 +41,7 @@ class Hand:
     """One attempt at one lane.
 
     Attributes:
+        key: the whole key; empty when there is none, or nothing says it.
         messages: those that no listener has had yet.
         until_ms: the end of the lease, counted so that it never outlives the broker's own count.
         check_ms: when the lease is to be looked at next.
@@ -53,6 +54,7 @@ class Hand:
 
     id: HandId
     lane: Lane
+    key: str
     messages: deque[ReceivedMessage]
     readable: int | None
     reason: str
@@ -70,9 +72,8 @@ class Hand:
     def lane_id(self) -> LaneId:
         """Return the lane, which no two listeners of this process have at the same time."""
         place, queue_id, _ = self.id
-        is_whole = 0 < len(self.lane.key) < KEY_LENGTH_SHOWN
 
-        return place, queue_id, self.lane.key if is_whole else self.lane.lane
+        return place, queue_id, self.key or self.lane.lane
 
     @property
     def name(self) -> str:
@@ -140,10 +141,13 @@ def hand_of(given: Given, place: Place, *, lease_ms: int, until_ms: int, check_m
     """Return what a fetch brought as something in hand."""
     hand_id = HandId(place, given.lane.queue_id, given.lane.attempt)
     messages = deque(given.messages)
+    shown = given.lane.key
+    key = given.key or (shown if len(shown) < KEY_LENGTH_SHOWN else "")
 
     return Hand(
         hand_id,
         given.lane,
+        key,
         messages,
         given.readable,
         given.reason,

@@ -21,6 +21,7 @@ from orderlymq.consumer.lanes.events import (
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import (
+    KEY_LENGTH_SHOWN,
     Lane,
     LaneReport,
     LaneReports,
@@ -30,6 +31,7 @@ from orderlymq_protocol.body.lanes import (
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.properties import SHARDING_KEY, encode_properties
 from tests.client.fakecluster import BROKER, FakeCluster, Fault, reset, running
 from tests.protocol.records import encode_record
 
@@ -245,6 +247,27 @@ async def test_how_long_a_message_may_be_in_work_is_said_by_the_group(
     await calls.check_group(["T"])
 
     assert calls.consume_timeout_s == limit_s
+
+
+@pytest.mark.parametrize("key_property", [SHARDING_KEY, "customer"])
+async def test_the_whole_of_a_long_key_is_that_of_the_message(
+    cluster: FakeCluster, calls: LaneCalls, key_property: str
+) -> None:
+    """By the property that the group names; it must begin as the broker says."""
+    config = SubscriptionGroupConfig("G", concurrency="Key", lane_key_property=key_property)
+    cluster.faults[CONFIG] = [told(config)]
+    await calls.check_group(["T"])
+    shown = "k" * KEY_LENGTH_SHOWN
+    for text in (f"{shown}-1", "another", "short"):
+        cluster.append("T", 0, b"x", encode_properties({key_property: text, "other": f"{shown}-2"}))
+    lanes = [Lane(0, n, n, key, (n,)) for n, key in enumerate((shown, shown, "short"))]
+    body = LanesFetched(tuple(lanes)).encode(map(encode_record, cluster.logs["T", 0]))
+    cluster.faults[FETCH] = [answer(0, body)]
+
+    found = await calls.fetch(ASK)
+
+    assert isinstance(found, Fetched)
+    assert [each.key for each in found.lanes] == [f"{shown}-1", "", "short"]
 
 
 async def test_a_group_is_looked_at_before_it_is_joined(
