@@ -115,7 +115,7 @@ def _held_since(state: BrokerState, lanes: Mapping[_Labels, int]) -> dict[_Label
 def _lanes_since(state: BrokerState) -> dict[_Labels, int]:
     """Return since when the oldest lane of each group and state has been in it."""
     found: dict[_Labels, int] = {}
-    for queue in state.lanes.busy.values():
+    for queue in state.lanes.busy.by_place.values():
         for lane_state, name in NAMES.items():
             lane = next(queue.in_state(lane_state), None)
             if lane is not None:

@@ -103,7 +103,7 @@ class LaneOverview:
         def rows() -> Iterator[wire.QueueLanes | None]:
             nonlocal by_rank
             lanes = self._context.state.lanes
-            count, most = lanes.count_of(group), lanes_max(lanes)
+            count, most = lanes.count_of(group), lanes_max(lanes, group)
             for queue in self._queues(group, header.topic):
                 yield self._queue(queue, count, most)
                 for lane in _of_key(queue, key) if key else _in_trouble(queue):

@@ -36,9 +36,9 @@ from orderlymq_protocol.body.clients import CONSUME_FROM_LAST_OFFSET
 # Lanes of a group that are not idle: 10 MiB of memory, 80 MiB if all have long keys and a backlog. As with parked keys, so
 # many in trouble mean that not the messages are wrong.
 LANES_OF_GROUP_MAX: Final = 16_384
-# Lanes of all groups, from which on a group may have its share of them: who has the right to many groups must neither fill the
-# memory of every replica, again at each start, nor take the room of others. A group that comes later has a smaller share, so ten
-# thousand of them have nine times as many together at most.
+# Lanes of all groups, from which on a group may have its share of them, one of as many as groups have lanes: who has the right to
+# many groups must neither fill the memory of every replica, again at each start, nor take the room of others. The k-th group that
+# has lanes, by when it last got one, found k of them, so ten thousand groups have ten times as many together at most.
 LANES_MAX: Final = 65_536
 # Messages of one queue of a group that wait behind busy lanes: some 100 MiB of index on disk.
 OWED_MAX: Final = 10_000_000
@@ -212,7 +212,7 @@ class Round:
         # Lanes, by queue and number, to which earlier plans add messages that the store does not have yet.
         self._added: set[tuple[int, int]] = set()
         self._lanes = state.lanes.count_of(config.name)
-        self._lanes_max = lanes_max(state.lanes)
+        self._lanes_max = lanes_max(state.lanes, config.name)
         self._in_hand: dict[str, int] = {}
         # Members that have a suspect, as far as anybody has asked.
         self._suspects: dict[str, bool] = {}
@@ -493,12 +493,17 @@ class Round:
         )
 
 
-def lanes_max(lanes: LaneTable) -> int:
+def lanes_max(lanes: LaneTable, group: str) -> int:
     """Return how many lanes a group may have now."""
-    if lanes.total < LANES_MAX:
+    return share(lanes.total, lanes.busy_group_count, lanes.count_of(group))
+
+
+def share(total: int, busy: int, own: int) -> int:
+    """Return how many lanes a group with *own* ones may have beside others, where *busy* groups have *total* together."""
+    if total < LANES_MAX:
         return LANES_OF_GROUP_MAX
 
-    return max(1, min(LANES_OF_GROUP_MAX, LANES_MAX // max(1, lanes.group_count)))
+    return max(1, min(LANES_OF_GROUP_MAX, LANES_MAX // (busy + (own == 0))))
 
 
 def why_limited(queue: LaneQueue | None, lanes: int, most: int) -> str:

@@ -6,6 +6,7 @@ own; a key has one lane while it owes anything; a lane has one attempt at a time
 changes nothing. Apply reads no disk: what leaves the index comes in the record that says so. The tables: ``table.py``.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
@@ -62,6 +63,34 @@ _VERDICTS: Final = {
 Queues: TypeAlias = "dict[tuple[str, str, int], LaneQueue]"
 Having: TypeAlias = Mapping[LaneState, Queues]
 
+
+class BusyQueues:
+    """The queues that have lanes.
+
+    Attributes:
+        by_group: how many each group has of them.
+    """
+
+    __slots__ = ("by_group", "by_place")
+
+    def __init__(self) -> None:
+        self.by_place: Queues = {}
+        self.by_group: Counter[str] = Counter()
+
+    def add(self, queue: "LaneQueue") -> None:
+        """Note a queue that has lanes from now on."""
+        self.by_place[queue.place] = queue
+        self.by_group[queue.place[0]] += 1
+
+    def discard(self, queue: "LaneQueue") -> None:
+        """Forget a queue that has no lanes any more."""
+        if self.by_place.pop(queue.place, None) is not None:
+            group = queue.place[0]
+            self.by_group[group] -= 1
+            if not self.by_group[group]:
+                del self.by_group[group]
+
+
 # What all queues without lanes share: a group may have begun a hundred thousand. Nothing is put into these.
 _NO_LANES: Final[dict[int, Lane]] = {}
 _NO_STATES: Final[dict[LaneState, dict[int, None]]] = {state: {} for state in LaneState}
@@ -109,7 +138,7 @@ class LaneQueue:
         scanned: int,
         serial: int,
         *,
-        busy: Queues,
+        busy: BusyQueues,
         having: Having,
         counts: dict[LaneState, int],
         totals: dict[LaneState, int],
@@ -132,7 +161,7 @@ class LaneQueue:
         self.by_state = _NO_STATES
         self._by_key = _NO_KEYS
         self._firsts = self._due = _NO_HEAP
-        self._busy.pop(self.place, None)
+        self._busy.discard(self)
 
     def _rise(self) -> None:
         """Make room for lanes."""
@@ -144,7 +173,7 @@ class LaneQueue:
         self._firsts = []
         # When each parked lane is due, and its number; what a lane has left or said again is passed over.
         self._due = []
-        self._busy[self.place] = self
+        self._busy.add(self)
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -437,7 +466,7 @@ class LaneQueue:
         assert len(self._firsts) <= 2 * len(self.lanes) + _HEAP_SLACK
         parked = {(lane.due_ms, lane.number) for lane in self.in_state(LaneState.PARKED)}
         assert parked <= set(self._due), "a parked lane would never be due"
-        is_busy = self._busy.get(self.place) is self
+        is_busy = self._busy.by_place.get(self.place) is self
         assert is_busy == bool(self.lanes) == (self.lanes is not _NO_LANES), self.place
         shared = (_NO_LANES, *_NO_STATES.values(), _NO_KEYS, _NO_HEAP)
         assert not any(shared), "something is in what all queues share"

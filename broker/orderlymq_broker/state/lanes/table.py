@@ -6,6 +6,7 @@ went so, stays for all of them, so that no attempt of a former life is taken for
 queue is the first that its lanes owe. What attempts are: ``queue.py``; who asks: ``processors/lanes/``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from sys import intern
 from typing import Any, Final
@@ -29,7 +30,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
     QueueFetch,
 )
-from orderlymq_broker.state.lanes.queue import Having, LaneQueue, Queues
+from orderlymq_broker.state.lanes.queue import BusyQueues, Having, LaneQueue
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, Record, Refused
 from orderlymq_broker.state.tables import TableWrites, read_as, read_counter
 from orderlymq_broker.state.topics.topics import GroupTable, Topic
@@ -84,7 +85,7 @@ class LaneTable:
         self._counts: dict[str, dict[LaneState, int]] = {}
         self._totals = dict.fromkeys(LaneState, 0)
         self._floor = read_counter(reader, _FLOOR, int, 0)
-        self.busy: Queues = {}
+        self.busy = BusyQueues()
         self.having: Having = {LaneState.PARKED: {}, LaneState.DYING: {}}
         for row in read_as(reader, Table.LANE_QUEUES, QueueRow):
             place = (row.group, row.topic, row.queue_id)
@@ -136,9 +137,9 @@ class LaneTable:
         return sum(self._totals.values())
 
     @property
-    def group_count(self) -> int:
-        """How many groups have looked at queues."""
-        return len(self._groups)
+    def busy_group_count(self) -> int:
+        """How many groups have lanes that are not idle."""
+        return len(self.busy.by_group)
 
     def counts(self) -> dict[tuple[str, LaneState], int]:
         """Return how many lanes of each group are in each state, zeros left out."""
@@ -415,7 +416,9 @@ class LaneTable:
         for state, having in self.having.items():
             found = {queue.place: queue for queue in self.all() if queue.by_state[state]}
             assert having == found, f"the queues that have lanes {state.name} are others"
-        assert self.busy == {queue.place: queue for queue in self.all() if queue.lanes}
+        busy = {queue.place: queue for queue in self.all() if queue.lanes}
+        assert self.busy.by_place == busy, "the queues that have lanes are others"
+        assert self.busy.by_group == Counter(group for group, *_ in busy)
         assert self._counts.keys() == self._groups.keys(), "lanes of another group are counted"
         for state, total in self._totals.items():
             lanes = sum(counts[state] for counts in self._counts.values())
@@ -498,7 +501,8 @@ class LaneTable:
                 self._totals[state] -= len(lanes)
             for lane in queue.in_state(LaneState.IN_HAND):
                 self._forget(lane.holder, queue.place, lane.number)
-            for queues_having in (self.busy, *self.having.values()):
+            self.busy.discard(queue)
+            for queues_having in self.having.values():
                 queues_having.pop(queue.place, None)
 
     def _note(self, client_id: str, place: _Place, lane: int) -> None:

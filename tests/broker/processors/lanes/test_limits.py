@@ -1,6 +1,10 @@
 """The limits of lanes: what happens at each of them, and what goes on all the same."""
 
+from collections import Counter
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orderlymq_broker.core import capacity
 from orderlymq_broker.processors.groups import offsets
@@ -66,7 +70,8 @@ def test_the_lanes_of_all_groups_together_are_bounded(monkeypatch: pytest.Monkey
         shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), peer=peer_of("a"))
         given.append(member.fetch(consumerGroup=group, maxLanes=256))
 
-    assert [len(each) for each in given] == [8, 8, 12 // 2, 12 // 3]
+    # The third group finds two that have lanes, and is one more itself.
+    assert [len(each) for each in given] == [8, 8, 12 // 3, 12 // 4]
     waiting = member.wait(consumerGroup="group-3")
     assert table(shell, consumerGroup="group-3").queues[0].limited == planner.LANES_SHARED
     assert shell.reply_to(waiting) is None
@@ -83,6 +88,62 @@ def test_the_lanes_of_all_groups_together_are_bounded(monkeypatch: pytest.Monkey
     assert reply is not None
     assert len(lanes(reply)) == 8 - len(given[3])
     shell.replay()
+
+
+def test_groups_without_lanes_take_no_share_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: who once looked at a queue and has nothing in hand or in trouble leaves the room to those that work."""
+    for module in (planner, fetch):
+        monkeypatch.setattr(module, "LANES_MAX", 12)
+    monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
+    shell = lead()
+    groups = ["noisy-0", "noisy-1", *[f"idle-{number}" for number in range(20)], "healthy"]
+    member = Member(shell)
+    produce(shell, "first")
+    for group in groups:
+        create(shell, GroupSet(group, concurrency="Key"))
+        shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), peer=peer_of("a"))
+        if group.startswith("idle"):
+            (lane,) = member.fetch(consumerGroup=group)
+            done = LaneReports((LaneReport(0, lane.lane, lane.attempt, "done", 0),)).to_json()
+            ext = member.ext(consumerGroup=group)
+            shell.call(RequestCode.ORDERLYMQ_COMPLETE_LANES, ext, done, peer=member.peer)
+    produce(shell, *[f"key-{number}" for number in range(20)])
+    given = [
+        len(member.fetch(consumerGroup=group, maxLanes=256))
+        for group in ("noisy-0", "noisy-1", "healthy")
+    ]
+
+    assert given == [8, 8, 12 // 3]
+    shell.replay()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.sampled_from([1, 900, 20_000]), st.sampled_from("++-")),
+        max_size=400,
+    )
+)
+def test_the_lanes_of_all_groups_have_a_bound_whatever_comes_and_goes(
+    moves: list[tuple[int, int, str]],
+) -> None:
+    """Law: by when they last grew, the k-th group that has lanes found k of them; so all have the limit and the sum of these shares."""
+    counts: Counter[int] = Counter()
+    for group, count, move in moves:
+        own = counts[group]
+        if move == "+":
+            most = planner.share(counts.total(), len(+counts), own)
+            own = max(own, min(most, own + count))
+        else:
+            own = max(0, own - count)
+        counts[group] = own
+        shares = (
+            min(planner.LANES_OF_GROUP_MAX, planner.LANES_MAX // place)
+            for place in range(1, len(+counts) + 1)
+        )
+        # Who grew while there were fewer than the limit has less than twice the limit together with the others of these.
+        bound = planner.LANES_MAX + planner.LANES_OF_GROUP_MAX + sum(shares)
+        assert counts.total() <= bound
+    assert sum(planner.LANES_MAX // place for place in range(1, 10_001)) < 10 * planner.LANES_MAX
 
 
 @pytest.mark.parametrize("trouble", ["inHand", "parked", "held"])

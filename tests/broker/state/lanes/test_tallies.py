@@ -18,7 +18,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
-from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.lanes.queue import BusyQueues, LaneQueue
 from orderlymq_broker.state.records import Commit, OffsetsReset, TopicDeleted
 from orderlymq_protocol.body.lanes import REASON_LENGTH_MAX
 from tests.broker.state.entries import WALL_MS
@@ -176,7 +176,13 @@ def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
     """Law: of as many as a group may have, with short keys and with the longest."""
     counts = dict.fromkeys(LaneState, 0)
     queue = LaneQueue(
-        (GROUP, TOPIC, 0), 1 << 40, 1_024, busy={}, having={}, counts=counts, totals=dict(counts)
+        (GROUP, TOPIC, 0),
+        1 << 40,
+        1_024,
+        busy=BusyQueues(),
+        having={},
+        counts=counts,
+        totals=dict(counts),
     )
     tracemalloc.start()
     try:
