@@ -19,8 +19,14 @@ from orderlymq_broker.core.responses import (
     answer_when_applied,
     raise_unknown_group,
 )
+from orderlymq_broker.processors.groups.offsets import offsets_room
 from orderlymq_broker.processors.groups.parkedkeys import expected_place
-from orderlymq_broker.processors.lanes.planner import lanes_max, why_limited
+from orderlymq_broker.processors.lanes.planner import (
+    LANE_OFFSETS_MAX,
+    OFFSETS_FULL,
+    lanes_max,
+    why_limited,
+)
 from orderlymq_broker.processors.lanes.scan import lane_key, physical_at
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -34,6 +40,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.lanes import LanesHeader
 from orderlymq_protocol.message.properties import SHARDING_KEY
+from orderlymq_protocol.names import retry_topic
 
 # Lanes that one answer names, and more of which the first are kept while a list is written.
 SHOWN_MAX: Final = 256
@@ -111,6 +118,7 @@ class LaneOverview:
                     yield None
                 if len(by_rank) > _KEPT_MAX:
                     by_rank = _first(by_rank)
+            yield from self._kept_out(group, header.topic)
 
         def end() -> dict[str, Any]:
             table = wire.LaneTable(
@@ -170,6 +178,25 @@ class LaneOverview:
         for topic in [only] if only else lanes.topics_of(group):
             queues = lanes.queues_of(group, topic)
             yield from (queues[queue_id] for queue_id in sorted(queues))
+
+    def _kept_out(self, group: str, only: str | None) -> Iterator[wire.QueueLanes | None]:
+        """Yield the queues that members want and that cannot begin, as there is no room for their offsets."""
+        context = self._context
+        state = context.state
+        config = state.groups.get(group)
+        if config is None or not config.by_key or offsets_room(context, LANE_OFFSETS_MAX) > 0:
+            return
+        for name in sorted(state.members.subscriptions(group)):
+            topic = state.topics.by_name.get(name)
+            if topic is None or only not in (None, name) or name == retry_topic(group):
+                continue
+            for queue_id in range(topic.queue_count):
+                has_begun = queue_id in state.lanes.queues_of(group, name)
+                if has_begun or state.offsets.get(group, name, queue_id) is not None:
+                    yield None
+                    continue
+                place = (name, context.settings.group, queue_id)
+                yield wire.QueueLanes(*place, 0, 0, 0, 0, 0, 0, 0, limited=OFFSETS_FULL)
 
     def _queue(self, queue: LaneQueue, lanes: int, most: int) -> wire.QueueLanes:
         counts = {state: len(numbers) for state, numbers in queue.by_state.items()}

@@ -256,7 +256,8 @@ class LaneCore:
 
     def _fetched(self, event: Fetched, now_ms: int) -> None:
         is_repeat = self._sources[event.place].is_repeat
-        if not self._sources.fetched(event):
+        reports = self._sources.fetched(event)
+        if reports is None:
             return
         is_wanted = self._sources[event.place].is_wanted and not self._is_closing
         until_ms = event.asked_at_ms + event.lease_ms

@@ -44,6 +44,7 @@ class Source:
         sure_ms: from then on a fetch under way is held, it seems: there is nothing more to come.
         pause_ms, said_pause_ms: last pause after trouble with fetches, and with reports.
         trouble: the last reason that was logged.
+        limited: why the place handed out no new lanes the last time, and *said_limited* what of this was logged.
         outbox: reports that wait, by queue and attempt.
         reported: attempts that have ended and have no verdict yet.
     """
@@ -61,6 +62,7 @@ class Source:
     trouble: str = ""
     limited: str = ""
     outbox: dict[tuple[int, int], LaneReport] = field(default_factory=dict)
+    said_limited: str = ""
     reported: int = 0
     is_sending: bool = False
     send_ms: int = 0
@@ -182,10 +184,10 @@ class Sources:
             return False
         source.is_fetching = source.is_repeat = False
         source.pause_ms = source.not_before_ms = 0
-        source.trouble, source.limited = "", event.limited
+        source.trouble = ""
         source.is_hungry = len(event.lanes) >= source.asked
 
-        return True
+        return _limit(source, event.limited)
 
     def not_fetched(self, event: FetchEmpty | FetchFailed, now_ms: int) -> list[Report]:
         """Note that a fetch brought nothing; return what is to be reported about it."""
@@ -199,8 +201,10 @@ class Sources:
         )
         if isinstance(event, FetchEmpty):
             source.pause_ms = source.not_before_ms = 0
-            source.trouble, source.limited = "", event.limited
-            return []
+            source.trouble = ""
+            if not event.limited:
+                source.said_limited = ""  # there was nothing to hand out, and nothing in the way
+            return _limit(source, event.limited)
         source.pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS, source.pause_ms * 2))
         source.not_before_ms = now_ms + (_REFUSED_PAUSE_MS if event.refused else source.pause_ms)
         if event.reason == source.trouble:
@@ -235,3 +239,13 @@ class Sources:
 
 def _name(place: Place) -> str:
     return f"{place.topic} at {place.broker_name}"
+def _limit(source: Source, limited: str) -> list[Report]:
+    """Note why a place hands out no new lanes; return what is to be reported, each reason once while it lasts."""
+    source.limited = limited
+    if limited in ("", source.said_limited):
+        return []
+    source.said_limited = limited
+
+    return [Report("warning", f"no new lanes of {_name(source.place)}: {limited}")]
+
+

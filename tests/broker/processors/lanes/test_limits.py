@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core import capacity
 from orderlymq_broker.processors.groups import offsets
-from orderlymq_broker.processors.lanes import fetch, planner
+from orderlymq_broker.processors.lanes import fetch, overview, planner
 from orderlymq_broker.settings import RaftSettings
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
@@ -253,7 +253,8 @@ def test_the_queues_of_a_topic_begin_some_at_a_time() -> None:
 def _few_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a broker group have 10 offsets, and groups by key 8 of them."""
     monkeypatch.setattr(offsets, "OFFSETS_MAX", 10)
-    monkeypatch.setattr(fetch, "LANE_OFFSETS_MAX", 8)
+    for module in (fetch, overview):
+        monkeypatch.setattr(module, "LANE_OFFSETS_MAX", 8)
 
 
 @pytest.mark.usefixtures("_few_offsets")
@@ -270,6 +271,23 @@ def test_groups_by_key_leave_room_for_the_first_commits_of_others() -> None:
     begun = [queue.place[2] for queue in shell.state.lanes.of_group(GROUP)]
     assert (sorted(begun), shell.state.offsets.count) == ([*range(7), 15], 8)
     assert [shell.call(15, commit_ext(0, queue, "plain")).code for queue in range(3)] == [0, 0, 1]
+
+
+@pytest.mark.usefixtures("_few_offsets")
+def test_queues_that_cannot_begin_are_shown_with_the_reason() -> None:
+    """Law: what no member gets is no secret of its fetches. A queue that has an offset begins, and one of another topic is not wanted."""
+    shell = lead(queues=10)
+    create(shell, OffsetsReset((Commit(GROUP, TOPIC, 9, 0),)), TopicSet("other", 1, 1))
+    create(shell, GroupSet("plain"))
+    assert table(shell).queues == ()
+    Member(shell).fetch()
+
+    shown = {row.queue_id: row.limited for row in table(shell, topic=TOPIC).queues}
+    begun = [*range(7), 9]
+    assert shown == dict.fromkeys(begun, "") | dict.fromkeys([7, 8], planner.OFFSETS_FULL)
+    assert len(table(shell).queues) == 10
+    assert table(shell, topic="other").queues == ()
+    assert table(shell, consumerGroup="plain").queues == ()
 
 
 @pytest.mark.usefixtures("_few_offsets")

@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from orderlymq.consumer.core.events import Assigned, Tick
+from orderlymq.consumer.core.events import Assigned, Report, Tick
 from orderlymq.consumer.lanes.core import AHEAD_MS, LaneRules
 from orderlymq.consumer.lanes.events import (
     Answered,
@@ -92,3 +92,25 @@ def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
     released = completes(found + script.tell(4, Tick()))
 
     assert released.reports == (LaneReport(0, 1, 2, "release", -1),)
+
+
+def test_why_there_are_no_new_lanes_is_logged_once_while_it_lasts() -> None:
+    """Law: queues that nobody gets are no silence; a limit that comes and goes with each fetch fills no log."""
+    script = Script()
+
+    def told(number: int, limited: str, *, brings: bool = False) -> list[str]:
+        lanes = (Given(Lane(0, number, number, "k", (number,)), (message(number),)),)
+        event = Fetched(PLACE, script.fetch, lanes, LEASE_MS, number, limited)
+        found = script.tell(number, event if brings else FetchEmpty(PLACE, script.fetch, limited))
+        return [each.text for each in found if isinstance(each, Report)]
+
+    full = "no new lanes of orders at broker-a: the offsets are full"
+    assert told(1, "the offsets are full") == [full]
+    assert script.core.figures().limited == {tuple(PLACE): "the offsets are full"}
+    assert told(2, "", brings=True) == []
+    assert told(3, "the offsets are full", brings=True) == []
+    assert told(4, "the lanes are full") == [
+        "no new lanes of orders at broker-a: the lanes are full"
+    ]
+    assert told(5, "") == []
+    assert told(6, "the offsets are full") == [full]
