@@ -6,7 +6,8 @@ Rules:
 * What is in hand is bounded: as many lanes as there are workers, what they will need while a fetch is under way,
   and what has been reported. A lane that waited in vain for a worker goes back.
 * A lost lane is forgotten: nothing is reported about it, and its messages come again.
-* What comes with a repeated fetch may be in hand for long: its lease is renewed before a listener gets it.
+* What comes with a repeated fetch may be in hand for long: its lease is renewed before a listener gets it. Until then it counts
+  for nobody but its place, which is asked for nothing more.
 * A fetch without an answer is repeated with its number, reports without an answer are said again.
 """
 
@@ -120,6 +121,7 @@ class LaneCore:
         self._behind: dict[LaneId, HandId] = {}
         self._working = 0
         self._ended = 0
+        self._unsure = 0
         self._started_sum_ms = 0
         self._service_ms: float | None = None
         # How long a broker takes to answer completions, which it never holds as it does fetches.
@@ -181,8 +183,11 @@ class LaneCore:
         assert self._ended == sum(hand.phase is Phase.ENDED for hand in self._hands.values())
         assert self._started_sum_ms == sum(hand.started_ms for hand in working)
         ended = Counter(h.id.place for h in self._hands.values() if h.phase is Phase.ENDED)
+        unsure = Counter(h.id.place for h in self._hands.values() if h.is_unsure)
+        assert self._unsure == unsure.total()
         for source in self._sources:
             assert source.reported == ended[source.place]
+            assert source.unsure == unsure[source.place]
             for queue_id, attempt in source.outbox:
                 assert HandId(source.place, queue_id, attempt) in self._hands
 
@@ -259,6 +264,7 @@ class LaneCore:
         reports = self._sources.fetched(event)
         if reports is None:
             return
+        self._out += reports
         is_wanted = self._sources[event.place].is_wanted and not self._is_closing
         until_ms = event.asked_at_ms + event.lease_ms
         # Half of what may be left at worst, so that a renewal can be lost once.
@@ -277,6 +283,8 @@ class LaneCore:
                 self._end(hand, hand.finished(self._rules.tries_max), now_ms)
             elif is_repeat:
                 hand.is_unsure = True
+                self._unsure += 1
+                self._sources[event.place].unsure += 1
                 hand.until_ms = hand.check_ms = now_ms + event.lease_ms
                 self._sources[event.place].put(hand.renewed(), now_ms)
             else:
@@ -290,7 +298,8 @@ class LaneCore:
 
     def _free(self, now_ms: int) -> int:
         """Return how many more lanes to ask for; none while half of those that may wait do so, or are on their way."""
-        unfinished = len(self._hands) - self._ended - self._barred() + self._sources.asked()
+        unfinished = len(self._hands) - self._ended - self._unsure - self._barred()
+        unfinished += self._sources.asked()
         ahead = self._ahead(now_ms)
         # A fetch costs its broker an entry of the log, be it for one lane or for many.
         if 2 * (unfinished - self._working) > ahead:
@@ -437,6 +446,7 @@ class LaneCore:
 
     def _end(self, hand: Hand, report: LaneReport, now_ms: int) -> None:
         """Report the end of an attempt; it stays in hand until there is a verdict."""
+        self._trust(hand)
         hand.phase = Phase.ENDED
         self._ended += 1
         hand.messages.clear()
@@ -492,8 +502,14 @@ class LaneCore:
         hand.check_ms = asked_at_ms + self._rules.renew_ms
         self._check_ms = min(self._check_ms, hand.check_ms)
         if hand.is_unsure:
-            hand.is_unsure = False
+            self._trust(hand)
             self._ready.append(hand.id)
+
+    def _trust(self, hand: Hand) -> None:
+        """Wait no longer for the first renewal of what came with a repeated fetch."""
+        self._unsure -= hand.is_unsure
+        self._sources[hand.id.place].unsure -= hand.is_unsure
+        hand.is_unsure = False
 
     def _judged(self, hand: Hand, report: LaneReport, verdict: LaneVerdict) -> None:
         match verdict.verdict:
@@ -532,6 +548,7 @@ class LaneCore:
                     self._forget(hand)
 
     def _forget(self, hand: Hand) -> None:
+        self._trust(hand)
         source, is_reported = self._sources[hand.id.place], hand.phase is Phase.ENDED
         source.drop(hand.id)
         source.reported -= is_reported

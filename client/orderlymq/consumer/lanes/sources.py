@@ -47,6 +47,7 @@ class Source:
         limited: why the place handed out no new lanes the last time, and *said_limited* what of this was logged.
         outbox: reports that wait, by queue and attempt.
         reported: attempts that have ended and have no verdict yet.
+        unsure: attempts that came with a repeated fetch and whose first renewal has no answer yet.
     """
 
     place: Place
@@ -61,9 +62,10 @@ class Source:
     pause_ms: int = 0
     trouble: str = ""
     limited: str = ""
-    outbox: dict[tuple[int, int], LaneReport] = field(default_factory=dict)
     said_limited: str = ""
+    outbox: dict[tuple[int, int], LaneReport] = field(default_factory=dict)
     reported: int = 0
+    unsure: int = 0
     is_sending: bool = False
     send_ms: int = 0
     said_pause_ms: int = 0
@@ -165,7 +167,8 @@ class Sources:
                 continue
             source.not_before_ms = 0
             if not source.is_repeat:
-                lanes = 0 if source.reported >= REPORTED_MAX else free()
+                is_late = source.reported >= REPORTED_MAX or source.unsure
+                lanes = 0 if is_late else free()
                 if lanes <= 0:
                     continue
                 # Who waits for messages must not keep those from asking who have some.
@@ -177,11 +180,11 @@ class Sources:
             self._sources[source.place] = self._sources.pop(source.place)
             yield Fetch(source.place, source.sequence, source.asked)
 
-    def fetched(self, event: Fetched) -> bool:
-        """Note the end of a fetch; return whether it is the one that is under way."""
+    def fetched(self, event: Fetched) -> list[Report] | None:
+        """Note the end of a fetch; return what is to be reported about it, None when it is not the one that is under way."""
         source = self[event.place]
         if source.sequence != event.sequence:
-            return False
+            return None
         source.is_fetching = source.is_repeat = False
         source.pause_ms = source.not_before_ms = 0
         source.trouble = ""
@@ -237,8 +240,6 @@ class Sources:
         return [Report("info", text)] if is_new else []
 
 
-def _name(place: Place) -> str:
-    return f"{place.topic} at {place.broker_name}"
 def _limit(source: Source, limited: str) -> list[Report]:
     """Note why a place hands out no new lanes; return what is to be reported, each reason once while it lasts."""
     source.limited = limited
@@ -249,3 +250,5 @@ def _limit(source: Source, limited: str) -> list[Report]:
     return [Report("warning", f"no new lanes of {_name(source.place)}: {limited}")]
 
 
+def _name(place: Place) -> str:
+    return f"{place.topic} at {place.broker_name}"

@@ -2,8 +2,16 @@
 
 from orderlymq.consumer.core.events import Closing, Tick
 from orderlymq.consumer.lanes.core import LaneRules
-from orderlymq.consumer.lanes.events import CompleteFailed, Fetch, FetchFailed
-from tests.client.consumer.lanes.test_core import LEASE_MS, Script, completed, completes, works
+from orderlymq.consumer.lanes.events import CompleteFailed, Fetch, FetchEmpty, FetchFailed
+from tests.client.consumer.lanes.test_core import (
+    LEASE_MS,
+    OTHER,
+    Script,
+    completed,
+    completes,
+    fetches,
+    works,
+)
 from tests.client.consumer.lanes.world import PLACE
 
 
@@ -55,3 +63,34 @@ def test_closing_waits_no_longer_than_a_lease_for_a_broker_that_is_gone() -> Non
     script.tell(65_000, Tick())
 
     assert (script.core.is_idle, script.core.figures().lost) == (True, 1)
+
+
+def test_lanes_that_wait_for_their_renewal_keep_no_worker_from_the_lanes_of_others() -> None:
+    """Nobody may work on them yet, and their broker may never answer; until it does, it is asked for nothing more."""
+    script = Script(LaneRules(workers=4), [PLACE, OTHER])
+    script.tell(10, FetchFailed(PLACE, 2, "reset"))
+    script.tell(60, Tick())
+    found = script.give(70, *((f"k{offset}", (offset,)) for offset in range(4)))
+    assert (works(found), fetches(found)) == ([], [])
+
+    assert fetches(script.tell(80, FetchEmpty(OTHER, 3))) == [Fetch(OTHER, 4, 2)]
+
+    found = script.verdict(90, completes(found), *["renewed"] * 3, "stale")
+    assert [offset for _, (offset,) in works(found)] == [0, 1, 2]
+    assert script.core.figures().in_hand == 3
+    assert fetches(found) == [Fetch(PLACE, 5, 1)]
+
+
+def test_lanes_that_wait_for_their_renewal_go_back_when_the_consumer_closes() -> None:
+    """The answer to the renewal comes later, and nobody works on them any more."""
+    script = Script(LaneRules(workers=4))
+    script.tell(10, FetchFailed(PLACE, 2, "reset"))
+    script.tell(60, Tick())
+    renewals = completes(script.give(70, ("a", (0,))))
+
+    script.tell(71, Closing())
+    released = completes(script.verdict(75, renewals, "renewed"))
+
+    assert [each.result for each in released.reports] == ["release"]
+    script.verdict(76, released, "released")
+    assert script.core.is_idle
