@@ -159,14 +159,17 @@ class Cluster:
 
         async def expire(admin: AdminClient) -> int:
             holders = [each.client_id for each in (await admin.locks(group)).values()]
+            count = len(holders)
             config = (await admin.groups()).get(group)
             if config is not None and config.concurrency == BY_KEY:
-                lanes = (await admin.lanes(group)).lanes
-                holders += [each.holder for each in lanes if each.holder]
-            for client_id in set(holders):
+                table = await admin.lanes(group)
+                count += sum(each.in_hand for each in table.queues)
+                # A broker names some lanes only, those in trouble first.
+                holders += [*await admin.members(group), *(each.holder for each in table.lanes)]
+            for client_id in set(filter(None, holders)):
                 for address in (await admin.brokers()).values():
                     await admin.client_dead(address, client_id, "expired by the test")
-            return len(holders)
+            return count
 
         self.recording.note(Kind.FAULT, detail=f"locks of {group} expired")
         return self._administer(expire)

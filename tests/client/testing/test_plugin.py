@@ -24,6 +24,7 @@ from orderlymq import (
 )
 from orderlymq.oracle.verdict import Defect, Kind
 from orderlymq.testing import Cluster
+from orderlymq_broker.processors.lanes import overview
 from orderlymq_nameserver.processor import HOLD_MAX_MS
 from orderlymq_testing.plugin import orderlymq_cluster
 
@@ -93,11 +94,15 @@ async def test_a_killed_leader_loses_nothing(orderlymq_cluster: Cluster) -> None
     assert await consume(20) == STEPS
 
 
-@pytest.mark.parametrize("ordered", [True, "key"])
+@pytest.mark.parametrize(("ordered", "named"), [(True, 256), ("key", 256), ("key", 0)])
 async def test_an_expired_lock_lets_another_member_go_on_and_repeats_at_most(
-    orderlymq_cluster: Cluster, ordered: Literal[True, "key"]
+    orderlymq_cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    ordered: Literal[True, "key"],
+    named: int,
 ) -> None:
-    """The consumer whose lock ended, or whose lane, notices and takes it again."""
+    """The consumer whose lock ended, or whose lane, notices and takes it again, also where the broker names lanes in trouble alone."""
+    monkeypatch.setattr(overview, "SHOWN_MAX", named)
     orderlymq_cluster.create_topic("orders", queues=1)
     seen: list[str] = []
     expired = asyncio.Event()
