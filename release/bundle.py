@@ -20,7 +20,9 @@ from release.distributions import ROOT, project
 
 CHART: Final = ROOT / "charts" / "orderlymq"
 PACKAGE: Final = "orderlymq"
-CHANNEL: Final = "alpha"
+# By the convention of OLM for what comes before a release that is called stable.
+CHANNEL: Final = "candidate"
+MATURITY: Final = "alpha"
 # Files of examples/ of which the first resource of each kind is where OLM's forms begin.
 _EXAMPLES: Final = (
     "quickstart.yaml",
@@ -68,6 +70,12 @@ _SPEC: Final = {
         ("suspend", "Suspended", "Whether no Backup begins.", "booleanSwitch"),
     ],
 }
+# What a console shows as made of each kind, the weightiest alone.
+_MAKES: Final = {
+    "Cluster": ("StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"),
+    "Pipeline": ("StatefulSet", "Job", "CronJob"),
+    "Backup": ("Job",),
+}
 _CONDITIONS: Final = {
     "path": "conditions",
     "displayName": "Conditions",
@@ -109,7 +117,7 @@ def csv(made: list[Json]) -> Json:
         "metadata": {
             "name": f"{PACKAGE}.v{version}",
             "annotations": {
-                "alm-examples": json.dumps(examples(), indent=2),
+                "alm-examples": json.dumps(examples(definitions), indent=2),
                 "capabilities": chart["annotations"]["artifacthub.io/operatorCapabilities"],
                 "categories": "Streaming & Messaging",
                 "containerImage": _image(deployment),
@@ -122,7 +130,7 @@ def csv(made: list[Json]) -> Json:
             "displayName": "OrderlyMQ",
             "description": _ABOUT,
             "version": version,
-            "maturity": CHANNEL,
+            "maturity": MATURITY,
             "minKubeVersion": OLDEST_KUBERNETES,
             "keywords": chart["keywords"],
             "icon": [
@@ -158,13 +166,17 @@ def csv(made: list[Json]) -> Json:
     }
 
 
-def examples() -> list[Json]:
-    """Return manifests to begin with, one of each kind."""
+def examples(definitions: list[Json]) -> list[Json]:
+    """Return manifests to begin with, one of each version of each kind."""
     found: dict[str, Json] = {}
     for name in _EXAMPLES:
         for each in yaml.safe_load_all((ROOT / "examples" / name).read_text()):
             found.setdefault(each["kind"], each)
-    return list(found.values())
+    return [
+        found[spec["names"]["kind"]] | {"apiVersion": f"{spec['group']}/{version['name']}"}
+        for spec in (each["spec"] for each in definitions)
+        for version in spec["versions"]
+    ]
 
 
 def owned(definition: Json, version: Json) -> Json:
@@ -176,6 +188,7 @@ def owned(definition: Json, version: Json) -> Json:
         "version": version["name"],
         "displayName": kind,
         "description": version["schema"]["openAPIV3Schema"]["description"],
+        "resources": [{"kind": each, "name": "", "version": "v1"} for each in _MAKES.get(kind, ())],
         "specDescriptors": [
             {
                 "path": path,

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from release.bundle import MODES, render, write
 from release.distributions import ROOT, project
 
 from orderlymq_operator.resources.manifests.reader import parse
+from tests.alone import alone
 from tests.operator.kube.rights import of_file, of_rules
 
 pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
@@ -29,6 +32,37 @@ def version(bundle: Path) -> Any:
     """Return the ClusterServiceVersion."""
     (path,) = bundle.glob("manifests/*.clusterserviceversion.yaml")
     return yaml.safe_load(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def judge() -> Path:
+    """The program of `tests/release/olm`, which takes minutes to compile for the first time."""
+    if not shutil.which("go"):
+        pytest.skip("go is not installed")
+    built = ROOT / "build" / "tools" / "olm"
+    with alone(built.parent):
+        command = ["go", "build", "-trimpath", "-o", str(built), "."]
+        subprocess.run(command, cwd=Path(__file__).parent / "olm", check=True)
+    return built
+
+
+def test_the_rules_of_operator_sdk_find_nothing(bundle: Path, judge: Path) -> None:
+    """Neither an error nor a warning: each would be shown to whoever publishes the bundle."""
+    done = subprocess.run([judge, bundle], capture_output=True, text=True, check=False)
+    assert (done.stdout.splitlines(), done.stderr, done.returncode) == ([], "", 0)
+
+
+def test_the_rules_of_operator_sdk_find_a_definition_that_is_missing(
+    judge: Path, tmp_path: Path, helm: Path
+) -> None:
+    """A program that judges nothing would find nothing in a good bundle, either."""
+    write(tmp_path, render(str(helm)))
+    (tmp_path / "manifests" / "users.orderlymq.io.yaml").unlink()
+
+    done = subprocess.run([judge, tmp_path], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert 'owned CRD "orderlymq.io/v1alpha1, Kind=User" not found' in done.stdout
 
 
 def test_every_definition_is_owned_and_as_the_models_make_it(bundle: Path) -> None:
@@ -106,19 +140,23 @@ def test_the_cluster_chooses_as_whom_the_operator_runs(bundle: Path) -> None:
 
 
 def test_the_bundle_has_the_facts_of_the_project_and_examples_that_are_valid(bundle: Path) -> None:
-    """Its name carries its version; each kind that it owns has an example, where OLM's form for it begins."""
+    """Its name carries its version; each version of a kind has an example, where OLM's form for it begins."""
     found = version(bundle)
     examples = json.loads(found["metadata"]["annotations"]["alm-examples"])
-    kinds = {each["kind"] for each in found["spec"]["customresourcedefinitions"]["owned"]}
+    owned = found["spec"]["customresourcedefinitions"]["owned"]
 
     assert found["metadata"]["name"] == f"orderlymq.v{project()['version']}"
     assert found["spec"]["version"] == project()["version"]
-    assert sorted(each["kind"] for each in examples) == sorted(kinds)
+    assert sorted((each["kind"], each["apiVersion"]) for each in examples) == sorted(
+        (each["kind"], f"orderlymq.io/{each['version']}") for each in owned
+    )
     (icon,) = found["spec"]["icon"]
     assert b64decode(icon["base64data"]).startswith(b"<svg")
     (path,) = bundle.glob("manifests/*.clusterserviceversion.yaml")
     assert not any(type(each) is yaml.AliasToken for each in yaml.scan(path.read_text()))
-    assert parse(yaml.safe_dump_all(examples), "alm-examples")
+    for of_one in {each["apiVersion"] for each in examples}:
+        alike = [each for each in examples if each["apiVersion"] == of_one]
+        assert parse(yaml.safe_dump_all(alike), "alm-examples")
     told = yaml.safe_load((bundle / "metadata" / "annotations.yaml").read_text())["annotations"]
     lines = (bundle / "Dockerfile").read_text().splitlines()
     assert [f"LABEL {key}={text}" for key, text in told.items()] == [
