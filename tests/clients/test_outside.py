@@ -1,4 +1,4 @@
-"""Apache's unmodified Java client knows a cluster by a further listener alone."""
+"""Apache's unmodified Java client knows a cluster by a further listener alone, plain or with TLS."""
 
 import asyncio
 from pathlib import Path
@@ -19,9 +19,14 @@ pytestmark = [
 ]
 
 
-def test_order_and_messages_survive_the_leader_outside(tmp_path: Path, java: Java) -> None:
+@pytest.mark.parametrize("tls", [False, True])
+def test_order_and_messages_survive_the_leader_outside(
+    tmp_path: Path, java: Java, tls: bool
+) -> None:
     """Law: routes, heartbeats, locks and pulls go by the listener alone, and the promise is the same."""
-    group = listen_outside(tmp_path / "group", 3)
+    group = listen_outside(tmp_path / "group", 3, tls=tls)
+    if tls:  # the listener refuses what is plain
+        java = java.speaking("tls.enable=true")
 
     async def make() -> None:
         async with AdminClient(group.name_server_address) as admin:
