@@ -15,6 +15,7 @@ from e2e.space import EXAMPLE_IMAGE, Space
 
 NO_KUBERNETES: Final = 40  # exit code; none of pytest's own
 SPARK_IMAGE: Final = "orderlymq-spark:dev"
+_GIVEN_SPARK_IMAGE: Final = "ORDERLYMQ_E2E_SPARK_IMAGE"
 _OPERATOR_SPACE: Final = "orderlymq-e2e"
 _STORY_S: Final = 600
 
@@ -67,12 +68,14 @@ def image(machine: Machine) -> str:
 @pytest.fixture(scope="session")
 def spark_image(machine: Machine) -> str:
     """Bring the image with Spark to all nodes; ORDERLYMQ_E2E_SPARK_IMAGE names one that is there."""
-    given = os.environ.get("ORDERLYMQ_E2E_SPARK_IMAGE")
-    if given:
-        return given
-    say(f"building {SPARK_IMAGE}")
-    machine.build_spark(SPARK_IMAGE)
-    return SPARK_IMAGE
+    if not os.environ.get(_GIVEN_SPARK_IMAGE):
+        say(f"building {SPARK_IMAGE}")
+        machine.build_spark(SPARK_IMAGE)
+    return _spark_image()
+
+
+def _spark_image() -> str:
+    return os.environ.get(_GIVEN_SPARK_IMAGE) or SPARK_IMAGE
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +101,7 @@ def operator(
     for name in [prefix + _OPERATOR_SPACE, *names]:
         definitions.run("kubectl", "create", "namespace", name, check=False)
     repository, _, tag = image.rpartition(":")
+    spark_repository, _, spark_tag = _spark_image().rpartition(":")
     values = (
         f"image.repository={repository}",
         f"image.tag={tag}",
@@ -105,6 +109,8 @@ def operator(
         f"crds.install={'false' if namespaced else 'true'}",
         "resyncSeconds=15",
         "pipelines.executors=true",
+        f"pipelines.image.repository={spark_repository}",
+        f"pipelines.image.tag={spark_tag}",
     )
     found = Operator(definitions, prefix + _OPERATOR_SPACE, image, values)
     found.install()
