@@ -1,8 +1,8 @@
 """
 One reconcile of one Cluster: observe, plan, apply, report.
 
-A reader follows it in five modules: `observe.cluster` reads the objects, `observe.desired` the custom resources,
-`plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the `status`.
+A reader follows it in five modules: `observe.cluster` reads the objects, `observation` the custom resources and what they
+need, `plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the `status`.
 
 Rules: a reconcile that changes something decides from what it read itself, the Cluster included, and may be repeated at
 any time; one that deletes what a Topic, ConsumerGroup or User stands for has listed that kind in all namespaces; the next one tries what failed. One that works with what is kept only finds out that there is nothing to do.
@@ -14,11 +14,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
 from typing import Final
-
-import aiohttp
 
 from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.brokers.objectthread import beside_loop
@@ -28,64 +24,31 @@ from orderlymq_operator.kube.api import (
     NotReadError,
     RetryLaterError,
     by_what_is_kept,
-    may_change,
 )
 from orderlymq_operator.kube.certificates.authority import CertificateError
-from orderlymq_operator.kube.certificates.expiry import certificates_condition
 from orderlymq_operator.kube.fanout import for_each
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.objects.cluster import (
-    Environment,
-    GroupForm,
-    kube_revision,
-    name_server_revision,
-)
 from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.desired import (
-    MESSAGE_MAX,
-    DesiredState,
-    desired_state,
-    leaves,
-)
-from orderlymq_operator.kube.observe.faulttolerance import fault_tolerance
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.gateway import GatewayApi, may_have_routes
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
-from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import groupremoval, volumes
-from orderlymq_operator.kube.reconcile.accepted import (
-    carried_out,
-    image_of,
-    named,
-    obstacle,
-    with_pull_secrets,
-    with_tls_step,
-)
-from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, Memory
+from orderlymq_operator.kube.reconcile.accepted import named, obstacle
+from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backoff import Backoff, Failures
-from orderlymq_operator.kube.reconcile.backups.bootstrap import (
-    Bootstrap,
-    restored_condition,
-    restored_id,
-)
-from orderlymq_operator.kube.reconcile.canary import SILENT, groups_in_use, with_canary
-from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
-from orderlymq_operator.kube.reconcile.desiredobjects import forms_of
+from orderlymq_operator.kube.reconcile.backups.bootstrap import Bootstrap
+from orderlymq_operator.kube.reconcile.canary import SILENT
 from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.finalizers import Finalizers
+from orderlymq_operator.kube.reconcile.observation import Observer
 from orderlymq_operator.kube.reconcile.report import Report
 from orderlymq_operator.kube.reconcile.scope import LastScopes, Scope
-from orderlymq_operator.kube.reconcile.status import (
-    Findings,
-    previous_conditions,
-    previous_facts,
-    step_of,
-)
+from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts, step_of
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import ACCESSORY, CLUSTERS, Json, Resource
-from orderlymq_operator.plan import tenants
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -96,7 +59,6 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.planner import plan_accepted
-from orderlymq_operator.resources.kinds import Cluster
 
 _log = logging.getLogger(__name__)
 
@@ -126,32 +88,25 @@ class ClusterReconciler:
     ) -> None:
         self._api = api
         self.inventory = inventory
-        self._label_of = label_of
         self._lists = Lister(api, clock, WATCHED_KEPT_S)
         self.nodes = Nodes(api, clock)
+        self._observer = Observer(api, inventory, defaults, access, self.nodes, label_of)
         self._gateway = GatewayApi(api, clock)
         self._backoff = Backoff()
         self._repeats = Backoff()
         self._failures = Failures()
-        self._defaults = defaults
         self._metrics = metrics
-        self._session = aiohttp.ClientSession()
-        self._credentials = access
-        self._certificates = Certificates(api, server_now=api.server_time)
         self._finalizers = Finalizers(api, inventory, clock)
         self._writer = StatusWriter(api, inventory, metrics)
         self._report = Report(self._writer, metrics, zone_of)
         self._bootstrap = Bootstrap(api)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
-        self._listed: dict[ClusterKey, frozenset[str]] = {}
-        self._memories: dict[ClusterKey, Memory] = {}
         self.seen = LastScopes()
         self.orders: dict[ClusterKey, ConditionReport] = {}
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._credentials.close()
-        await self._session.close()
+        await self._observer.close()
 
     async def reconcile(self, key: ClusterKey) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
@@ -168,36 +123,8 @@ class ClusterReconciler:
                 except NotReadError:
                     self._lists.forget(owner_of(key))
             await self.inventory.read(CLUSTERS, key)
-            try:
-                self._listed[key] = await self._list_leaving(key)
+            async with self._observer.leaving_listed(key):
                 return await self._reconcile(key)
-            finally:
-                self._listed.pop(key, None)
-
-    async def _list_leaving(self, key: ClusterKey) -> frozenset[str]:
-        """List the kinds of parts that leave; return the UIDs of those parts.
-
-        Another object may have taken the name over, in a namespace whose watch is behind. What only these lists show to leave is
-        unsure in this reconcile, and the next one lists for it.
-        """
-        leaving = {item.uid: item.kind for item in self.inventory.parts(key) if leaves(item)}
-        for kind in set(leaving.values()):
-            self.inventory.invalidate(kind)
-        if leaving:
-            await self.inventory.refresh(key)
-        return frozenset(leaving)
-
-    def _is_unsure(self, cluster: Cluster, item: Item) -> bool:
-        """Return whether an object that is not known may declare the same as a part that leaves.
-
-        An account goes although a namespace cannot be read: it would stay valid, and is made again where it is declared.
-        """
-        unlisted = self.inventory.unlisted(item.kind) if item.kind != "User" else ()
-        if any(tenants.allows(cluster, namespace) for namespace in unlisted):
-            return True
-        assert item.cluster is not None, "a part names its Cluster"
-        # What is kept shows that something is to be deleted, and the reconcile that follows has listed.
-        return may_change() and item.uid not in self._listed.get(item.cluster, ())
 
     async def _reconcile(self, key: ClusterKey) -> float | None:
         item = self.inventory.cluster(key)
@@ -239,9 +166,7 @@ class ClusterReconciler:
         self._lists.interrupted(kinds)
 
     def _forget(self, key: ClusterKey) -> None:
-        self._certificates.forget(key)
-        self._credentials.forget(key)
-        self._memories.pop(key, None)
+        self._observer.forget(key)
         self._lists.forget(owner_of(key))
         self._backoff.forget(key)
         self._repeats.forget(key)
@@ -346,6 +271,14 @@ class ClusterReconciler:
             return EXPANDING_S
         return self._pause_s(scope, mislabelled)
 
+    async def _observe(self, item: Item, live: Live) -> Scope:
+        key = item.key
+        expanding = self._expanding.get(key, frozenset())
+        scope = await self._observer.observe(item, live, self.seen.get(key), expanding)
+        if scope.cluster.spec.canary.enabled:
+            scope.found.order = self.orders.get(key, SILENT)
+        return scope
+
     async def _ensure(self, scope: Scope) -> int:
         """Make the objects of a Cluster; return how many were applied. Brokers that run are served where one is refused."""
         item = scope.item
@@ -437,109 +370,6 @@ class ClusterReconciler:
         """Return when to reconcile again after a reconcile that had nothing to do and has *found* this; it lists little."""
         self._lists.keep(owner_of(key), (*CHANGING, *_unwatched(live)))
         return self._backoff.pause_s(key, found)
-
-    async def _observe(self, item: Item, live: Live) -> Scope:
-        cluster, confirmation = carried_out(item, live)
-        accepted = cluster.spec
-        cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
-        cluster, tls_waits = with_tls_step(cluster, live)
-        state = await self._desired_state(cluster, item.key)
-        state.desired = groupremoval.with_standing_groups(state.desired, live)
-        image = image_of(cluster, live, self._defaults.image)
-        backup_id = restored_id(item, cluster, live)
-        forms, uncertified = await self._certified(item, live, state, restores=backup_id is None)
-        canaries = groups_in_use(live, state.desired.cluster)
-        state.desired = await beside_loop(with_canary, state.desired, canaries)
-        environment = Environment(
-            image=image,
-            pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
-            revision=kube_revision(cluster, image),
-            name_server_revision=name_server_revision(cluster, image),
-            groups=forms,
-            operator_namespace=self._defaults.namespace,
-            accepted=accepted,
-            restored=backup_id or "",
-            routes=live.routes,
-            draining=state.desired.draining,
-        )
-        paused, seen = cluster.spec.update.mode == "Paused", self.seen.get(item.key)
-        missing = await self._credentials.missing_secret(cluster)
-        runs = bool(live.stateful_sets())
-        admin = await self._credentials.admin(cluster, live.pods.values(), runs=runs)
-        missing = missing or self._credentials.changed_secret(item.key)
-        found_secrets = await self._credentials.secrets(state)
-        backend = KubeBackend(
-            self._api,
-            self._session,
-            admin,
-            state.desired,
-            live,
-            environment,
-            secrets=found_secrets,
-            fingerprints=self._credentials.fingerprints(state, found_secrets),
-            pages=await self._credentials.pages(cluster, live.pods.values()),
-            holds=paused or bool(missing) or self._certificates.are_lost(item.key),
-            expanding=self._expanding.get(item.key, frozenset()),
-            memory=self._memories.setdefault(item.key, Memory()),
-            nodes=await self.nodes.read() if needs_nodes(cluster) else [],
-            label_of=self._label_of,
-            held=[tls_waits] if tls_waits else [],
-            used_before={} if seen is None else seen.backend.in_use,
-        )
-        found = Findings(
-            paused=paused or item.is_paused,
-            default_image=self._defaults.image,
-        )
-        found.confirmation = confirmation
-        found.restored = restored_condition(item, backup_id)
-        if cluster.spec.canary.enabled:
-            found.order = self.orders.get(item.key, SILENT)
-        found.scale_down = groupremoval.blocked(item, cluster, live)
-        found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
-        previous = previous_conditions(item).get("FaultTolerant")
-        if found.tolerance.status == "Unknown" and previous is not None:
-            found.tolerance = previous  # a pod that is on its way to a node is no news
-        found.certificates = certificates_condition(
-            in_use(cluster, live), datetime.now(UTC), paused=found.paused
-        )
-        if item.manifest is None:
-            text = f"{item.error}; the spec before is carried out"
-            found.problem = ConditionReport("False", "Invalid", text[:MESSAGE_MAX])
-        elif missing or uncertified:
-            found.problem = ConditionReport("False", "SecretMissing", missing or uncertified)
-        return Scope(item, cluster, state, live, backend, found, backup_id)
-
-    async def _desired_state(self, cluster: Cluster, key: ClusterKey) -> DesiredState:
-        """Return the desired state of a Cluster and its parts; the loop serves others meanwhile: thousands of Topics take long."""
-        is_unsure = partial(self._is_unsure, cluster)
-        return await beside_loop(
-            lambda: desired_state(cluster, self.inventory.parts(key), is_unsure)
-        )
-
-    async def _certified(
-        self, item: Item, live: Live, state: DesiredState, *, restores: bool
-    ) -> tuple[dict[str, GroupForm], str]:
-        """Return the forms of the groups, and what is wrong with their certificates.
-
-        Groups of which nothing is there are not desired while they get none, so that they hold nothing else up.
-
-        Raises:
-            ApiError: a Secret cannot be read or made now.
-            CertificateError: the Cluster cannot go on without them; who *restores* needs every group of the backup.
-        """
-        cluster = state.desired.cluster
-        forms, problem = await self._certificates.settle(
-            cluster,
-            live,
-            forms_of(state.desired, live, cluster.group_names),
-            paused=item.is_paused,
-        )
-        if len(forms) < cluster.spec.groups:
-            if restores:
-                raise CertificateError(problem)
-            cluster = cluster.with_spec(groups=len(forms))
-            state.desired = replace(state.desired, cluster=cluster)
-        return forms, problem
 
     async def _restore(self, scope: Scope) -> float:
         """Take the next step of the restore that the Cluster begins with; no broker runs meanwhile."""
