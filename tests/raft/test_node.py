@@ -6,6 +6,8 @@ from orderlymq_raft import (
     Append,
     AppendResponse,
     Config,
+    Entry,
+    EntryKind,
     HardState,
     Heartbeat,
     HeartbeatResponse,
@@ -26,6 +28,7 @@ from orderlymq_raft import (
     RoleChange,
     SnapshotMeta,
     Term,
+    VoteResponse,
 )
 from orderlymq_raft.node import INSTALL_ELECTIONS
 from tests.raft.harness.memory import MemoryLogStorage
@@ -37,6 +40,7 @@ from tests.raft.harness.solo import (
     ack,
     append,
     entry,
+    heartbeat,
     lead,
     say,
     solo,
@@ -504,3 +508,75 @@ def test_a_membership_change_that_cannot_be_meant_is_refused() -> None:
 def test_a_round_trip_that_was_not_measured_is_none() -> None:
     """A caller may ask before anything was committed, too."""
     assert solo().node.round_trip_ticks == 0
+
+
+def test_who_joins_hears_everybody_and_a_member_its_leader() -> None:
+    """Law: a replica without a membership knows nobody; the leader of a member may have been added since."""
+    fourth, stranger = NodeId(4), NodeId(9)
+    joining, member = solo(voters=frozenset({PEER, OTHER})), solo()
+    say(joining, heartbeat(1))
+    say(member, Heartbeat(fourth, ME, Term(1), Index(0), 1))
+
+    heard = [
+        [each.node.hears(node) for node in (PEER, fourth, stranger)] for each in (joining, member)
+    ]
+
+    assert heard == [[True, True, True], [True, True, False]]
+
+
+def test_what_is_committed_at_the_start_is_settled() -> None:
+    """Law: a membership that a hard state calls committed is the only one, though nothing of it is applied."""
+    grown = Membership(VOTERS, frozenset({NodeId(4)}))
+    storage = MemoryLogStorage(Membership(VOTERS))
+    storage.append([entry(1, 1), Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)])
+    storage.set_hard_state(HardState(Term(1), None, Index(2)))
+
+    node = Node(Config(ME), storage, applied=Index(0), random_below=lambda _: 0)
+
+    assert node.memberships == (grown,)
+
+
+def test_a_leader_that_has_everything_founds_nothing() -> None:
+    """Law: who is told again that it recovers no more sends no commit index beyond the usual ones."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    replica.node.propose(b"x")
+    work(replica)
+    say(replica, ack(replica, 2))
+    assert replica.node.commit == 2
+
+    replica.node.set_recovering(recovering=False)
+
+    assert not work(replica)
+
+
+@pytest.mark.parametrize("is_recovering", [False, True])
+def test_a_candidate_gives_up_when_one_whose_vote_may_be_under_way_lost_its_log(
+    is_recovering: bool,
+) -> None:
+    """Law: that voter may vote a second time. In a group that begins nobody has voted before."""
+    replica = solo()
+    replica.node.set_recovering(recovering=is_recovering)
+    replica.node.campaign()
+
+    replica.node.report_wiped(PEER)
+
+    assert replica.node.role is (Role.PRE_CANDIDATE if is_recovering else Role.FOLLOWER)
+
+
+def test_a_durable_vote_of_an_earlier_term_elects_nobody() -> None:
+    """Law: a candidate counts its own vote when that of this term is on its disk."""
+    replica = solo(pre_vote=False)
+    replica.node.campaign()
+    replica.begin_turn()
+    replica.node.campaign()
+    replica.begin_turn()
+    replica.step(VoteResponse(PEER, ME, Term(2), granted=True))
+
+    leads = [replica.node.is_leader]
+    for _ in range(2):
+        replica.end_turn()
+        leads.append(replica.node.is_leader)
+
+    assert leads == [False, False, True]
