@@ -1,16 +1,18 @@
 """
 Try the mutants of the core: ``python -m tests.mutants``, or ``make mutants``.
 
-A run that was ended goes on where it was. Without --share all mutants are tried; with ``--share 0.1`` every tenth,
-always the same ones. The exit code is 1 when less than nine tenths of those that are not equal were noticed.
+A run that was ended goes on where it was. It goes from module to module, in the order of the paths, and writes the
+page after each. Without --share all mutants are tried; with ``--share 0.1`` every tenth, always the same ones. The exit
+code is 1 when less than nine tenths of those that are not equal were noticed.
 """
 
 import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ import pytest
 from rich.console import Console
 
 from tests.mutants.areas import AREAS, Area
+from tests.mutants.baseline import Baseline
 from tests.mutants.mutant import Mutant, mutants_of
 from tests.mutants.record import NOTICED, ROOT, Record
 from tests.mutants.trials import Trials, Verdict
@@ -32,34 +35,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("paths", nargs="*", help="modules or folders (default: all areas)")
     parser.add_argument("--share", type=float, default=1.0, help="which part is tried")
-    parser.add_argument("--seeds", type=int, default=0, help="seeds for what no test notices")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        help="seeds for what no test notices, after tests that play histories at random",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--again", action="store_true", help="forget what was noticed before")
     parser.add_argument("--write", action="store_true", help="write docs/evidence/mutants.md")
     options = parser.parse_args(arguments)
     console, record = Console(stderr=True), Record()
-    everything: list[Mutant] = []
-    for area in AREAS:
-        mutants = _mutants(area, [Path(path).resolve() for path in options.paths], options.share)
-        everything += mutants
-        wanted = [each for each in mutants if options.again or _is_open(record, each)]
-        if wanted:
-            _run(area, wanted, record, console, options)
+    made: dict[str, list[Mutant]] = {}
+    paths = [Path(path).resolve() for path in options.paths]
+    for area in sorted(AREAS, key=lambda each: _place(each.paths(ROOT), paths)):
+        _run(area, paths, made, record, console, options)
     if options.write:
-        # All modules have lines on the page, also those that were not tried now.
-        record.write([each for area in AREAS for each in _mutants(area, (), 1.0)])
-    return _judge(everything, record, console)
+        for path, mutants in made.items():
+            record.write(path, mutants)
+    return _judge([each for mutants in made.values() for each in mutants], record, console)
 
 
-def _mutants(area: Area, paths: Sequence[Path], share: float) -> list[Mutant]:
-    every = max(1, round(1 / share))
-    found = [
-        mutant
-        for path in area.paths(ROOT)
-        if not paths or any(path == each or each in path.parents for each in paths)
-        for mutant in mutants_of(path, ROOT)
-    ]
-    return [each for each in found if int(each.key, 16) % every == 0]
+def _place(modules: Sequence[Path], paths: Sequence[Path]) -> int:
+    """Return which of *paths* is the first that holds one of *modules*."""
+    held = (
+        number
+        for number, path in enumerate(paths)
+        if any(path == each or path in each.parents for each in modules)
+    )
+    return next(held, len(paths))
 
 
 def _is_open(record: Record, mutant: Mutant) -> bool:
@@ -70,20 +74,43 @@ def _is_open(record: Record, mutant: Mutant) -> bool:
 
 def _run(
     area: Area,
-    mutants: list[Mutant],
+    paths: Sequence[Path],
+    made: dict[str, list[Mutant]],
     record: Record,
     console: Console,
     options: argparse.Namespace,
 ) -> None:
-    """Try *mutants* with the tests of their area, then with seeds."""
+    """Try the mutants of an area with its tests, then with seeds; *made* gets those that there are."""
     counts: Counter[str] = Counter()
+    waiting: Counter[str] = Counter()
+    every = max(1, round(1 / options.share))
+
+    def wanted() -> Iterator[Mutant]:
+        # Made module by module: that takes longer than many a trial.
+        for path in sorted(area.paths(ROOT), key=lambda each: _place([each], paths)):
+            if paths and _place([path], paths) == len(paths):
+                continue
+            mutants = list(mutants_of(path, ROOT))
+            if not mutants:
+                continue
+            made[mutants[0].path] = mutants
+            found = [
+                each
+                for each in mutants
+                if int(each.key, 16) % every == 0 and (options.again or _is_open(record, each))
+            ]
+            waiting.update(each.path for each in found)
+            yield from found
 
     def done(mutant: Mutant, verdict: Verdict) -> None:
         record.put(verdict)
+        waiting[mutant.path] -= 1
+        if options.write and not waiting[mutant.path]:
+            record.write(mutant.path, made[mutant.path])
         counts[verdict.noticed] += 1
         tried = sum(counts.values())
         if verdict.noticed == "no" or tried % 50 == 0:
-            head = f"{tried}/{len(mutants)} {dict(counts)}"
+            head = f"{tried} {dict(counts)}"
             console.print(f"{head} {verdict.noticed} {mutant.path} {mutant.function}:", end=" ")
             console.print(mutant.change, markup=False, highlight=False)
 
@@ -95,8 +122,19 @@ def _run(
     if options.seeds:
         # Loaded before the forks, not in each child.
         import_module("tests.sim.world")
+    mutants = wanted()
+    first = next(mutants, None)
+    if first is None:
+        return
     trials = Trials(
-        mutants, ROOT, jobs=options.jobs, seeds=options.seeds, simulate=simulate, done=done
+        chain([first], mutants),
+        ROOT,
+        jobs=options.jobs,
+        seeds=options.seeds,
+        simulate=simulate,
+        baseline=Baseline(ROOT),
+        explained=lambda mutant: record.explanation(mutant) is not None,
+        done=done,
     )
     switches = [
         "-q",
@@ -109,7 +147,8 @@ def _run(
         # A busy machine leaves a run in the background little, and the tracer takes more: no rule is broken by that.
         "timeout=600",
     ]
-    code = pytest.main([*switches, *area.tests], plugins=[trials])
+    left_out = () if options.seeds else (f"--ignore={path}" for path in area.random)
+    code = pytest.main([*switches, *left_out, *area.tests], plugins=[trials])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise SystemExit(f"pytest ended with {code!r}")
 

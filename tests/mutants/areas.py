@@ -12,10 +12,12 @@ class Area:
     Attributes:
         modules: patterns of files, from the root of the repository.
         tests: files and folders of tests.
+        random: those of them that play histories at random; they are slow, and tried where seeds are.
     """
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    random: tuple[str, ...] = ()
 
     def paths(self, root: Path) -> list[Path]:
         """Return the modules in the order of their names."""
@@ -23,7 +25,11 @@ class Area:
 
 
 AREAS: Final = (
-    Area(("broker/orderlymq_raft/*.py",), ("tests/raft",)),
+    Area(
+        ("broker/orderlymq_raft/*.py",),
+        ("tests/raft",),
+        ("tests/raft/test_chaos.py", "tests/raft/test_partitions.py"),
+    ),
     Area(
         ("broker/orderlymq_broker/state/**/*.py",),
         (
@@ -45,6 +51,7 @@ AREAS: Final = (
         (
             "broker/orderlymq_broker/core/messagedraft.py",
             "broker/orderlymq_broker/core/entrybuilder.py",
+            "broker/orderlymq_broker/core/uncommitted.py",
         ),
         (
             "tests/broker/core/test_messagedraft.py",

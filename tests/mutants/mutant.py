@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from hashlib import blake2b
 from pathlib import Path
+from textwrap import indent
 from typing import Final
 
 import libcst as cst
@@ -41,6 +42,7 @@ class Mutant:
         added: the lines in their place.
         number: which one of those that look alike in their function.
         source: the function's text before the change; a verdict counts as long as it stays.
+        module_text: that of the module around it.
     """
 
     path: str
@@ -49,6 +51,7 @@ class Mutant:
     added: str
     number: int
     source: str
+    module_text: str
     module: cst.Module
     original: cst.FunctionDef
     mutated: cst.FunctionDef
@@ -67,6 +70,11 @@ class Mutant:
 
     def code(self) -> str:
         """Return the whole module with the change."""
+        # The text is replaced where it can be: that takes a tenth of the time of making the module's again.
+        text, depth = self.module_text, self.module.default_indent * self.function.count(".")
+        before = indent(self.source, depth)
+        if text.count(before) == 1:
+            return text.replace(before, indent(self.module.code_for_node(self.mutated), depth))
         changed = self.module.deep_replace(self.original, self.mutated)
         assert isinstance(changed, cst.Module)
         return str(changed.code)
@@ -74,7 +82,8 @@ class Mutant:
 
 def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
     """Yield the mutants of a module in the order of its text."""
-    module = cst.parse_module(path.read_text())
+    text = path.read_text()
+    module = cst.parse_module(text)
     where = str(path.relative_to(root))
     for name, function in _functions(module.body, ""):
         source = module.code_for_node(function)
@@ -87,7 +96,9 @@ def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
                 if (removed, added) == ("", ""):
                     continue
                 number = seen[removed, added] = seen.get((removed, added), -1) + 1
-                yield Mutant(where, name, removed, added, number, source, module, function, mutated)
+                yield Mutant(
+                    where, name, removed, added, number, source, text, module, function, mutated
+                )
 
 
 def _functions(

@@ -2,17 +2,20 @@
 Knowledge about mutants: verdicts in ``build/mutants``, explanations and the page in the repository.
 
 A verdict counts as long as the mutated function is the same. Mutants that nobody notices are tried again on each
-run, for a test may have come; those in ``explained.json`` are not: nothing can notice them, or nothing should.
+run, for a test may have come; those in ``explained.json`` are not: nothing can notice them, or nothing should. The page
+keeps the lines of a module until it is run again, with the commit of that run.
 """
 
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from tests.mutants.areas import AREAS
 from tests.mutants.mutant import Mutant
 from tests.mutants.trials import Verdict
 
@@ -45,6 +48,7 @@ class Record:
             for line in VERDICTS.read_text().splitlines():
                 verdict = Verdict(**json.loads(line))
                 self._verdicts[verdict.key] = verdict
+        self._commit, self._date = _commit(), datetime.now(UTC).isoformat()
         known = [Explanation(**each) for each in json.loads(EXPLAINED.read_text())]
         self._explained = {(each.path, each.function, each.change): each for each in known}
 
@@ -58,6 +62,7 @@ class Record:
 
     def put(self, verdict: Verdict) -> None:
         """Keep a verdict, immediately: a run that is ended goes on where it was."""
+        verdict = replace(verdict, commit=self._commit, date=self._date)
         self._verdicts[verdict.key] = verdict
         VERDICTS.parent.mkdir(parents=True, exist_ok=True)
         with VERDICTS.open("a") as file:
@@ -65,33 +70,26 @@ class Record:
 
     # -- the page
 
-    def write(self, mutants: Sequence[Mutant]) -> None:
-        """Write the page's table and list of survivors; a module without a verdict here keeps its lines."""
+    def write(self, path: str, mutants: Sequence[Mutant]) -> None:
+        """Write the lines of the module that has *mutants*, and the total; the lines of the others stay as they are."""
         head, rest = PAGE.read_text().split(BEGIN)
         before, tail = rest.split(END)
-        by_path: dict[str, list[Mutant]] = {}
-        for mutant in mutants:
-            by_path.setdefault(mutant.path, []).append(mutant)
+        lines = before.splitlines()
         rows: list[str] = []
         survivors: list[str] = []
-        for path, found in by_path.items():
-            name = f"`{path.removeprefix('broker/')}`"
-            old = [line for line in before.splitlines() if line.startswith(f"| {name} |")]
-            if old and all(self.get(mutant) is None for mutant in found):
-                rows += old
-                mark = f"| {Path(path).name} `"
-                survivors += [line for line in before.splitlines() if line.startswith(mark)]
+        for module in (module for area in AREAS for module in area.paths(ROOT)):
+            name = str(module.relative_to(ROOT)).removeprefix("broker/")
+            if f"broker/{name}" == path:
+                rows.append(self._row(name, mutants))
+                survivors += self._survivors(name, mutants)
             else:
-                rows.append(_row(name, Counter(self._state(mutant) for mutant in found)))
-                survivors += self._survivors(found)
-        total = _total(rows)
+                rows += [line for line in lines if line.startswith(f"| `{name}` | ")]
+                survivors += [line for line in lines if line.startswith(f"| {name} `")]
         text = [
-            f"Last run: {datetime.now(UTC):%Y-%m-%d}, {total.split()[3]} of {len(mutants)} mutants tried.",
-            "",
-            "| module | mutants | tests | seeds | no end or a crash | equal | not noticed | noticed |",
-            "|---|---|---|---|---|---|---|---|",
+            "| module | mutants | tried | by tests | by seeds | no end or a crash | equal | explained | left | noticed | commit | date |",
+            "|---|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
-            total,
+            _total(rows),
             "",
             "| nobody notices | change | why |",
             "|---|---|---|",
@@ -99,16 +97,26 @@ class Record:
         ]
         PAGE.write_text("\n".join([f"{head}{BEGIN}", *text, f"{END}{tail}"]))
 
+    def _row(self, name: str, mutants: Sequence[Mutant]) -> str:
+        counts = Counter(self._state(mutant) for mutant in mutants)
+        tried = len(mutants) - counts["untried"]
+        ends = counts["time"] + counts["crash"]
+        cells = [len(mutants), tried, counts["tests"], counts["seeds"], ends]
+        cells += [counts["equal"], counts["explained"], counts["no"]]
+        runs = [(each.date, each.commit) for mutant in mutants if (each := self.get(mutant))]
+        date, commit = max(runs, default=("", ""))
+        return _line(f"`{name}`", cells, commit, date[:10])
+
     def _state(self, mutant: Mutant) -> str:
         verdict = self.get(mutant)
         if verdict is None:
             return "untried"
         explained = self.explanation(mutant)
-        if verdict.noticed == "no" and explained is not None and explained.equal:
-            return "equal"
+        if verdict.noticed == "no" and explained is not None:
+            return "equal" if explained.equal else "explained"
         return verdict.noticed
 
-    def _survivors(self, mutants: Sequence[Mutant]) -> Iterable[str]:
+    def _survivors(self, name: str, mutants: Sequence[Mutant]) -> Iterable[str]:
         for mutant in mutants:
             verdict = self.get(mutant)
             if verdict is None or verdict.noticed != "no":
@@ -117,25 +125,29 @@ class Record:
             why = f"no test yet, nor {verdict.seeds} seeds"
             if explained is not None:
                 why = f"{'equal: ' if explained.equal else ''}{explained.reason}"
-            where = f"{mutant.path.rsplit('/', 1)[1]} `{mutant.function}`"
-            yield f"| {where} | `{mutant.change.replace('|', '¦')}` | {why} |"
-
-
-def _row(name: str, counts: Counter[str]) -> str:
-    tried = sum(counts.values()) - counts["untried"] - counts["void"]
-    ends = counts["time"] + counts["crash"]
-    return _line(
-        name, [tried, counts["tests"], counts["seeds"], ends, counts["equal"], counts["no"]]
-    )
+            yield f"| {name} `{mutant.function}` | `{mutant.change.replace('|', '¦')}` | {why} |"
 
 
 def _total(rows: Sequence[str]) -> str:
-    cells = [[int(cell) for cell in row.split("|")[2:8]] for row in rows]
-    return _line("all", [sum(column) for column in zip(*cells, strict=True)])
+    cells = [[int(cell) for cell in row.split("|")[2:10]] for row in rows]
+    return _line("all", [sum(column) for column in zip(*cells, strict=True)], "", "")
 
 
-def _line(name: str, cells: Sequence[int]) -> str:
-    found = sum(cells[1:4])
-    real = found + cells[5]
-    share = f"{100 * found / real:.1f} %" if real else ""
-    return f"| {name} | {' | '.join(map(str, cells))} | {share} |"
+def _line(name: str, cells: Sequence[int], commit: str, date: str) -> str:
+    noticed = sum(cells[2:5])
+    real = noticed + sum(cells[6:])
+    share = f"{100 * noticed / real:.1f} %" if real else ""
+    return f"| {name} | {' | '.join(map(str, cells))} | {share} | {commit} | {date} |"
+
+
+def _commit() -> str:
+    """Return the commit of the sources and tests, with a plus sign where they differ from it."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "broker", "protocol", "tests/raft", "tests/broker")
+    return git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")

@@ -25,14 +25,17 @@ from typing import Any, Final
 
 import pytest
 
+from tests.mutants.baseline import Baseline
 from tests.mutants.mutant import Mutant
 from tests.mutants.patch import NotPlanted, plant
 
-# A mutant that loops takes CPU time, or memory, without end. The baseline is that of all tests with the tracer.
-CPU_PER_BASELINE: Final = 2
-CPU_LEAST_S: Final = 20
+# A mutant that loops takes CPU time, or memory, without end. The baseline of a test is what it takes with the tracer.
+CPU_PER_BASELINE: Final = 5
+CPU_LEAST_S: Final = 1
 SEED_CPU_S: Final = 20
 MEMORY_MAX: Final = 4 << 30
+# An explained mutant is unlikely to be noticed. This much finds nearly every test that states a rule of its function.
+EXPLAINED_CPU_S: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,16 @@ class Verdict:
         noticed: ``tests``, ``seeds``, ``time``, ``crash``, ``no`` or ``void`` (it could not be planted).
         by: the test, or the seed and the law.
         seeds: how many seeds were tried.
+        commit: the commit of the run.
+        date: the moment of the run.
     """
 
     key: str
     noticed: str
     by: str = ""
     seeds: int = 0
+    commit: str = ""
+    date: str = ""
 
 
 @dataclass(slots=True)
@@ -58,7 +65,7 @@ class Order:
     The tests that are tried, and their order.
 
     A test that never calls the mutated function cannot notice the change. Those that noticed mutants of
-    the same function or module come first, then the quick ones.
+    the same function or module come first, then those of the module's own tests, then the quick ones.
 
     Attributes:
         took_s: CPU time of each test without a mutant.
@@ -83,9 +90,11 @@ class Order:
         near = self._noticed[mutant.path + mutant.function]
         same = self._noticed[mutant.path]
 
-        def place(item: pytest.Item) -> tuple[int, int, float]:
+        own = f"test_{Path(mutant.path).name}"
+
+        def place(item: pytest.Item) -> tuple[int, int, bool, float]:
             name = item.nodeid
-            return -near[name], -same[name], self.took_s.get(name, 0.0)
+            return -near[name], -same[name], item.path.name != own, self.took_s.get(name, 0.0)
 
         callers = self.callers.get(mutant.path + mutant.function, set())
         return sorted((item for item in items if item.nodeid in callers), key=place)
@@ -126,6 +135,8 @@ class Trials:
         jobs: how many children at a time.
         seeds: how many seeds are tried when no test has noticed.
         simulate: runs one seed and returns the law that it broke.
+        baseline: what is known of the tests without a mutant.
+        explained: tells the mutants that nobody is expected to notice.
         done: takes each verdict.
     """
 
@@ -137,6 +148,8 @@ class Trials:
         jobs: int,
         seeds: int,
         simulate: Callable[[int], str],
+        baseline: Baseline,
+        explained: Callable[[Mutant], bool],
         done: Callable[[Mutant, Verdict], None],
     ) -> None:
         self._mutants = iter(mutants)
@@ -145,8 +158,9 @@ class Trials:
         self._seeds: Sequence[int] = range(seeds)
         self._simulate = simulate
         self._done = done
+        self._baseline = baseline
+        self._explained = explained
         self._order = Order()
-        self._cpu_s = CPU_LEAST_S
         self._failed: list[str] = []
 
     # -- pytest's hooks
@@ -182,15 +196,17 @@ class Trials:
     def _measure(self, session: pytest.Session) -> None:
         """Run all tests without a mutant: they must pass; note how long each takes and what it calls.
 
+        The tests of a module that was measured before are not run again as long as nothing of it has changed.
         A seed that breaks a law without a mutant says nothing about one, and is left out.
         """
+        unknown = self._baseline.unknown(session.items)
 
         def timed() -> dict[str, Any]:
             took: dict[str, float] = {}
             calls = Calls(self._root)
             callers: defaultdict[str, list[str]] = defaultdict(list)
             began = process_time()
-            for item in self._run(session.items):
+            for item in self._run(unknown):
                 took[item.nodeid] = process_time() - began
                 for function in calls.take():
                     callers[function].append(item.nodeid)
@@ -204,10 +220,10 @@ class Trials:
         os.waitpid(pid, 0)
         if "took" not in told or told["failed"]:
             raise RuntimeError(f"the tests fail without a mutant: {told}")
-        self._order.took_s = told["took"]
+        self._baseline.learn(told["took"], told["callers"])
         self._seeds = told["sound"]
-        self._order.callers = {name: set(tests) for name, tests in told["callers"].items()}
-        self._cpu_s = CPU_LEAST_S + CPU_PER_BASELINE * int(sum(told["took"].values()))
+        self._order.took_s = self._baseline.took_s
+        self._order.callers = self._baseline.callers
 
     def _fork(self, work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
         reader, writer = os.pipe()
@@ -248,10 +264,13 @@ class Trials:
             plant(mutant, self._root)
         except NotPlanted as error:
             return {"noticed": "void", "by": str(error)}
-        signal.setitimer(signal.ITIMER_PROF, self._cpu_s)
-        for item in self._run(self._order.tests(mutant, session.items)):
+        explained, began = self._explained(mutant), process_time()
+        tests = self._order.tests(mutant, session.items)
+        for item in self._run(tests, self._limit):
             if self._failed:
                 return {"noticed": "tests", "by": item.nodeid}
+            if explained and process_time() - began > EXPLAINED_CPU_S:
+                return {"noticed": "no"}
         for tried, seed in enumerate(self._order.seeds(self._seeds), start=1):
             signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
             law = self._simulate(seed)
@@ -259,9 +278,16 @@ class Trials:
                 return {"noticed": "seeds", "by": f"{seed}: {law}", "seeds": tried}
         return {"noticed": "no", "seeds": len(self._seeds)}
 
+    def _limit(self, item: pytest.Item) -> None:
+        took_s = self._order.took_s.get(item.nodeid, 0.0)
+        signal.setitimer(signal.ITIMER_PROF, CPU_LEAST_S + CPU_PER_BASELINE * took_s)
+
     @staticmethod
-    def _run(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    def _run(
+        items: Sequence[pytest.Item], before: Callable[[pytest.Item], None] = lambda item: None
+    ) -> Iterator[pytest.Item]:
         """Run tests one after the other; yield each when it is over."""
         for item, following in zip(items, [*items[1:], None], strict=True):
+            before(item)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             yield item
