@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from orderlymq_operator.kube.certificates.expiry import deadline
 from orderlymq_operator.kube.certificates.schedule import CertificateSet
-from orderlymq_operator.plan.actions import ObservedGroup
+from orderlymq_operator.plan.actions import ObservedGroup, Truth
 
 # From a blink (a graceful end) over the target of one second to the lease of a Java client.
 _TAKEOVER_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
@@ -80,6 +80,12 @@ class OperatorMetrics:
             "orderlymq_operator_cluster_ready",
             "1 while the Cluster is Ready, 0 while it is not; no row for a Cluster that this operator does not serve",
             _GROUP_LABELS[:2],
+        )
+        # As the canary's own metric, which nobody serves when its pod is gone.
+        self._order = self._gauge(
+            "orderlymq_operator_order_verified",
+            "1 in the row of the present status of the Cluster's condition OrderVerified; no row where no canary is wanted",
+            (*_GROUP_LABELS[:2], "status"),
         )
         self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
         self.unread_namespaces = self._gauge(
@@ -158,14 +164,24 @@ class OperatorMetrics:
         if self._leads:
             self._ready.labels(*cluster).set(ready)
 
+    def set_order(self, cluster: tuple[str, str], status: str | None) -> None:
+        """Report the status of OrderVerified; None where the Cluster has no canary."""
+        for each in get_args(Truth):
+            if status is None:
+                self._remove((self._order,), (*cluster, each))
+            elif self._leads:
+                self._order.labels(*cluster, each).set(each == status)
+
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
         """Report nothing more of a Cluster that is gone, or of all: another operator serves them."""
         for each in [cluster] if cluster else list(self._groups):
             self._drop(each, self._groups.pop(each, set()))
         if cluster is None:
             self._ready.clear()
+            self._order.clear()
         else:
             self._remove((self._ready,), cluster)
+            self.set_order(cluster, None)
 
     def _drop(self, cluster: tuple[str, str], indexes: Iterable[str]) -> None:
         gauges = (self._has_leader, self._replicas, self._wanted, self._deadline, self._ends)

@@ -219,6 +219,51 @@ def test_certificates_that_end_soon_are_reported_once_per_group(metrics: Operato
     assert firing(400) == []
 
 
+def _firing_orders(*series: dict[str, Vector]) -> set[str]:
+    every: dict[str, Vector] = {}
+    for each in series:
+        for name, vector in each.items():
+            every.setdefault(name, {}).update(vector)
+    return {
+        name
+        for name in ("OrderlyMQOrderBroken", "OrderlyMQOrderNotVerified")
+        if evaluate(_ALERTS[name], every)
+    }
+
+
+def _canary(verdict: str) -> dict[str, Vector]:
+    """Return what Prometheus keeps of a canary's page."""
+    rows: Vector = {
+        _labels(
+            namespace="shop", orderlymq_io_cluster="demo", pod="demo-canary", status=status
+        ): float(status == verdict)
+        for status in ("True", "False", "Unknown")
+    }
+    return {"orderlymq_canary_order_verified": rows}
+
+
+def test_a_canary_that_is_gone_is_reported(metrics: OperatorMetrics) -> None:
+    """Law: it reports nothing of itself; the operator does, once, and nothing where no canary is wanted."""
+    metrics.set_order(_CLUSTER, "Unknown")
+    silent = _operator(metrics)
+    found = evaluate(_ALERTS["OrderlyMQOrderNotVerified"], {**silent, **_canary("Unknown")})
+    metrics.set_order(_CLUSTER, "False")
+    broken = _operator(metrics)
+    metrics.set_order(_CLUSTER, "True")
+    kept = _operator(metrics)
+    metrics.set_order(_CLUSTER, None)
+    without = _operator(metrics)
+    metrics.set_order(_CLUSTER, "Unknown")
+    metrics.forget_groups(_CLUSTER)
+
+    assert _firing_orders(silent) == {"OrderlyMQOrderNotVerified"}
+    assert list(found) == [_labels(namespace="shop", orderlymq_io_cluster="demo")]
+    assert _firing_orders(broken) == {"OrderlyMQOrderBroken"}
+    assert _firing_orders(kept, _canary("True")) == _firing_orders(without) == set()
+    assert _firing_orders(_operator(metrics)) == set()
+    assert _firing_orders(kept, _canary("Unknown")) == {"OrderlyMQOrderNotVerified"}
+
+
 @pytest.mark.parametrize(
     ("objective", "bad", "fires"),
     [

@@ -27,6 +27,7 @@ from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.reconcile.backoff import Failures
+from orderlymq_operator.kube.reconcile.canary import ORDER_VERIFIED
 from orderlymq_operator.kube.reconcile.status import (
     account_facts,
     condition_of,
@@ -74,6 +75,9 @@ class StatusWriter:
         if item.kind == "Cluster":
             is_ready = conditions["Ready"].status == "True"
             self._metrics.set_ready(item.key, ready=is_ready)
+            if len(conditions) > 1:  # alone, Ready says nothing of the others
+                order = conditions.get(ORDER_VERIFIED)
+                self._metrics.set_order(item.key, order and order.status)
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         made = status_object(item, conditions, facts, now)
         if made is None:

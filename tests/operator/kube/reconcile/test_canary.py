@@ -203,12 +203,24 @@ async def test_a_topic_goes_when_no_canary_sends_to_it_any_more(
         assert "orderlymq_canary_demo-1" not in tables.lists
 
 
+def reported(small: SmallCluster) -> set[str]:
+    """Return the rows of the metric that are 1."""
+    registry, row = small.metrics.registry, {"namespace": NAMESPACE, "orderlymq_io_cluster": "demo"}
+    name = "orderlymq_operator_order_verified"
+    return {
+        status
+        for status in ("True", "False", "Unknown")
+        if registry.get_sample_value(name, {**row, "status": status})
+    }
+
+
 async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Unknown is no event: each election would be one. The same verdict is not written again."""
     Tables(monkeypatch)
     async with small_cluster(monkeypatch.setattr, canary={"enabled": True}) as small:
+        small.metrics.set_leading(leads=True)
         await calm(small)
         first = told(small)
         assert first is not None
@@ -224,11 +236,15 @@ async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
                 report.reason,
                 report.message,
             )
+            assert reported(small) == {report.status}
         small.server.writes()
         await calm(small)
 
         assert small.server.writes() == []
         assert events(small) == [("Warning", "Skipped"), ("Normal", "OrderKept")]
+        small.change(canary={"enabled": False})
+        await calm(small)
+        assert reported(small) == set()
 
 
 def acts(desired: Desired, observed: Observed) -> list[object]:
