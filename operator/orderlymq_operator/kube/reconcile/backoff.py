@@ -22,12 +22,14 @@ class Backoff:
     def __init__(self) -> None:
         self._same: dict[Hashable, tuple[Hashable, int]] = {}
 
-    def pause_s(self, key: Hashable, found: Hashable, first_s: float = FIRST_S) -> float:
+    def pause_s(
+        self, key: Hashable, found: Hashable, first_s: float = FIRST_S, max_s: float = MAX_S
+    ) -> float:
         """Return how long to wait (s) after a reconcile that has *found* this: *first_s* while that is news."""
         before, times = self._same.get(key, (None, 0))
         times = times + 1 if before == found else 0
         self._same[key] = found, times
-        return float(min(MAX_S, first_s * 2.0 ** min(10, max(0, times - SOON_OBSERVATIONS))))
+        return float(min(max_s, first_s * 2.0 ** min(10, max(0, times - SOON_OBSERVATIONS))))
 
     def forget(self, key: Hashable) -> None:
         """Start over: nothing is expected any more."""

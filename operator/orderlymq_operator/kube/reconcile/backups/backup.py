@@ -30,8 +30,9 @@ from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, Key
 from orderlymq_operator.kube.observe.jobs import job_facts
 from orderlymq_operator.kube.observe.refusedpods import refused_run
-from orderlymq_operator.kube.reconcile.accepted import read_accepted_cluster
+from orderlymq_operator.kube.reconcile.accepted import may_wait, read_accepted_cluster
 from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.backoff import Backoff
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -54,10 +55,12 @@ from orderlymq_operator.resources.meta import ObjectMeta
 
 _log = logging.getLogger(__name__)
 
-# No watch shows the end of a Job, only that of its pod, which comes a moment before.
+# No watch shows the end of a Job, only that of its pod, which comes a moment before; at first, and when its pod says something.
 LOOKING_S: Final = 2.0
 # A turn, and a Cluster that does not serve, are waited for.
 WAITING_S: Final = 5.0
+# While that asks the API server, because the Cluster has an edit that is not carried out; a person may take a day for it.
+WAITING_MAX_S: Final = 60.0
 # A pod that is deleted ends within its grace time; on a lost node it never does.
 ENDING_S: Final = 300.0
 
@@ -74,6 +77,9 @@ class BackupReconciler:
         self._defaults = defaults
         self._writer = StatusWriter(api, inventory, metrics)
         self._finalizers = Finalizers(api, inventory)
+        self._backoff = Backoff()
+        # The UIDs of those that wait and were found without a Job by this process, which has made none since.
+        self._jobless: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
@@ -86,6 +92,8 @@ class BackupReconciler:
             item = self._inventory.item("Backup", key)
             if item is None:
                 self._writer.failures.forget(key)
+                self._backoff.forget(key)
+                self._jobless.pop(key, None)
                 return None
             backup = item.manifest
             if not isinstance(backup, Backup):
@@ -110,11 +118,13 @@ class BackupReconciler:
         found = self._cluster_of(item, backup)
         cluster = None if found is None else await read_accepted_cluster(self._api, found)
         environment = self._environment(item, backup, cluster)
-        maker, _ = await self._jobs(item, environment)
+        phase = item.status.get("phase")
+        is_jobless = phase == "Waiting" and self._jobless.pop(item.key, "") == item.uid
+        maker = JobFacts() if is_jobless else (await self._jobs(item, environment))[0]
         step = next_step(
             ObservedBackup(
                 cluster=backup.spec.cluster_ref.name,
-                phase=item.status.get("phase"),
+                phase=phase,
                 job=maker,
                 cluster_found=found is not None,
                 cluster_problem=_problem(found, cluster),
@@ -134,8 +144,14 @@ class BackupReconciler:
                 facts.pop("podSettings", None)
         await self._writer.write(item, {"Ready": step.condition}, facts)
         if step.phase in ENDED:
+            self._backoff.forget(item.key)
             return None
-        return WAITING_S if step.phase == "Waiting" else LOOKING_S
+        if step.phase != "Waiting":
+            return self._backoff.pause_s(item.key, maker, LOOKING_S)
+        self._jobless[item.key] = item.uid
+        if found is None or not may_wait(found):
+            return WAITING_S  # which asks for nothing
+        return self._backoff.pause_s(item.key, step.condition, WAITING_S, WAITING_MAX_S)
 
     async def _remove(self, item: Item, backup: Backup) -> float | None:
         """Delete what is stored, then let the Backup go."""
@@ -179,7 +195,9 @@ class BackupReconciler:
             return None
         assert removal.condition is not None, "what waits says why"
         await self._writer.write(item, {"Ready": removal.condition}, previous_facts(item))
-        return WAITING_S if removal.retry else LOOKING_S
+        if removal.retry:
+            return WAITING_S
+        return self._backoff.pause_s(item.key, (maker, remover), LOOKING_S)
 
     # -- observing -------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
@@ -33,8 +34,14 @@ class World:
     """An API server with the Cluster `demo`, and the operator's part that makes Backups."""
 
     server: ObjectServer
+    api: Api
     inventory: Inventory
     backups: BackupReconciler
+
+    def begin_again(self) -> None:
+        """Let the operator be another process."""
+        self.inventory = Inventory(self.api, (NAMESPACE,))
+        self.backups = _backups(self.api, self.inventory)
 
     def put(self, name: str, **facts: Any) -> None:
         spec = {**SPEC, **facts.pop("spec", {})}
@@ -69,9 +76,13 @@ class World:
 @asynccontextmanager
 async def backing_up() -> AsyncIterator[World]:
     """Serve the API with the Cluster, which can be backed up."""
-    server, metrics = ObjectServer(), OperatorMetrics()
+    server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo", status=SERVES))
     async with server.serving() as api:
         inventory = Inventory(api, (NAMESPACE,))
-        defaults = Defaults(IMAGE, "IfNotPresent")
-        yield World(server, inventory, BackupReconciler(api, inventory, metrics, defaults))
+        yield World(server, api, inventory, _backups(api, inventory))
+
+
+def _backups(api: Api, inventory: Inventory) -> BackupReconciler:
+    defaults = Defaults(IMAGE, "IfNotPresent")
+    return BackupReconciler(api, inventory, OperatorMetrics(), defaults)

@@ -10,8 +10,10 @@ from orderlymq_operator.kube.api import ApiError, ForbiddenError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backoff import MAX_S
 from orderlymq_operator.kube.reconcile.backups.backup import (
     LOOKING_S,
+    WAITING_MAX_S,
     WAITING_S,
     BackupReconciler,
 )
@@ -100,6 +102,78 @@ async def test_a_job_that_the_api_server_refuses_is_reported(
 
     assert (told, world.reason("monday")) == (reason, "BackupRunning")
     assert jobs(world.server) == ["monday-uid-shop-backup"]
+
+
+async def again(world: World, name: str, times: int) -> tuple[list[float | None], int]:
+    """Make reconciles that a timer makes; return when each next one is due, and how many lists they read."""
+    world.server.asked.clear()
+    due = [await world.backups.reconcile((NAMESPACE, name)) for _ in range(times)]
+    return due, sum(method == "GET" for method, *_ in world.server.asked)
+
+
+async def test_backups_that_wait_ask_the_api_server_for_nothing(world: World) -> None:
+    """Law: however many wait for a Cluster that does not serve, and each begins when it serves."""
+    world.server.put(CLUSTERS, custom("Cluster", "demo", status={"observedGeneration": 1}))
+    names = [f"backup-{number}" for number in range(3)]
+    for name in names:
+        world.put(name)
+        await world.look(name)
+
+    for name in names:
+        assert await again(world, name, 3) == ([WAITING_S] * 3, 0)
+    world.server.put(CLUSTERS, custom("Cluster", "demo", status=SERVES))
+    for name in names:
+        await world.look(name)
+    assert [world.reason(name) for name in names] == [
+        "BackupRunning",
+        "BackupWaiting",
+        "BackupWaiting",
+    ]
+
+
+async def test_a_backup_of_a_cluster_with_an_open_edit_is_looked_at_ever_more_rarely(
+    world: World,
+) -> None:
+    """Law: what its StatefulSets say is read for it, and a person may take a day to confirm the edit."""
+    world.server.put(CLUSTERS, custom("Cluster", "demo", status={}))
+    world.put("monday")
+    await world.look("monday")
+    due, lists = await again(world, "monday", 20)
+
+    assert (due[0], due[-1]) == (WAITING_S, WAITING_MAX_S)
+    assert lists == 20
+
+
+async def test_a_job_that_was_made_before_the_operator_ended_is_found(world: World) -> None:
+    """Law: its status says that the Backup waits; another process sees the Job and makes no other."""
+    world.put("monday")
+    await world.look("monday")
+    found = world.server.find(BACKUPS, NAMESPACE, "monday")
+    assert found is not None
+    world.server.put(BACKUPS, {**found, "status": {"phase": "Waiting"}})
+    end_job(world.server, "monday-uid-shop-backup", report())
+    world.begin_again()
+    await world.look("monday")
+
+    assert world.reason("monday") == "BackupComplete"
+
+
+async def test_a_backup_that_runs_for_hours_is_looked_at_ever_more_rarely(world: World) -> None:
+    """Law: until its pod says a word; the Job says so a moment later."""
+    world.put("monday")
+    await world.look("monday")
+    due, _ = await again(world, "monday", 20)
+    name = "monday-uid-shop-backup"
+    job = world.server.find(JOBS, NAMESPACE, name)
+    end_job(world.server, name, report())
+    ended = world.server.find(JOBS, NAMESPACE, name)
+    assert job is not None
+    assert ended is not None
+    world.server.put(JOBS, {**ended, "status": job.get("status", {})})
+    (soon,), _ = await again(world, "monday", 1)
+
+    assert (due[0], due[-1]) == (LOOKING_S, MAX_S)
+    assert soon == LOOKING_S
 
 
 async def test_nothing_is_stored_for_a_backup_without_its_finalizer(world: World) -> None:
