@@ -123,11 +123,12 @@ def needs_nodes(cluster: Cluster) -> bool:
 def ready_hosts(nodes: Sequence[NodeFacts]) -> list[str]:
     """Return one address of each ready node: external ones alone where any node has one.
 
-    Where none is ready, all count: an address that may answer again is better than none.
+    Where none of them is ready, all count: an address that may answer again is better than none, or than an inner one, which
+    leads nowhere from outside.
     """
-    ready = [node for node in nodes if node.ready] or nodes
-    external = [node.external[0] for node in ready if node.external]
-    return external or [node.internal[0] for node in ready if node.internal]
+    outer = [node for node in nodes if node.external]
+    ready = [node for node in outer or nodes if node.ready] or outer or nodes
+    return [each[0] for node in ready if (each := node.external or node.internal)]
 
 
 def _places(

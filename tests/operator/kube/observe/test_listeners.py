@@ -88,6 +88,8 @@ def test_external_addresses_come_before_internal_ones() -> None:
     assert ready_hosts(nodes[1:2]) == ["10.0.0.2"]
     # An address that may answer again is better than a refusal.
     assert ready_hosts(nodes[2:]) == ["203.0.113.3"]
+    # Or than one that leads nowhere from outside, and that clients would keep.
+    assert ready_hosts(nodes[1:]) == ["203.0.113.3"]
 
 
 def test_a_given_host_is_published_in_place_of_what_is_found() -> None:
