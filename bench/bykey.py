@@ -38,7 +38,7 @@ from bench.report import sections
 from orderlymq.blocking import AdminClient
 
 OURS: Final = {"orderlymq": "OrderlyMQ", "orderlymq-async": "OrderlyMQ, ASYNC_FLUSH"}
-NAMES: Final = (*OURS, "rocketmq", "kafka", "kafka-flush", "nats", "nats-always")
+NAMES: Final = (*OURS, "rocketmq", "rocketmq5-async", "kafka", "kafka-flush", "nats", "nats-always")
 #: Kafka with a flush per message takes minutes to store what is drained.
 USUAL: Final = (*OURS, "rocketmq", "kafka", "nats", "nats-always")
 KEYS: Final = 1_000

@@ -14,10 +14,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.peers import kafka, nats, rocketmq
-from bench.peers.nodes import FETCHED, HERE
+from bench.peers import kafka, nats, rocketmq, rocketmq5
+from bench.peers.nodes import HERE
 
 PROGRAM = HERE.parent / "java"
+#: The folders of jars, by system; each has the version in its name, so that a newer one is fetched beside it.
+LIBRARIES = {
+    "rocketmq": rocketmq.LIBRARY,
+    "rocketmq5": rocketmq5.LIBRARY,
+    "kafka": kafka.LIBRARY,
+}
 ATTEMPTS = 3  # a registry may drop a connection; what was fetched before is kept
 
 
@@ -26,18 +32,21 @@ def load_program() -> None:
     sources = [PROGRAM / "pom.xml", *(PROGRAM / "src").rglob("*.java")]
     stamp = PROGRAM / "target" / "built"
     if not stamp.exists() or stamp.stat().st_mtime < max(s.stat().st_mtime for s in sources):
+        # A jar of an older version would stay beside the newer one.
+        shutil.rmtree(stamp.parent, ignore_errors=True)
         _run(["mvn", "-q", "-B", "package"], PROGRAM)
         stamp.touch()
 
 
 def peers(names: Sequence[str]) -> None:
     """Fetch the named peers."""
-    for name, library in (("rocketmq", rocketmq.LIBRARY), ("kafka", kafka.LIBRARY)):
-        if any(each.startswith(name) for each in names) and not library.exists():
+    systems = {name.partition("-")[0] for name in names}
+    for name in systems & LIBRARIES.keys():
+        if not LIBRARIES[name].exists():
             _run(["mvn", "-q", "-B", "package"], HERE / name)
-    if any(each.startswith("nats") for each in names) and not nats.SERVER.exists():
+    if "nats" in systems and not nats.SERVER.exists():
         module = f"github.com/nats-io/nats-server/v2@v{nats.VERSION}"
-        _run(["go", "install", module], HERE, GOBIN=str(FETCHED / "bin"))
+        _run(["go", "install", module], HERE, GOBIN=str(nats.SERVER.parent))
 
 
 def _run(command: list[str], folder: Path, **environment: str) -> None:
@@ -54,7 +63,7 @@ def _run(command: list[str], folder: Path, **environment: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", nargs="*", default=["rocketmq", "kafka", "nats"])
+    parser.add_argument("--peers", nargs="*", default=[*LIBRARIES, "nats"])
     given = parser.parse_args()
     load_program()
     peers(given.peers)

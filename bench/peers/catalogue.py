@@ -13,6 +13,7 @@ from bench.peers.ours import (
 )
 from bench.peers.rabbitmq import RabbitMQ
 from bench.peers.rocketmq import RocketMQ
+from bench.peers.rocketmq5 import RocketMQ5, RocketMQ5InMemory
 
 PEERS: dict[str, type[Peer]] = {
     each.name: each
@@ -24,10 +25,24 @@ PEERS: dict[str, type[Peer]] = {
         OrderlyMQCompiled,
         OrderlyMQCompiledOnTheWire,
         RocketMQ,
+        RocketMQ5,
+        RocketMQ5InMemory,
         NatsSynced,
         Nats,
         RabbitMQ,
         Kafka,
         KafkaFlushed,
     )
+}
+
+#: Systems that a reader may miss, and why they are.
+ABSENT: dict[str, str] = {
+    "Redpanda": (
+        "its server is a binary of the vendor's own repository; Maven Central, the Go module proxy and Debian, from which the others"
+        " come, do not have it"
+    ),
+    "Pulsar": (
+        "Maven Central has its jars (`pulsar-broker` 5.0.1), but three copies need three brokers, three bookies and a metadata store."
+        " Seven virtual machines on a machine that gives others three would measure the machine, and one standalone process keeps one copy"
+    ),
 }

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from bench.peers.nodes import HERE, Durability, Node, Peer, Ports
 
-LIBRARY = HERE / "kafka" / "target" / "lib"
-VERSION = "4.1.1"
+VERSION = "4.4.0"
+LIBRARY = HERE / "kafka" / "target" / f"lib-{VERSION}"
 CLUSTER_ID = "b3JkZXJseW1xLWJlbmNoLTE"  # any UUID in Kafka's writing
 
 
@@ -24,7 +24,7 @@ class Kafka(Peer):
         " one node leads all partitions; consumers of a group, session timeout 45 s as it comes"
     )
     client = "kafka"
-    client_version = "kafka-clients 4.1.1"
+    client_version = f"kafka-clients {VERSION}"
     extra: ClassVar[str] = ""
 
     def __init__(self, directory: Path, ports: Ports) -> None:

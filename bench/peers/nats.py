@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from bench.peers.nodes import FETCHED, Durability, Node, Peer, Ports
 
-SERVER = FETCHED / "bin" / "nats-server"
-VERSION = "2.15.2"
+VERSION = "2.15.3"
+SERVER = FETCHED / f"nats-{VERSION}" / "nats-server"
 NAMES = ("s1", "s2", "s3")
 
 
@@ -24,7 +24,7 @@ class Nats(Peer):
         " `ack_wait` of 30 s in take-overs, where order must survive"
     )
     client = "nats"
-    client_version = "jnats 2.21.5"
+    client_version = "jnats 2.26.2"
     balances = False
     rejoin_s = 3.0
     sync: ClassVar[str] = ""

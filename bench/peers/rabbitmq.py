@@ -26,7 +26,7 @@ class RabbitMQ(Peer):
         " consumer with a prefetch of 1024, of 1 in take-overs"
     )
     client = "rabbitmq"
-    client_version = "amqp-client 5.26.0"
+    client_version = "amqp-client 5.37.1"
     balances = False
     asks_itself = True
 

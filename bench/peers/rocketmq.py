@@ -8,11 +8,12 @@ with the setting that its manual would have one choose.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from bench.peers.nodes import HERE, Durability, Node, Peer, Ports
 
-LIBRARY = HERE / "rocketmq" / "target" / "lib"
 VERSION = "4.9.7"
+LIBRARY = HERE / "rocketmq" / "target" / f"lib-{VERSION}"
 NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 # Closed since Java 17, and used by RocketMQ to unmap files.
@@ -43,20 +44,30 @@ class RocketMQ(Peer):
     # Followers copy the table of topics every 10 s; a leader that does not know a topic makes it again with 4 queues.
     topic_settles_s = 15.0
 
+    #: The jars that name server and brokers run.
+    library: ClassVar[Path] = LIBRARY
+
     def __init__(self, directory: Path, ports: Ports) -> None:
         super().__init__(directory, ports)
         self._name_server = ports.take()
         self._ports = {name: ports.take() for name in NAMES}
-        raft = {name: ports.take() for name in NAMES}
-        peers = ";".join(f"{name}-127.0.0.1:{port}" for name, port in raft.items())
-        settings: Mapping[str, object] = {"listenPort": self._name_server}
+        #: What brokers replicate by.
+        self._inner = {name: ports.take() for name in NAMES}
         small, large = ("-Xms256m", "-Xmx256m"), ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
-        self.helpers = [process(directory, "namesrv", NAME_SERVER, small, settings)]
+        self.helpers = [self._process("namesrv", NAME_SERVER, small, self._name_server_settings())]
         for name in NAMES:
-            settings = self._settings(name, peers)
-            self.nodes.append(process(directory, name, BROKER, large, settings))
+            settings = {**self._settings(name), **self._replication(name)}
+            self.nodes.append(self._process(name, BROKER, large, settings))
 
-    def _settings(self, name: str, peers: str) -> Mapping[str, object]:
+    def _process(
+        self, name: str, main: str, heap: Sequence[str], settings: Mapping[str, object]
+    ) -> Node:
+        return process(self.directory, name, main, heap, settings, self.library)
+
+    def _name_server_settings(self) -> Mapping[str, object]:
+        return {"listenPort": self._name_server}
+
+    def _settings(self, name: str) -> Mapping[str, object]:
         return {
             "brokerClusterName": "bench",
             "brokerName": "g0",
@@ -65,20 +76,25 @@ class RocketMQ(Peer):
             "brokerIP1": "127.0.0.1",
             "storePathRootDir": self.directory / "data" / name,
             "storePathCommitLog": self.directory / "data" / name / "commitlog",
-            "enableDLegerCommitLog": "true",
-            "dLegerGroup": "g0",
-            "dLegerPeers": peers,
-            "dLegerSelfId": name,
-            "flushDiskType": "SYNC_FLUSH",
             "sendMessageThreadPoolNums": 16,
             # On a busy machine it refuses what has waited for 200 ms, and a refused send fails a work.
             "waitTimeMillsInSendQueue": 5000,
             "autoCreateTopicEnable": "true",
         }
 
+    def _replication(self, name: str) -> Mapping[str, object]:
+        peers = ";".join(f"{each}-127.0.0.1:{port}" for each, port in self._inner.items())
+        return {
+            "enableDLegerCommitLog": "true",
+            "dLegerGroup": "g0",
+            "dLegerPeers": peers,
+            "dLegerSelfId": name,
+            "flushDiskType": "SYNC_FLUSH",
+        }
+
     @classmethod
     def missing(cls) -> str | None:
-        return None if LIBRARY.exists() else "run: python -m bench.fetch"
+        return None if cls.library.exists() else "run: python -m bench.fetch"
 
     @classmethod
     def version(cls) -> str:
@@ -98,7 +114,12 @@ class RocketMQ(Peer):
 
 
 def process(
-    directory: Path, name: str, main: str, heap: Sequence[str], settings: Mapping[str, object]
+    directory: Path,
+    name: str,
+    main: str,
+    heap: Sequence[str],
+    settings: Mapping[str, object],
+    library: Path = LIBRARY,
 ) -> Node:
     """Return a name server or a broker that is to run in a folder; its settings are written there."""
     conf = directory / "home" / "conf"
@@ -115,7 +136,7 @@ def process(
         f"-Duser.home={home}",
         f"-Drocketmq.home.dir={home}",
         "-cp",
-        f"{LIBRARY}/*",
+        f"{library}/*",
         main,
         "-c",
         str(path),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 from bench.layers import limits
-from bench.peers.catalogue import PEERS
+from bench.peers.catalogue import ABSENT, PEERS
 from bench.peers.nodes import Durability, Peer
 from bench.report.figures import Summary, advantage, shown
 from bench.report.origin import origin
@@ -201,6 +201,8 @@ def _ways(lines: Sequence[Line]) -> Iterator[str]:
     for peer in _present(lines):
         module = peer.__module__.rpartition(".")[2]
         yield f"* [{peer.title}](../../bench/peers/{module}.py): {peer.driven}"
+    yield ""
+    yield from (f"{system} is left out: {reason}." for system, reason in ABSENT.items())
 
 
 def _present(lines: Sequence[Line]) -> list[type[Peer]]:

@@ -37,7 +37,7 @@ class Aim:
 
 _NATS: Final = ("nats-always",)
 _FAST: Final = ("nats-always", "rabbitmq")
-_IN_MEMORY: Final = ("rocketmq", "kafka")
+_IN_MEMORY: Final = ("rocketmq", "rocketmq5-async", "kafka")
 AIMS: Final = (
     Aim("64 senders", "send-64-1024", "rate", _NATS, 1.15),
     Aim("256 senders", "send-256-1024", "rate", _NATS, 1.0),

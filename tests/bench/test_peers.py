@@ -1,7 +1,12 @@
 """The systems of the comparison: what each one runs, and what the page calls it."""
 
+import re
+
+import pytest
 from bench.bykey import OURS, title_of
+from bench.fetch import LIBRARIES, PROGRAM
 from bench.peers.catalogue import PEERS
+from bench.peers.nodes import HERE
 from bench.peers.ours import OrderlyMQCompiled
 from bench.report.reach import OURS as COMPARED
 
@@ -20,3 +25,22 @@ def test_who_stands_for_us_in_a_class_runs_what_the_image_runs() -> None:
 def test_by_key_says_once_what_ours_runs() -> None:
     """It starts processes as it was started itself, whatever the peer of that name does."""
     assert [title_of(name).count("compiled") for name in OURS] == [1, 1]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_jars_are_of_the_version_that_the_page_names(name: str) -> None:
+    """Maven puts them into a folder of that version; a newer one is fetched, and never mixed with what was there."""
+    fetched = re.search(r"<peer.version>(.+)</peer.version>", (HERE / name / "pom.xml").read_text())
+
+    assert fetched
+    assert fetched[1] == PEERS[name].version()
+    assert LIBRARIES[name] == HERE / name / "target" / f"lib-{fetched[1]}"
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if not name.startswith("orderlymq")])
+def test_the_client_is_of_the_version_that_the_page_names(name: str) -> None:
+    """All clients are jars of the load program."""
+    artifact, version = PEERS[name].client_version.split(" ")
+    pom = (PROGRAM / "pom.xml").read_text()
+
+    assert re.search(rf"<artifactId>{artifact}</artifactId>\s*<version>{re.escape(version)}<", pom)

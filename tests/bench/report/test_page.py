@@ -42,16 +42,16 @@ def test_ratios_stay_inside_a_class_and_the_mixed_one_says_so(tmp_path: Path) ->
     p50 = "4.00 / **4.00** / 4.00"
     assert rows == {
         "OrderlyMQ": f"| disk | OrderlyMQ | 3 | 6,000 / **12,000** / 18,000 | 1 | {p50} | 1 | - |",
-        "NATS JetStream 2.15.2, sync always": (
-            "| disk | NATS JetStream 2.15.2, sync always "
+        "NATS JetStream 2.15.3, sync always": (
+            "| disk | NATS JetStream 2.15.3, sync always "
             f"| 3 | 3,000 / **6,000** / 9,000 | 2.00 | {p50} | 1.00 | - |"
         ),
         "OrderlyMQ, ASYNC_FLUSH, compiled as in the image": (
             "| memory | OrderlyMQ, ASYNC_FLUSH, compiled as in the image "
             f"| 3 | 7,500 / **15,000** / 22,500 | 1 | {p50} | 1 | 0.80 |"
         ),
-        "NATS JetStream 2.15.2": (
-            "| memory | NATS JetStream 2.15.2 "
+        "NATS JetStream 2.15.3": (
+            "| memory | NATS JetStream 2.15.3 "
             f"| 3 | 10,000 / **20,000** / 30,000 | 0.75 | {p50} | 1.00 | 0.60 |"
         ),
     }
@@ -100,7 +100,7 @@ def test_a_part_of_the_works_does_not_replace_the_page(tmp_path: Path) -> None:
     """Its tables would be gone, and with them what other pages quote; a newer version of a system is the same system."""
     path = tmp_path / "benchmarks.md"
     page.write(path, results(tmp_path / "results.jsonl"), "quick", "")
-    path.write_text(path.read_text().replace("NATS JetStream 2.15.2 |", "NATS JetStream 2.9 |"))
+    path.write_text(path.read_text().replace("NATS JetStream 2.15.3 |", "NATS JetStream 2.9 |"))
     before = path.read_text()
     part = Results(tmp_path / "part.jsonl", "c0ffee")
     for name in ("orderlymq", "orderlymq-async", "nats-always"):

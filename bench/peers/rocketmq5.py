@@ -1,0 +1,74 @@
+"""
+RocketMQ 5 in controller mode: a master and two slaves, and a controller in the name server that elects the master.
+
+The master answers when all replicas that are in sync have the message, at least two. A slave tells how far it is as soon as it has
+appended to its mapped file, whatever its ``flushDiskType``; only the master waits for its disk.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from bench.peers.nodes import HERE, Durability, Ports
+from bench.peers.rocketmq import RocketMQ
+
+VERSION = "5.5.0"
+LIBRARY = HERE / "rocketmq5" / "target" / f"lib-{VERSION}"
+
+
+class RocketMQ5(RocketMQ):
+    """Flushed by the master: as near as it comes to a majority of disks."""
+
+    name = "rocketmq5"
+    title = f"RocketMQ {VERSION} controller, SYNC_FLUSH"
+    durability = Durability.DISK
+    acknowledged = (
+        "synced by the master (`flushDiskType=SYNC_FLUSH`), and in the page cache of all other replicas in sync, at least one:"
+        " on one disk, not on a majority"
+    )
+    driven = (
+        f"{RocketMQ.driven}; one controller, in the name server, with its time-outs as they come"
+    )
+    library = LIBRARY
+    flush: ClassVar[str] = "SYNC_FLUSH"
+
+    def __init__(self, directory: Path, ports: Ports) -> None:
+        self._controller = ports.take()
+        super().__init__(directory, ports)
+
+    def _name_server_settings(self) -> Mapping[str, object]:
+        return {
+            **super()._name_server_settings(),
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "controllers",
+            "controllerDLegerPeers": f"n0-127.0.0.1:{self._controller}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": self.directory / "data" / "controller",
+        }
+
+    def _replication(self, name: str) -> Mapping[str, object]:
+        return {
+            "enableControllerMode": "true",
+            "controllerAddr": f"127.0.0.1:{self._controller}",
+            "haListenPort": self._inner[name],
+            "totalReplicas": 3,
+            "inSyncReplicas": 2,
+            "minInSyncReplicas": 2,
+            # Any replica in sync may become master, so each has what was acknowledged.
+            "allAckInSyncStateSet": "true",
+            "flushDiskType": self.flush,
+        }
+
+    @classmethod
+    def version(cls) -> str:
+        return VERSION
+
+
+class RocketMQ5InMemory(RocketMQ5):
+    """The same without a wait for any disk, as it comes."""
+
+    name = "rocketmq5-async"
+    title = f"RocketMQ {VERSION} controller"
+    durability = Durability.MEMORY
+    acknowledged = "in the page cache of all replicas in sync, at least two (`flushDiskType=ASYNC_FLUSH`, as it comes)"
+    flush = "ASYNC_FLUSH"
