@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -10,9 +10,6 @@ from orderlymq.cli.session import name_server_option, print_json_line, reporting
 
 if TYPE_CHECKING:
     from orderlymq_console.app import Console
-
-# From a signal to the end of the process, whatever hangs.
-_END_MAX_S: Final = 12.0
 
 
 @click.command()
@@ -122,7 +119,7 @@ def console(  # noqa: PLR0913 - what a user may say
     parent = sys.stdin.buffer if end_with_input else None
     # The audit log may be standard error, too: nothing else may write a line like one of its.
     logs.configure("WARNING", "text", "console")
-    ending.run(serve(settings, started, audit_log or sys.stderr, parent), close_max_s=_END_MAX_S)
+    ending.run(serve(settings, started, audit_log or sys.stderr, parent))
 
 
 def _started(running: "Console") -> None:

@@ -42,7 +42,7 @@ from orderlymq_operator.local.errors import (
 )
 from orderlymq_operator.local.progress import Progress, last_event, refused, summary
 from orderlymq_operator.local.restoration import BackupSource
-from orderlymq_operator.local.supervisor import CLOSE_MAX_S, Supervisor
+from orderlymq_operator.local.supervisor import BESIDE_S, CLOSE_MAX_S, Supervisor
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
 from orderlymq_operator.resources.manifests.reader import (
@@ -240,9 +240,12 @@ async def _stay_up(
     finally:
         # The demo's processes first: they would only complain about a cluster that leaves.
         shows.cancel()
-        await asyncio.gather(shows, return_exceptions=True)
-        supervisor.stop()
-        await asyncio.shield(work)
+        await asyncio.wait({shows}, timeout=BESIDE_S)
+        if not supervisor.stop_requested.is_set():
+            work.cancel()  # an action that is under way has no time to end
+        await asyncio.wait({work, shows})
+        if not work.cancelled():
+            work.result()
     return 0 if shows.cancelled() else shows.result()
 
 

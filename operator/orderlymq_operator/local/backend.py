@@ -19,7 +19,7 @@ from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import ReplicaStatus, observe_replicas, read_status
 from orderlymq_operator.brokers.tables import Tables, read_name_server, read_tables
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.keeper import Keeper, Report
+from orderlymq_operator.local.keeper import Keeper, Report, end_in_waves
 from orderlymq_operator.local.processes import (
     Program,
     group_address,
@@ -317,20 +317,15 @@ class LocalBackend:
     # -- ending --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End every process: followers, then leaders, then name servers."""
+        """End every process: followers, then leaders, then name servers, and what hangs beside the others."""
         leaders = {name for name, status in self.statuses.items() if status.leads}
-        waves: list[list[Keeper]] = [
+        waves = [
             [keeper for name, keeper in self._keepers.items() if name not in leaders],
             [keeper for name, keeper in self._keepers.items() if name in leaders],
             list(self._name_servers.values()),
         ]
-        for wave in waves:
-            # What keeps one from its end must not leave the others behind.
-            endings = await asyncio.gather(
-                *(keeper.stop() for keeper in wave), return_exceptions=True
-            )
-            for failure in filter(None, endings):
-                _log.error("a process was not ended in good order", exc_info=failure)
+        for failure in await end_in_waves(waves):
+            _log.error("a process was not ended in good order", exc_info=failure)
 
     def facts(self) -> dict[str, Any]:
         """Return what is known about the processes, for people."""

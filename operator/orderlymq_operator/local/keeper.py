@@ -12,10 +12,10 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import aiohttp
 import psutil
@@ -38,7 +38,9 @@ PROBE_TIMEOUT_S: Final = 1.0
 PROBES_FAILED_MAX: Final = 5
 START_GRACE_S: Final = 60.0  # opening a large store may take a while
 # A process that hangs ends itself by then and says where. One that was paused needs a moment to go on.
-STOP_TIMEOUT_S: Final = SERVER_CLOSE_MAX_MS / 1000 + FORCE_AFTER_S + 1.0
+STOP_TIMEOUT_S: Final = SERVER_CLOSE_MAX_MS / 1000 + FORCE_AFTER_S + 0.75
+# Processes that end in good order are gone by then; those that hang must not keep the next ones from their end.
+WAVE_MAX_S: Final = 0.7
 # A server that cannot start says why in the last record of its log.
 REFUSED: Final = 2
 _REFUSAL: Final = "cannot start: "
@@ -47,6 +49,27 @@ _LOG_SIZE_MAX: Final = 64 << 20  # a log that is larger is moved to NAME.log.1 a
 _BOOT_ID: Final = PROC / "sys" / "kernel" / "random" / "boot_id"
 
 Report = Callable[[str, str], None]
+
+
+class Stoppable(Protocol):
+    """What can be asked to end, with force after a time; it returns when that is done."""
+
+    async def stop(self, timeout_s: float) -> None:
+        """End it."""
+
+
+async def end_in_waves(waves: Sequence[Sequence[Stoppable]]) -> list[BaseException]:
+    """End each wave when the one before is gone or hangs, and all within `STOP_TIMEOUT_S`; return what failed."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + STOP_TIMEOUT_S
+    endings: list[asyncio.Task[None]] = []
+    for wave in filter(None, waves):
+        begun = [asyncio.create_task(each.stop(until - loop.time())) for each in wave]
+        await asyncio.wait(begun, timeout=WAVE_MAX_S)
+        endings += begun
+    found = await asyncio.gather(*endings, return_exceptions=True)
+
+    return [failure for failure in found if failure is not None]
 
 
 class Keeper:

@@ -63,8 +63,10 @@ _IDLE_S: Final = (
 _GROUPS_S: Final = 1.0  # between two reconciles of the consumer groups
 # A pass of many actions, as of a thousand topics, keeps the turn so long, and one action longer at most.
 _PASS_S: Final = 1.0
-# Followers, leaders and name servers end one after the other, behind a demo and a console.
-CLOSE_MAX_S: Final = 3 * STOP_TIMEOUT_S + 20.0
+# A demo and a console have so long before the cluster ends beside them.
+BESIDE_S: Final = 0.2
+# SIGTERM ends all within 15 s, as it does each of them.
+CLOSE_MAX_S: Final = BESIDE_S + STOP_TIMEOUT_S + 0.05
 _EVENTS_MAX: Final = 200
 _DOUBLINGS_MAX: Final = 6  # beyond it the pause is at its longest anyway
 

@@ -30,11 +30,10 @@ _URGENT: Final = (signal.SIGTERM, signal.SIGINT)
 # A terminal that is closed hangs up on what runs in it; `nohup` lets a process ignore that.
 _SIGNALS: Final = (*_URGENT, signal.SIGHUP)
 
-# Before Kubernetes loses patience, which kills after 30 s and learns nothing.
-CLOSE_MAX_S: Final = 20.0
-
-# From SIGTERM to the end of a broker or name server by default (`shutdown_max_ms`).
+# From SIGTERM to the end of a broker or name server by default (`shutdown_max_ms`), and of every other process.
 SERVER_CLOSE_MAX_MS: Final = 12_000
+# Before Kubernetes loses patience, which kills after 30 s and learns nothing.
+CLOSE_MAX_S: Final = SERVER_CLOSE_MAX_MS / 1000
 
 # When even the watching thread cannot run, because a call keeps the interpreter, the kernel's clock ends it.
 FORCE_AFTER_S: Final = 1.0

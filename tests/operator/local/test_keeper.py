@@ -243,9 +243,69 @@ def test_whoever_ends_a_server_waits_for_longer_than_its_end_may_take(tmp_path: 
     end_max_s = max(servers) / 1000 + FORCE_AFTER_S
 
     assert end_max_s < keeper.STOP_TIMEOUT_S
-    assert supervisor.CLOSE_MAX_S > 3 * keeper.STOP_TIMEOUT_S
+    # The last of three waves hears of it so late.
+    assert 2 * keeper.WAVE_MAX_S + max(servers) / 1000 < keeper.STOP_TIMEOUT_S
+    assert supervisor.BESIDE_S + keeper.STOP_TIMEOUT_S < supervisor.CLOSE_MAX_S
+    assert supervisor.CLOSE_MAX_S + FORCE_AFTER_S <= 15
     assert session.DOWN_TIMEOUT_S > supervisor.CLOSE_MAX_S + FORCE_AFTER_S
     assert end_max_s < pods.GRACE_S
+
+
+class Deaf:
+    """A child that ends when it may."""
+
+    def __init__(self, name: str, heard: list[str]) -> None:
+        self.name = name
+        self.heard = heard
+        self.patience_s: list[float] = []
+        self.may_end = asyncio.Event()
+
+    async def stop(self, timeout_s: float) -> None:
+        self.heard.append(self.name)
+        self.patience_s.append(timeout_s)
+        await self.may_end.wait()
+
+
+@pytest.mark.parametrize("wave_s", [0.0, 600.0])
+async def test_a_wave_ends_before_the_next_one_unless_it_hangs(
+    monkeypatch: pytest.MonkeyPatch, wave_s: float
+) -> None:
+    """Law: children end side by side, so that the end of all takes as long as that of one."""
+    monkeypatch.setattr(keeper, "WAVE_MAX_S", wave_s)
+    heard: list[str] = []
+    follower, leader, server = (Deaf(name, heard) for name in ("follower", "leader", "server"))
+
+    ending = asyncio.create_task(keeper.end_in_waves([[follower], [leader], [], [server]]))
+    async with asyncio.timeout(30):
+        for child in (follower, leader, server):
+            while child.name not in heard:  # noqa: ASYNC110 - nothing signals it
+                await asyncio.sleep(0)
+            expected = ["follower", "leader", "server"][: heard.index(child.name) + 1]
+            assert heard == expected or not wave_s
+            if wave_s:
+                child.may_end.set()
+        for child in (follower, leader, server):
+            child.may_end.set()
+        await ending
+
+    assert heard == ["follower", "leader", "server"]
+    assert all(sum(each.patience_s) <= keeper.STOP_TIMEOUT_S for each in (follower, leader, server))
+
+
+async def test_what_keeps_one_child_from_its_end_leaves_no_other_behind() -> None:
+    """Law: each is asked, and who asks learns of the failure."""
+    heard: list[str] = []
+
+    class Broken(Deaf):
+        async def stop(self, timeout_s: float) -> None:
+            raise OSError("no such process")
+
+    last = Deaf("last", heard)
+    last.may_end.set()
+
+    (failure,) = await keeper.end_in_waves([[Broken("first", heard)], [last]])
+
+    assert (heard, str(failure)) == (["last"], "no such process")
 
 
 async def test_stopping_does_not_wait_for_a_restart_delay(

@@ -44,6 +44,11 @@ sys.exit(ending.run(main(), close_max_s=float(sys.argv[2]) if sys.argv[2:] else 
 """
 
 
+def test_a_process_ends_within_fifteen_seconds() -> None:
+    """Law: by default, whatever it is, and whatever hangs in it."""
+    assert ending.CLOSE_MAX_S + ending.FORCE_AFTER_S <= 15
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
