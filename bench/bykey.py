@@ -338,6 +338,11 @@ def main() -> None:
     parser.add_argument("--ports", type=int, default=PORTS, help="the first port to use")
     parser.add_argument("--write", type=Path, help="also write the section into this page")
     given = parser.parse_args()
+    if given.write is not None and not set(USUAL) <= set(given.peers):
+        parser.error(
+            "--peers runs some systems, and --write would replace the rows of all: leave out --write, or name "
+            + ", ".join(USUAL)
+        )
     seconds = given.seconds or (5.0 if given.quick else 20.0)
     stored = given.stored or (8_000 if given.quick else 60_000)
     # A run that is asked to stop stops its cluster first: it is a session of its own and would live on.
@@ -363,7 +368,7 @@ def main() -> None:
     if rows:
         text = section(rows, names, seconds)
         print(text)
-        if given.write is not None and not failed:
+        if given.write is not None and not failed and set(USUAL) <= set(names):
             sections.put(given.write, "by-key", text)
     if failed:
         sys.exit(f"{len(failed)} systems failed, nothing is written: {failed[0][:2000]}")

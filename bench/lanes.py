@@ -450,3 +450,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    if given.write is not None and set(given.only) != set(WORKS):
+        parser.error(
+            "--only runs some works, and --write would replace the rows of all: leave out --write, or --only"
+        )
