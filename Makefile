@@ -144,9 +144,10 @@ test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and brok
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope $(AGAIN)
 
 .PHONY: bench
-bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/explanation/benchmarks.md; QUICK=1 for minutes, ARGS= for more
+bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, also by key, write docs/explanation/benchmarks.md; QUICK=1 for minutes, ARGS= for more of the first
 	@$(if $(QUICK),:,$(MAKE) -s compiled) || echo "No compiled copy here: its lines are left out"
 	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
+	@$(MAKE) -s bench-lanes bench-by-key QUICK=$(QUICK) ARGS=
 
 .PHONY: profile
 profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer under each load into build/profiles
