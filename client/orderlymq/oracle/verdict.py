@@ -11,11 +11,13 @@ called lost. ``history.py`` reads and writes histories as JSON lines.
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from orderlymq.oracle.events import Defect, Event, Finding, Kind, as_lines
-from orderlymq.oracle.lanes import groups_by_key, groups_by_property, judge_lanes
+from orderlymq.oracle.facts import Facts
+from orderlymq.oracle.lanes import groups_by_property, judge_lanes
+from orderlymq.oracle.queues import judge_queues
 
 __all__ = ["Defect", "Event", "Finding", "Kind", "Verdict", "as_lines", "judge"]
 
@@ -52,7 +54,7 @@ class Verdict:
 def judge(events: Iterable[Event]) -> Verdict:
     """Judge a history; events may come in any order and are sorted by time."""
     history = sorted(events, key=lambda event: event.at)
-    facts = _Facts(history)
+    facts = Facts(history)
 
     findings = [
         *_lost(facts),
@@ -60,7 +62,7 @@ def judge(events: Iterable[Event]) -> Verdict:
         *_resurrected(facts),
         *_misplaced(facts),
         *_delivered_out_of_order(facts),
-        *_Queues(facts).findings,
+        *judge_queues(facts),
         *judge_lanes(history),
     ]
 
@@ -82,126 +84,7 @@ def _place_of(events: Iterable[Event]) -> dict[str, dict[tuple[str, str, int], E
     return places
 
 
-@dataclass(slots=True)
-class _Facts:
-    """The history, indexed once for all checks."""
-
-    history: Sequence[Event]
-    sends: dict[str, Event] = field(default_factory=dict)
-    repeats: dict[str, Event] = field(default_factory=dict)  # the newest attempt of each send
-    acks: dict[str, Event] = field(default_factory=dict)
-    refusals: dict[str, Event] = field(default_factory=dict)
-    unknowns: dict[str, Event] = field(default_factory=dict)
-    stored: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
-    deliveries: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
-    dead: dict[tuple[str, str], Event] = field(default_factory=dict)
-    dropped: dict[str, Event] = field(default_factory=dict)
-    scanned: dict[str, Event] = field(default_factory=dict)
-    drained: dict[tuple[str, str], Event] = field(default_factory=dict)
-    faults: list[Event] = field(default_factory=list)
-    expansions: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
-    dones: dict[tuple[str, str], Event] = field(default_factory=dict)
-    resets: dict[tuple[str, str, str], list[Event]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    # By group and message the last event of a listener or of a hand-over to the dead letters.
-    seen: dict[tuple[str, str], Event] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:  # noqa: C901, PLR0912 - one arm per kind
-        for event in self.history:
-            if event.kind in (Kind.DELIVER, Kind.DONE, Kind.DEAD):
-                self.seen[event.group, event.message] = event
-            match event.kind:
-                case Kind.SEND:
-                    self.sends.setdefault(event.message, event)
-                    self.repeats[event.message] = event
-                case Kind.ACK:
-                    self.acks.setdefault(event.message, event)
-                case Kind.REFUSED:
-                    self.refusals[event.message] = event
-                case Kind.UNKNOWN:
-                    self.unknowns.setdefault(event.message, event)
-                case Kind.STORED:
-                    self.stored[event.message].append(event)
-                case Kind.DELIVER:
-                    self.deliveries[event.message].append(event)
-                case Kind.DEAD:
-                    self.dead.setdefault((event.group, event.message), event)
-                case Kind.DROPPED:
-                    self.dropped.setdefault(event.message, event)
-                case Kind.SCANNED:
-                    self.scanned[event.topic] = event
-                case Kind.DRAINED:
-                    self.drained[event.group, event.topic] = event
-                case Kind.FAULT:
-                    self.faults.append(event)
-                case Kind.GROWN:
-                    self.expansions[event.topic].append(event)
-                case Kind.RESET:
-                    self.resets[event.group, event.topic, event.queue].append(event)
-                case Kind.DONE:
-                    self.dones.setdefault((event.group, event.message), event)
-                case _:
-                    pass  # commits, locks and listener results are read queue by queue
-
-    def counts(self) -> dict[str, int]:
-        delivered = [event for events in self.deliveries.values() for event in events]
-        first = {(event.group, event.message) for event in delivered}
-        return {
-            "sent": len(self.sends),
-            "acknowledged": len(self.acks),
-            "refused": len(self.refusals),
-            "unknown": len(self.unknowns.keys() - self.acks.keys()),
-            "delivered": len(first),
-            "redelivered": len(delivered) - len(first),
-            "dead-lettered": len(self.dead),
-        }
-
-    def not_judged(self) -> tuple[str, ...]:
-        missing: list[str] = []
-        topics = {event.topic for event in self.acks.values()}
-        covered = self.scanned.keys() | {topic for _, topic in self.drained}
-        missing.extend(f"loss in topic {topic}" for topic in sorted(topics - covered))
-        for group, topic, queue in sorted(self.resets):
-            drained = self.drained.get((group, topic))
-            reset = drained and self.reset_before(drained, queue)
-            if reset and reset.offset < 0:
-                missing.append(
-                    f"loss in queue {queue} of topic {topic} for group {group} after a reset"
-                )
-        if not self.deliveries:
-            missing.append("order of delivery")
-        return tuple(missing)
-
-    def reset_before(self, drained: Event, queue: str) -> Event | None:
-        """Return the last reset of a queue before its group had drained it."""
-        resets = self.resets.get((drained.group, drained.topic, queue), ())
-        return next((each for each in reversed(resets) if each.at < drained.at), None)
-
-    def judged_since(self, group: str, ack: Event, turn: Event) -> int | None:
-        """Return since when a group should not have passed over a message that had its turn; None where nobody knows.
-
-        A reset before that turn may have led back to it, and what was delivered before the reset did not overtake it.
-        """
-        resets = self.resets.get((group, ack.topic, ack.queue), ())
-        back = [each for each in resets if each.at < turn.at and each.offset <= ack.offset]
-        if any(each.offset < 0 for each in back):
-            return None
-        return max((each.at for each in back), default=-1)
-
-    def is_missing(self, ack: Event, drained: Event) -> bool:
-        """Return whether a group has drained a topic without this message, as far as can be known.
-
-        A reset lets the group pass over what stands before its offset, and have what stands behind once more.
-        """
-        seen = self.seen.get((drained.group, ack.message))
-        reset = self.reset_before(drained, ack.queue)
-        if reset is None:
-            return seen is None
-        return 0 <= reset.offset <= ack.offset and (seen is None or seen.at < reset.at)
-
-
-def _lost(facts: _Facts) -> list[Finding]:
+def _lost(facts: Facts) -> list[Finding]:
     findings = []
     for message, ack in facts.acks.items():
         if message in facts.dropped:
@@ -230,7 +113,7 @@ def _lost(facts: _Facts) -> list[Finding]:
     return findings
 
 
-def _duplicated(facts: _Facts) -> list[Finding]:
+def _duplicated(facts: Facts) -> list[Finding]:
     seen = [
         event
         for event in facts.history
@@ -252,7 +135,7 @@ def _duplicated(facts: _Facts) -> list[Finding]:
     return findings
 
 
-def _resurrected(facts: _Facts) -> list[Finding]:
+def _resurrected(facts: Facts) -> list[Finding]:
     findings = []
     for message, refused in facts.refusals.items():
         if message in facts.acks:
@@ -277,7 +160,7 @@ def _resurrected(facts: _Facts) -> list[Finding]:
     return findings
 
 
-def _by_key(facts: _Facts) -> Iterator[tuple[str, list[Event]]]:
+def _by_key(facts: Facts) -> Iterator[tuple[str, list[Event]]]:
     """Yield the topic and the acknowledged sends of each key, of every sender, in the order in which they began."""
     keys: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for message, send in facts.sends.items():
@@ -287,7 +170,7 @@ def _by_key(facts: _Facts) -> Iterator[tuple[str, list[Event]]]:
         yield topic, sends
 
 
-def _steps(facts: _Facts, sends: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
+def _steps(facts: Facts, sends: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
     """Yield each send of a key with those that were acknowledged since the one before it began.
 
     The order of a send and of all that were acknowledged before it began is promised; two in flight have none.
@@ -302,7 +185,7 @@ def _steps(facts: _Facts, sends: Sequence[Event]) -> Iterator[tuple[Event, list[
         yield send, before
 
 
-def _misplaced(facts: _Facts) -> list[Finding]:
+def _misplaced(facts: Facts) -> list[Finding]:
     findings: list[Finding] = []
     for topic, sends in _by_key(facts):
         highest: dict[str, Event] = {}  # queue -> acknowledgement
@@ -339,7 +222,7 @@ def _misplaced(facts: _Facts) -> list[Finding]:
     return findings
 
 
-def _turns(facts: _Facts) -> dict[tuple[str, str], Event]:
+def _turns(facts: Facts) -> dict[tuple[str, str], Event]:
     """Return when each message that a group was given had its turn there.
 
     That is its first delivery, or when it was handed over unseen: a delivery after that is a repetition.
@@ -354,7 +237,7 @@ def _turns(facts: _Facts) -> dict[tuple[str, str], Event]:
     return firsts
 
 
-def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
+def _delivered_out_of_order(facts: Facts) -> list[Finding]:
     firsts = _turns(facts)
     since: dict[str, int] = {}
     for event in facts.history:
@@ -372,7 +255,7 @@ def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
 
 
 def _overtaken(
-    facts: _Facts,
+    facts: Facts,
     firsts: dict[tuple[str, str], Event],
     group: str,
     since: int,
@@ -420,171 +303,11 @@ def _time(event: Event) -> int:
     return event.at
 
 
-@dataclass(slots=True)
-class _Line:
-    """One queue as one ordered group sees it."""
-
-    open: dict[str, Event] = field(default_factory=dict)  # client -> delivery under way
-    delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
-    settled: set[int] = field(default_factory=set)  # offsets done or dead-lettered
-    owed: set[int] = field(default_factory=set)  # offsets delivered, and neither settled nor told
-    again: set[int] = field(
-        default_factory=set
-    )  # offsets settled before a reset that wants them again
-    highest: int = -1
-    may_jump: bool = False  # once: an administrator moves the group
-    newest: Event | None = None  # delivery with the highest epoch
-    committed: Event | None = None
-
-
-class _Queues:
-    """Checks of one queue at a time: one owner, no gaps, no offset that falls."""
-
-    def __init__(self, facts: _Facts) -> None:
-        self.findings: list[Finding] = []
-        self._lines: dict[tuple[str, str, str], _Line] = defaultdict(_Line)
-        self._known: dict[tuple[str, str], dict[int, Event]] = defaultdict(dict)
-        self._dropped: dict[tuple[str, str], set[int]] = defaultdict(set)
-        # A group that never reports DONE is a concurrent one: its queues have no single owner.
-        # A group by key is judged lane by lane.
-        ordered = {event.group for event in facts.history if event.kind is Kind.DONE}
-        self._ordered = ordered - groups_by_key(facts.history)
-        for events in (facts.acks.values(), *facts.stored.values()):
-            for event in events:
-                self._known[event.topic, event.queue].setdefault(event.offset, event)
-        self._offsets = {place: sorted(known) for place, known in self._known.items()}
-        for event in facts.history:
-            self._read(event)
-
-    def _read(self, event: Event) -> None:
-        line = self._lines[event.group, event.topic, event.queue]
-        match event.kind:
-            case Kind.DELIVER if event.group in self._ordered:
-                self._deliver(line, event)
-            case Kind.DONE | Kind.DEAD:
-                line.open.pop(event.client, None)
-                line.settled.add(event.offset)
-                line.owed.discard(event.offset)
-                line.again.discard(event.offset)
-            case Kind.FAILED | Kind.LAPSED:
-                line.open.pop(event.client, None)
-            case Kind.GONE:
-                for other in self._lines.values():
-                    other.open.pop(event.client, None)
-            case Kind.COMMIT if event.attempt < 0:
-                self._commit(line, event)
-            case Kind.DROPPED:
-                self._dropped[event.topic, event.queue].add(event.offset)
-            case Kind.DRAINED:
-                self._drained(event)
-            case Kind.RESET if event.offset < 0:
-                line.committed = None
-                line.may_jump = True
-            case Kind.RESET:
-                line.committed = None
-                line.highest = event.offset - 1
-                line.owed = {offset for offset in line.owed if offset >= event.offset}
-                line.again = {offset for offset in line.settled if offset >= event.offset}
-                line.newest = None
-            case _:
-                pass
-
-    def _deliver(self, line: _Line, event: Event) -> None:
-        for client, other in line.open.items():
-            if client != event.client:
-                self._add(Defect.OVERLAPPED, event, f"{client} still works on the queue", other)
-        newest = line.newest
-        if newest is not None and 0 <= event.epoch < newest.epoch:
-            why = f"epoch {event.epoch} delivers after epoch {newest.epoch} has begun"
-            self._add(Defect.OVERLAPPED, event, why, newest)
-        elif (
-            newest is not None
-            and 0 <= event.epoch == newest.epoch
-            and event.client != newest.client
-            and newest.client not in line.open  # who works still is told above
-        ):
-            why = f"epoch {event.epoch} was given to {newest.client}"
-            self._add(Defect.OVERLAPPED, event, why, newest)
-        if newest is None or event.epoch >= newest.epoch:
-            line.newest = event
-
-        self._check_gap(line, event)
-        committed = line.committed
-        # A later holder begins where the former one's last commit stood. One holder's own commit may be
-        # on its way while it asks where to begin again: that is a redelivery, and no defect.
-        later = committed is not None and 0 <= committed.epoch < event.epoch
-        if committed is not None and later and event.offset < committed.offset:
-            why = f"delivered again although everything before {committed.offset} is committed"
-            self._add(Defect.ROLLED_BACK, event, why, committed)
-        line.open[event.client] = event
-        line.delivered.setdefault(event.offset, event)
-        if event.offset not in line.settled or event.offset in line.again:
-            line.owed.add(event.offset)
-        line.highest = max(line.highest, event.offset)
-
-    def _check_gap(self, line: _Line, event: Event) -> None:
-        found = self._skipped(line, event) or self._overtaken(line, event)
-        if found is None:
-            return
-        if not line.may_jump:
-            self._add(*found)
-        line.may_jump = False
-        line.owed = {offset for offset in line.owed if offset >= event.offset}
-
-    def _skipped(self, line: _Line, event: Event) -> tuple[Defect, Event, str, Event] | None:
-        # Only offsets between the highest one seen and this one can have been jumped over now;
-        # a first delivery may start anywhere, where the group's start position said.
-        if not line.delivered:
-            return None
-        place = event.topic, event.queue
-        offsets = self._offsets.get(place, [])
-        first, end = (bisect_left(offsets, each) for each in (line.highest + 1, event.offset))
-        for offset in map(offsets.__getitem__, range(first, end)):
-            # Messages behind a dead letter of a parked key are handed over unseen.
-            if offset not in self._dropped[place] and offset not in line.settled:
-                why = f"offset {offset} was never delivered before {event.offset}"
-                return Defect.SKIPPED, event, why, self._known[place][offset]
-        return None
-
-    def _overtaken(self, line: _Line, event: Event) -> tuple[Defect, Event, str, Event] | None:
-        owed = line.owed - self._dropped[event.topic, event.queue]
-        offset = max((offset for offset in owed if offset < event.offset), default=None)
-        if offset is None:
-            return None
-        why = f"delivered while offset {offset} is neither done nor dead-lettered"
-        return Defect.OVERTAKEN, event, why, line.delivered[offset]
-
-    def _drained(self, event: Event) -> None:
-        """Find what no later delivery shows: the last acknowledged message of a queue that was begun and not done."""
-        for (group, topic, queue), line in self._lines.items():
-            if (group, topic) != (event.group, event.topic) or line.may_jump:
-                continue
-            known = self._known[topic, queue]
-            for offset in sorted(line.owed - self._dropped[topic, queue]):
-                ack = known.get(offset)
-                if ack is None or ack.kind is not Kind.ACK or ack.at > event.at:
-                    continue
-                delivery = line.delivered[offset]
-                why = "delivered, and neither done nor dead-lettered when the group had drained"
-                self._add(Defect.LOST, delivery, why, event)
-
-    def _commit(self, line: _Line, event: Event) -> None:
-        if line.committed is not None and event.offset < line.committed.offset:
-            why = f"committed offset fell from {line.committed.offset} to {event.offset}"
-            self._add(Defect.ROLLED_BACK, event, why, line.committed)
-        line.committed = event
-
-    def _add(self, defect: Defect, event: Event, explanation: str, other: Event) -> None:
-        self.findings.append(
-            Finding(defect, event.message, event.queue, explanation, (other, event))
-        )
-
-
 #: How far after a fault its effect on acknowledgements is looked for.
 _FAULT_WINDOW_NS = 30_000_000_000
 
 
-def _ack_gaps(facts: _Facts) -> dict[str, float]:
+def _ack_gaps(facts: Facts) -> dict[str, float]:
     times = sorted(ack.at for ack in facts.acks.values())
     gaps: dict[str, float] = {}
     for fault in facts.faults:
