@@ -20,7 +20,7 @@ from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.config import parse_properties
 from orderlymq_broker.processors.fetch.sql import SqlError, compile_sql
-from orderlymq_broker.replication.snapshots import Chunk, Offer, Verdict, Wanted
+from orderlymq_broker.replication.snapshotframes import Chunk, Offer, Verdict, Wanted
 from orderlymq_broker.replication.transport.frameheaders import (
     CallerProof,
     Challenge,

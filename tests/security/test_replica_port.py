@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication.snapshots import Offer
+from orderlymq_broker.replication.snapshotframes import Offer
 from orderlymq_broker.replication.transport import pendinghandshakes
 from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frameheaders import (

@@ -11,7 +11,6 @@ before the copy counts, and are synced; a sender that finds the same in its own 
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -19,16 +18,24 @@ import shutil
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
+from orderlymq_broker.replication.snapshotframes import (
+    ANSWER_TIMEOUT_S,
+    Chunk,
+    Frames,
+    Offer,
+    Progress,
+    Verdict,
+    Wanted,
+    frames_of,
+    pulse,
+)
 from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frames import (
-    Frame,
     FrameCorrupt,
     FrameKind,
     decode_header,
@@ -37,7 +44,6 @@ from orderlymq_broker.replication.transport.frames import (
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import Refused, dial
 from orderlymq_broker.settings import Address
-from orderlymq_broker.state.integerranges import Position
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.options import MEMTABLES_SIZE_MAX
 from orderlymq_broker.store.rocks import RocksStore
@@ -56,14 +62,6 @@ from orderlymq_runtime.process.supervisor import Supervisor, end_tasks, finish_i
 
 _log = logging.getLogger(__name__)
 
-# Chunks that wait to be written; with chunks of 1 MiB it bounds what a fast sender can pile up.
-CHUNKS_WAITING_MAX: Final = 8
-
-# A receiver that writes nothing for so long is gone or has a broken disk.
-ANSWER_TIMEOUT_S: Final = 30.0
-
-PROGRESS_EVERY_S: Final = 2.0
-
 # Pauses behind failures that follow each other: raft asks again with the next heartbeat, and each try flushes the store.
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
@@ -75,38 +73,6 @@ OUTGOING: Final = "snapshots-out"
 INCOMING: Final = "snapshot-in"
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ORIGIN_FILE: Final = "ORIGIN"
-
-
-class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """The snapshot that is sent: the state, in which term, and from which store.
-
-    *origin* names one opened store of one sender, within which equal names are equal files.
-    """
-
-    term: Position
-    origin: str
-    manifest: Manifest
-
-
-class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """Positions in the manifest of the files that the receiver lacks."""
-
-    files: tuple[int, ...]
-
-
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of one file; its bytes are the payload."""
-
-    file: int
-    offset: Position
-
-
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """How it ended: the sender says "all sent", the receiver "all there" or why not."""
-
-    ok: bool
-    reason: str = ""
-    damaged: bool = False  # all arrived, and a value does not fit its checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +184,7 @@ class SnapshotSender:
                 self._identity, target, address, "snapshot", tls=self._context_for(target)
             )
             connection.wait_for_disk(ANSWER_TIMEOUT_S)
-            async with _frames_of(connection) as frames:
+            async with frames_of(connection) as frames:
                 offer = Offer(message.term, self._origin, manifest)
                 await self._transfer(connection, frames, offer, directory, target)
         except SnapshotDamaged as error:
@@ -262,7 +228,7 @@ class SnapshotSender:
     async def _transfer(
         self,
         connection: FrameConnection,
-        frames: "_Frames",
+        frames: Frames,
         offer: Offer,
         directory: Path,
         target: NodeId,
@@ -280,7 +246,7 @@ class SnapshotSender:
             total,
             offer.manifest.size_bytes,
         )
-        progress = _Progress(f"snapshot for node {target}", total)
+        progress = Progress(f"snapshot for node {target}", total)
         for number in wanted.files:
             await self._send_file(connection, number, directory / files[number].name, progress)
         connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
@@ -294,7 +260,7 @@ class SnapshotSender:
             raise SnapshotRefused(f"node {target} says: {verdict.reason}")
 
     async def _send_file(
-        self, connection: FrameConnection, number: int, path: Path, progress: "_Progress"
+        self, connection: FrameConnection, number: int, path: Path, progress: Progress
     ) -> None:
         offset = 0
         with path.open("rb") as file:
@@ -353,7 +319,7 @@ class SnapshotReceiver:
         former, self._task = self._task, None
         if former is not None:
             former.cancel()
-        frames = _Frames(connection)
+        frames = Frames(connection)
         self._task = self._supervisor.once(
             "snapshot",
             self._receive(former, sender, connection, frames),
@@ -370,7 +336,7 @@ class SnapshotReceiver:
         former: asyncio.Task[None] | None,
         sender: NodeId,
         connection: FrameConnection,
-        frames: "_Frames",
+        frames: Frames,
     ) -> None:
         is_adopted = False
         try:
@@ -410,7 +376,7 @@ class SnapshotReceiver:
             raise FrameCorrupt(f"its membership cannot be read: {error}") from error
         return InstallSnapshot(sender, self._node, Term(offer.term), meta)
 
-    async def _take(self, connection: FrameConnection, frames: "_Frames", offer: Offer) -> None:
+    async def _take(self, connection: FrameConnection, frames: Frames, offer: Offer) -> None:
         manifest = offer.manifest
         for file in manifest.files:
             if Path(file.name).name != file.name or file.name in {".", "..", _ORIGIN_FILE}:
@@ -420,7 +386,7 @@ class SnapshotReceiver:
         connection.send(encode_frame(FrameKind.SNAPSHOT_WANTED, Wanted(wanted)))
         total = sum(manifest.files[number].size for number in wanted)
         _log.info("receiving the state up to entry %d: %d bytes", manifest.index, total)
-        progress = _Progress("receiving a snapshot", total)
+        progress = Progress("receiving a snapshot", total)
         while True:
             frame = await frames.next(FrameKind.SNAPSHOT_CHUNK, FrameKind.SNAPSHOT_DONE)
             if frame.kind is FrameKind.SNAPSHOT_DONE:
@@ -431,7 +397,7 @@ class SnapshotReceiver:
             path = self.directory / manifest.files[chunk.file].name
             await finish_in_thread(_write_at, path, chunk.offset, frame.payload)
             progress.advance(len(frame.payload))
-        advanced = _pulse(connection)
+        advanced = pulse(connection)
         self._is_verifying = True
         try:
             await finish_in_thread(self._finish, manifest, advanced)
@@ -487,91 +453,6 @@ class SnapshotReceiver:
             raise
         # While it takes the place of the store nobody is heard, so that the disk must not make that long.
         sync_files(self.directory, advanced)
-
-
-class _Frames:
-    """The frames of one connection, awaited one by one; the peer waits while many are unread."""
-
-    def __init__(self, connection: FrameConnection) -> None:
-        self._connection = connection
-        self._queue: asyncio.Queue[Frame | None] = asyncio.Queue()
-        connection.on_frame = self._arrived
-        former = connection.on_closed
-
-        def on_closed(closed: FrameConnection) -> None:
-            former(closed)
-            self._queue.put_nowait(None)
-
-        connection.on_closed = on_closed
-        if not connection.is_open:
-            self._queue.put_nowait(None)
-
-    async def next(self, *kinds: FrameKind) -> Frame:
-        """Return the next frame, which must be of one of *kinds*.
-
-        Raises:
-            ConnectionResetError: the connection is gone.
-            TimeoutError: nothing came for too long.
-            FrameCorrupt: something else came.
-        """
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            frame = await self._queue.get()
-        if frame is None:
-            raise ConnectionResetError("the connection was lost")
-        if self._queue.qsize() < CHUNKS_WAITING_MAX:
-            self._connection.resume_reading()
-        if frame.kind is FrameKind.SNAPSHOT_DONE and FrameKind.SNAPSHOT_DONE not in kinds:
-            raise SnapshotRefused(decode_header(frame, Verdict).reason)
-        if frame.kind not in kinds:
-            raise FrameCorrupt(f"{frame.kind.name} where {kinds[0].name} was due")
-        return frame
-
-    def _arrived(self, connection: FrameConnection, frame: Frame) -> None:
-        self._queue.put_nowait(frame)
-        if self._queue.qsize() >= CHUNKS_WAITING_MAX:
-            connection.pause_reading()
-
-
-@contextlib.asynccontextmanager
-async def _frames_of(connection: FrameConnection) -> AsyncIterator[_Frames]:
-    try:
-        yield _Frames(connection)
-    finally:
-        connection.close()
-
-
-class _Progress:
-    """Logs how far a transfer is, every now and then."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self._what = what
-        self._total = total
-        self._done = 0
-        self._logged_at = time.monotonic()
-
-    def advance(self, size: int) -> None:
-        self._done += size
-        now = time.monotonic()
-        if now - self._logged_at >= PROGRESS_EVERY_S:
-            self._logged_at = now
-            percent = 100 * self._done // max(self._total, 1)
-            _log.info("%s: %d of %d bytes (%d %%)", self._what, self._done, self._total, percent)
-
-
-def _pulse(connection: FrameConnection) -> Callable[[], None]:
-    """Return what a thread calls as long as it advances: the peer hears of it every now and then."""
-    loop = asyncio.get_running_loop()
-    reported_at = time.monotonic()
-
-    def advanced() -> None:
-        nonlocal reported_at
-        now = time.monotonic()
-        if now - reported_at >= PROGRESS_EVERY_S:
-            reported_at = now
-            frame = encode_frame(FrameKind.SNAPSHOT_VERIFYING, None)
-            loop.call_soon_threadsafe(connection.send, frame)
-
-    return advanced
 
 
 def _remove(directory: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.replication import snapshots
+from orderlymq_broker.replication import snapshotframes, snapshots
 from orderlymq_broker.replication.snapshots import (
     INCOMING,
     OUTGOING,
@@ -465,8 +465,9 @@ async def test_a_sender_waits_as_long_as_its_state_is_verified(
 ) -> None:
     """Law: only a receiver that does not advance is given up."""
     # It holds for every other wait of both ends, too, such as that for a disk that syncs.
+    monkeypatch.setattr(snapshotframes, "ANSWER_TIMEOUT_S", 2.0)
     monkeypatch.setattr(snapshots, "ANSWER_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(snapshots, "PROGRESS_EVERY_S", 0.1)
+    monkeypatch.setattr(snapshotframes, "PROGRESS_EVERY_S", 0.1)
     take = receiving.receiver._finish
 
     def finish(manifest: Manifest, advanced: Callable[[], None]) -> None:
@@ -515,7 +516,7 @@ async def test_who_is_followed_by_another_while_it_waits_is_disconnected(
     begun, go_on = threading.Event(), threading.Event()
     prepare = receiving.receiver._prepare
 
-    def hang(offer: snapshots.Offer) -> tuple[int, ...]:
+    def hang(offer: snapshotframes.Offer) -> tuple[int, ...]:
         begun.set()
         go_on.wait(10.0)
         return prepare(offer)
