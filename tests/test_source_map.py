@@ -83,14 +83,15 @@ def functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctio
 
 
 def test_modules_and_functions_keep_their_size() -> None:
-    """No module over 600 lines and no function over 70: whatever is larger holds two things."""
+    """No module over 590 lines, no tests over 600 and no function over 70: a larger one holds two things."""
     too_large = []
     for top in (*FOLDERS, "tests", "bench"):
+        lines_max = 590 if top in FOLDERS else 600
         for module in sorted((ROOT / top).rglob("*.py")):
             if "node_modules" in module.parts:
                 continue
             source = module.read_text()
-            if source.count("\n") > 600:
+            if source.count("\n") > lines_max:
                 too_large.append(str(module.relative_to(ROOT)))
             too_large += [
                 f"{module.relative_to(ROOT)}:{node.lineno} {node.name}"
