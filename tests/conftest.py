@@ -56,8 +56,8 @@ LONGEST = (
     "tests/docs/test_sections.py",
     "tests/docs/test_guides.py",
     "tests/docs/test_tutorials.py",
-    "tests/console/test_browser.py",
-    "tests/console/test_standstill.py",
+    "tests/console/web/test_browser.py",
+    "tests/console/pages/test_standstill.py",
     "tests/cluster/test_queueexpansion.py",
     "tests/console/test_troubles.py",
     "tests/operator/test_secured.py",
@@ -92,7 +92,7 @@ REAL_TIME = (
     "tests/runtime/",
     "tests/operator/kube/test_watch.py",
     "tests/operator/kube/takeover/",
-    "tests/console/test_events.py",
+    "tests/console/web/test_events.py",
 )
 # The part of a run in which modules that wait begin: the end belongs to short pure tests.
 _EARLY = 0.85

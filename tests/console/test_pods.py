@@ -25,8 +25,8 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
+from tests.console.pages.test_unknown import words
 from tests.console.readings import ROW, Readings, told
-from tests.console.test_unknown import words
 
 COLUMNS = ("Name", "Ready", "Status", "Restarts", "Age", "IP", "Node")
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -154,7 +154,8 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
         "it needs KEDA, which cannot be installed here; its trigger is what the test scales by",
     ),
     ("docs/reference/console.md", "curl"): Runner(
-        "tests/console/test_guard.py::test_a_program_shows_its_token", "the token is the reader's"
+        "tests/console/web/test_guard.py::test_a_program_shows_its_token",
+        "the token is the reader's",
     ),
     ("docs/explanation/lanes.md", "async with Consumer("): Runner(
         "tests/docs/test_fragments.py::test_a_consumer_by_key", "the guide has all of it"

@@ -32,7 +32,7 @@ A console on a loopback address needs no token for this, but for the audit log. 
 span. A number that may be unknown is a [Figure](#figure). A refused request has the status 400, an unknown address 404, and the text says why.
 
 The figures come from [`AdminClient`](python.md#administration), which the commands use, too: `/api/groups/GROUP` has what `orderlymq group show` prints, and
-`/api/key` what `orderlymq explain` prints. `tests/console/test_equal.py` compares them.
+`/api/key` what `orderlymq explain` prints. `tests/console/pages/test_equal.py` compares them.
 
 ## Addresses
 

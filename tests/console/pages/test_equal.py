@@ -10,7 +10,7 @@ import pytest
 
 from orderlymq_console.app import Console
 from orderlymq_testing.cluster import Cluster
-from tests.console.test_pages import get
+from tests.console.pages.test_pages import get
 
 pytestmark = pytest.mark.cluster
 

@@ -29,7 +29,7 @@ from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_testing.cluster import Cluster
 from tests.cluster.conftest import make_group  # noqa: F401 - a fixture
 from tests.cluster.processes import Group
-from tests.console.test_actions import park
+from tests.console.actions.test_actions import park
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.cluster

@@ -15,8 +15,8 @@ from orderlymq_console.app import Console
 from orderlymq_console.pipelines.reports import PipelineReport, PipelinesUnread
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_testing.cluster import Cluster
+from tests.console.pages.test_pages import get, show
 from tests.console.pipelines.leavings import BREAK, driver_on, manifest, status
-from tests.console.test_pages import get, show
 
 pytestmark = pytest.mark.cluster
 

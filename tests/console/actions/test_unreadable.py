@@ -21,9 +21,9 @@ from orderlymq_protocol.header.catalogue import SendMessageHeader
 from orderlymq_protocol.message import properties
 from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_testing.cluster import Cluster
+from tests.console.actions.test_offsetactions import progress
+from tests.console.pages.test_letterreading import give_up
 from tests.console.signedin import ALICE, Log, fields, post, sign_in
-from tests.console.test_letterreading import give_up
-from tests.console.test_offsetactions import progress
 
 pytestmark = pytest.mark.cluster
 BODY = b"no zlib stream"

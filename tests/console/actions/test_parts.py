@@ -16,8 +16,8 @@ from orderlymq_console.collector import Collector
 from orderlymq_console.web import changes
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_testing.cluster import Cluster
+from tests.console.actions.test_actions import no_lag, park
 from tests.console.signedin import ALICE, Log, fields, post, sign_in
-from tests.console.test_actions import no_lag, park
 
 
 class Hanging(AdminClient):

@@ -9,7 +9,7 @@ from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.parameters import Parameters
 from orderlymq_testing.cluster import Cluster
-from tests.console.test_actions import held
+from tests.console.actions.test_actions import held
 
 pytestmark = pytest.mark.cluster
 
