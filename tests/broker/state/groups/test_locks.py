@@ -1,5 +1,7 @@
 """Locks: what the table answers about those that are held, were given back, or never were."""
 
+import pytest
+
 from orderlymq_broker.state.groups.lockrecords import (
     ClientDead,
     LockRef,
@@ -8,7 +10,7 @@ from orderlymq_broker.state.groups.lockrecords import (
     LocksRequested,
 )
 from orderlymq_broker.state.groups.locks import Lock
-from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
+from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record, TopicDeleted, TopicSet
 from tests.broker.state.entries import WALL_MS, Replica
 
 
@@ -154,3 +156,14 @@ def test_epochs_of_a_new_topic_begin_above_all_that_went(replica: Replica) -> No
 
     assert epochs == [4, 5]
     assert replica.state.locks.epoch("g", "u", 1) == 0
+
+
+@pytest.mark.parametrize("gone", [TopicDeleted("t"), GroupDeleted("g")])
+def test_a_group_without_locks_is_not_kept(replica: Replica, gone: Record) -> None:
+    """Law: whoever asks for the groups that held queues meets none whose locks all went."""
+    lock(known(replica), "a", 0, 1)
+    lock(replica, "b", 0, group="h", topic="u")
+
+    replica.take(gone)
+
+    assert list(replica.state.locks.groups()) == ["h"]

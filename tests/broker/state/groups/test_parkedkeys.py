@@ -172,3 +172,23 @@ def test_a_release_frees_the_key_in_every_queue_and_no_other(replica: Replica) -
     assert parked.of_group("g") == [row(5, "other")]
     assert [parked.is_held("g", key) for key in ("k", "other")] == [False, True]
     assert not parked.is_held("nobody", "other")
+
+
+def test_what_other_groups_hold_stays_when_a_group_goes(replica: Replica) -> None:
+    """Law: held keys and those that were released."""
+    known(replica).take(GroupSet("h"), LocksRequested("h", "a", "h:1", 1_000, (("t", 0),)))
+    parked, released = (KeyParked("h", "t", 0, key, 5, "M5", 1) for key in ("k", "other"))
+    replica.take(park(5), parked, released, KeyReleased("h", "t", "other"))
+
+    replica.take(GroupDeleted("g"))
+
+    assert [type(each) for (each,) in replica.state.parked.rows()] == [ParkedKey, ReleasedKey]
+
+
+def test_a_release_of_a_first_message_is_remembered_without_a_commit(replica: Replica) -> None:
+    """Law: where nothing was committed yet, nothing is consumed, also of the message at offset 0."""
+    known(replica).take(park(0), RELEASE)
+
+    replica.take(KeyReleased("g", "t", "nothing"))
+
+    assert list(replica.state.parked.rows()) == [(ReleasedKey("g", "t", 0, "k", 0, 1),)]

@@ -37,6 +37,7 @@ from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import Table, table_bounds
 from tests.broker.calls import calls_in
+from tests.broker.state.entries import WALL_MS
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 BY_QUEUE = GroupSet(GROUP)
@@ -311,3 +312,18 @@ def test_a_deletion_takes_no_step_per_queue_without_lanes() -> None:
     few, many = (calls_in(partial(each.drop, TableWrites(), group=GROUP)) for each in tables)
 
     assert few == many
+
+
+def test_each_restore_begins_above_the_numbers_of_all_before() -> None:
+    """Law: in queues that have lanes and in those that get some later."""
+    world = LaneWorld(["x"], queues=2)
+    world.fetch(scan=1)
+    lanes, serials = world.replica.state.lanes, []
+
+    for _ in range(2):
+        lanes.fence(100, WALL_MS, TableWrites())
+        serials.append((next(iter(lanes.rows())), world.queue.serial))
+
+    first = serials[0][1]
+    assert first > 100
+    assert serials == [((100,), first), ((200,), first + 100)]

@@ -150,3 +150,8 @@ def test_a_queue_without_messages_in_memory_costs_little() -> None:
     assert [len(queue.tail) for queue in queues] == [0] * (count - 2) + [1, 1]
     for queue in queues:
         queue.check()
+
+
+def test_a_queue_begins_with_nothing() -> None:
+    """Law: replicas agree on it, whether it was made by a record or by a restart."""
+    assert Queue(7, 3).row() == (7, 3, 0, 0, 0)
