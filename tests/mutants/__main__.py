@@ -111,8 +111,12 @@ def _run(
         tried = sum(counts.values())
         if verdict.noticed == "no" or tried % 50 == 0:
             head = f"{tried} {dict(counts)}"
-            console.print(f"{head} {verdict.noticed} {mutant.path} {mutant.function}:", end=" ")
-            console.print(mutant.change, markup=False, highlight=False)
+            console.print(
+                f"{head} {verdict.noticed} {mutant.path} {mutant.function}:",
+                end=" ",
+                soft_wrap=True,
+            )
+            console.print(mutant.change, markup=False, highlight=False, soft_wrap=True)
 
     def simulate(seed: int) -> str:
         from tests.sim.world import simulate as run_seed  # noqa: PLC0415 - only for who wants seeds

@@ -120,6 +120,8 @@ def _changeable(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             return
         case cst.BaseString() if _is_wording(node):
             return
+        case cst.Expr(value=cst.Call(func=cst.Name(value="assert_never"))):
+            return
     yield node
     for child in node.children:
         # The error that it raises counts, but not its words.
@@ -138,7 +140,7 @@ def _changes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield what may stand in the place of *node*."""
     for kind, operator in _OPERATORS:
         if isinstance(node, kind):
-            yield from operator(node)
+            yield from (each for each in operator(node) if not _leaves_out_nothing(node, each))
     # Changes that mutmut has no operator for: an effect that is left out, and a condition without effect.
     match node:
         case cst.Expr(value=cst.Call()):
@@ -148,6 +150,20 @@ def _changes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         case cst.If():
             for value in ("True", "False"):
                 yield node.with_changes(test=cst.Name(value))
+
+
+def _leaves_out_nothing(node: cst.CSTNode, changed: cst.CSTNode) -> bool:
+    """Return whether a match has lost the arm that mypy proves nobody reaches."""
+    if not (isinstance(node, cst.Match) and isinstance(changed, cst.Match)):
+        return False
+    match node.cases[-1].body:
+        case cst.IndentedBlock(
+            body=[
+                cst.SimpleStatementLine(body=[cst.Expr(value=cst.Call(func=cst.Name(value=name)))])
+            ]
+        ):
+            return name == "assert_never" and changed.cases[-1] is not node.cases[-1]
+    return False
 
 
 def _lines(before: str, after: str) -> tuple[str, str]:

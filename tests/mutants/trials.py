@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from time import process_time
 from types import CodeType, FrameType
@@ -287,7 +288,7 @@ class Trials:
         items: Sequence[pytest.Item], before: Callable[[pytest.Item], None] = lambda item: None
     ) -> Iterator[pytest.Item]:
         """Run tests one after the other; yield each when it is over."""
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip_longest(items, items[1:]):
             before(item)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             yield item
