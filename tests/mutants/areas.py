@@ -45,6 +45,7 @@ AREAS: Final = (
                 )
             ),
         ),
+        ("tests/broker/state/test_twin.py", "tests/broker/state/lanes/test_twin.py"),
     ),
     # The source of offsets: the messages of an entry, and their layout.
     Area(
@@ -57,11 +58,13 @@ AREAS: Final = (
             "tests/broker/core/test_messagedraft.py",
             "tests/broker/core/test_entrybuilder.py",
             "tests/broker/core/test_sizes.py",
+            "tests/broker/core/test_uncommitted.py",
             *(
                 f"tests/broker/processors/{name}.py"
                 for name in (
                     "schedule/test_delays",
                     "send/test_sends",
+                    "send/test_batches",
                     "transactions/test_halves",
                     "schedule/test_timers",
                 )
