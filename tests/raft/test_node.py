@@ -580,3 +580,18 @@ def test_a_durable_vote_of_an_earlier_term_elects_nobody() -> None:
         leads.append(replica.node.is_leader)
 
     assert leads == [False, False, True]
+
+
+def test_a_leader_says_whether_it_hands_its_place_over() -> None:
+    """Law: until the target leads, or has had its time."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1))
+    said = [replica.node.is_transferring]
+
+    replica.node.transfer_leadership(PEER)
+    said.append(replica.node.is_transferring)
+    for _ in range(replica.config.election_ticks):
+        replica.tick()
+
+    assert [*said, replica.node.is_transferring] == [False, True, False]
