@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -13,6 +14,7 @@ from orderlymq_operator.plan.actions import ObservedGroup, Truth
 # From a blink (a graceful end) over the target of one second to the lease of a Java client.
 _TAKEOVER_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
 _GROUP_LABELS: Final = ("namespace", "orderlymq_io_cluster", "orderlymq_io_group")
+_SCHEDULE_LABELS: Final = ("namespace", "scheduled_backup")
 _RECONCILE_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 
@@ -87,6 +89,16 @@ class OperatorMetrics:
             "1 in the row of the present status of the Cluster's condition OrderVerified; no row where no canary is wanted",
             (*_GROUP_LABELS[:2], "status"),
         )
+        self._schedule_ready = self._gauge(
+            "orderlymq_operator_scheduled_backup_ready",
+            "1 while the ScheduledBackup is Ready, 0 while it is not, as after a Backup that failed; no row while it is suspended",
+            _SCHEDULE_LABELS,
+        )
+        self._last_complete = self._gauge(
+            "orderlymq_operator_scheduled_backup_last_complete_timestamp_seconds",
+            "Time at which the newest complete Backup of the ScheduledBackup ended, in seconds since the epoch",
+            _SCHEDULE_LABELS,
+        )
         self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
         self.unread_namespaces = self._gauge(
             "orderlymq_operator_unread_namespaces",
@@ -119,6 +131,8 @@ class OperatorMetrics:
         self._leading.set(leads)
         if not leads:
             self.forget_groups()
+            self._schedule_ready.clear()
+            self._last_complete.clear()
 
     def set_groups(
         self,
@@ -171,6 +185,24 @@ class OperatorMetrics:
                 self._remove((self._order,), (*cluster, each))
             elif self._leads:
                 self._order.labels(*cluster, each).set(each == status)
+
+    def set_schedule(self, schedule: tuple[str, str], status: str, reason: str) -> None:
+        """Report the condition Ready of a ScheduledBackup."""
+        if reason == "Suspended":
+            self._remove((self._schedule_ready,), schedule)
+        elif self._leads:
+            self._schedule_ready.labels(*schedule).set(status == "True")
+
+    def set_last_complete(self, schedule: tuple[str, str], at: datetime | None) -> None:
+        """Report when the newest complete Backup of a ScheduledBackup ended; None where none is kept."""
+        if at is None:
+            self._remove((self._last_complete,), schedule)
+        elif self._leads:
+            self._last_complete.labels(*schedule).set(at.timestamp())
+
+    def forget_schedule(self, schedule: tuple[str, str]) -> None:
+        """Report nothing more of a ScheduledBackup that is gone."""
+        self._remove((self._schedule_ready, self._last_complete), schedule)
 
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
         """Report nothing more of a Cluster that is gone, or of all: another operator serves them."""

@@ -264,6 +264,31 @@ def test_a_canary_that_is_gone_is_reported(metrics: OperatorMetrics) -> None:
     assert _firing_orders(kept, _canary("Unknown")) == {"OrderlyMQOrderNotVerified"}
 
 
+def test_a_schedule_without_backups_is_reported(metrics: OperatorMetrics) -> None:
+    """Law: until its next Backup is complete; one that is suspended, or gone, or another operator's, is no trouble."""
+    night, other = ("shop", "nightly"), ("shop", "weekly")
+    metrics.set_schedule(other, "True", "Scheduled")
+
+    def firing() -> list[Labels]:
+        return list(evaluate(_ALERTS["OrderlyMQScheduledBackupFails"], _operator(metrics)))
+
+    for reason in ("BackupFailed", "BackupOverdue", "Invalid", "ApiRefused"):
+        metrics.set_schedule(night, "False", reason)
+        assert firing() == [_labels(namespace="shop", scheduled_backup="nightly")]
+    metrics.set_schedule(night, "True", "Scheduled")
+    assert firing() == []
+    metrics.set_schedule(night, "False", "BackupFailed")
+    metrics.set_schedule(night, "False", "Suspended")
+    assert firing() == []
+    metrics.set_schedule(night, "False", "BackupFailed")
+    metrics.forget_schedule(night)
+    assert firing() == []
+    metrics.set_schedule(night, "False", "BackupFailed")
+    metrics.set_leading(leads=False)
+    metrics.set_schedule(night, "False", "BackupFailed")
+    assert firing() == []
+
+
 @pytest.mark.parametrize(
     ("objective", "bad", "fires"),
     [

@@ -77,7 +77,10 @@ class StatusWriter:
             self._metrics.set_ready(item.key, ready=is_ready)
             if len(conditions) > 1:  # alone, Ready says nothing of the others
                 order = conditions.get(ORDER_VERIFIED)
-                self._metrics.set_order(item.key, order and order.status)
+                self._metrics.set_order(item.key, None if order is None else order.status)
+        elif item.kind == "ScheduledBackup":
+            ready = conditions["Ready"]
+            self._metrics.set_schedule(item.key, ready.status, ready.reason)
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         made = status_object(item, conditions, facts, now)
         if made is None:

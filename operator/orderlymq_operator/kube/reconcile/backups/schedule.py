@@ -61,6 +61,7 @@ class ScheduleReconciler:
             item = self._inventory.item("ScheduledBackup", key)
             if item is None or item.deleting_since is not None:
                 self._writer.failures.forget(key)
+                self._metrics.forget_schedule(key)
                 return None
             wanted = item.manifest
             if not isinstance(wanted, ScheduledBackup):
@@ -96,11 +97,21 @@ class ScheduleReconciler:
             facts["nextScheduleTime"] = found.following.strftime(TIME_FORMAT)
         for name in await self._surplus(item, wanted, now):
             await self._drop(item.namespace, name)
+        self._metrics.set_last_complete(item.key, self._last_complete(item))
         facts["kept"] = sum(each.phase == "Complete" for each in made)
         await self._writer.write(item, {"Ready": _condition(wanted, made, found, now)}, facts)
         return _pause_s(found, now, busy=busy)
 
     # -- the Backups ---------------------------------------------------------------------------------
+
+    def _last_complete(self, item: Item) -> datetime | None:
+        """Return when the newest complete Backup of a schedule ended."""
+        ends = [
+            _moment(each.status.get("completedAt"))
+            for each in self._inventory.items("Backup")
+            if item.uid in each.owners and each.status.get("phase") == "Complete"
+        ]
+        return max((each for each in ends if each is not None), default=None)
 
     async def _make(self, item: Item, wanted: ScheduledBackup, at: datetime) -> str:
         made = backup_of(wanted, at)

@@ -33,6 +33,7 @@ class World:
     inventory: Inventory
     now: datetime
     schedules: ScheduleReconciler
+    metrics: OperatorMetrics
 
     def put(self, **spec: Any) -> None:
         before = self.server.find(SCHEDULED_BACKUPS, *KEY) or {}
@@ -55,7 +56,8 @@ class World:
         found = self.server.find(BACKUPS, NAMESPACE, name)
         assert found is not None
         meta = {**found["metadata"], "creationTimestamp": self.now.strftime("%Y-%m-%dT%H:%M:%SZ")}
-        self.server.put(BACKUPS, {**found, "metadata": meta, "status": {"phase": phase}})
+        status = {"phase": phase, "completedAt": meta["creationTimestamp"]}
+        self.server.put(BACKUPS, {**found, "metadata": meta, "status": status})
 
     def status(self) -> Json:
         found = self.server.find(SCHEDULED_BACKUPS, *KEY)
@@ -71,12 +73,13 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     server, metrics = ObjectServer(), OperatorMetrics()
+    metrics.set_leading(leads=True)
     async with server.serving() as api:
         inventory = Inventory(api, (NAMESPACE,))
         begin = datetime(2026, 1, 1, 12, tzinfo=UTC)
         made: list[World] = []
         schedules = ScheduleReconciler(api, inventory, metrics, lambda: made[0].now)
-        made.append(World(server, inventory, begin, schedules))
+        made.append(World(server, inventory, begin, schedules, metrics))
         made[0].put()
         yield made[0]
 
@@ -159,6 +162,33 @@ async def test_one_that_has_not_ended_when_the_next_is_due_is_reported(world: Wo
     assert late["message"].startswith("Backup nightly-202601020230 has not ended")
     assert "2026-01-03T02:30:00Z" in late["message"]
     assert world.reason() == "Scheduled"
+
+
+async def test_prometheus_hears_of_the_last_backup_and_of_one_that_failed(world: World) -> None:
+    """Law: who has no eye on conditions and events sees how old the newest complete one is, until the schedule is gone."""
+
+    def shown(name: str) -> float | None:
+        labels = {"namespace": NAMESPACE, "scheduled_backup": "nightly"}
+        found = f"orderlymq_operator_scheduled_backup_{name}"
+        return world.metrics.registry.get_sample_value(found, labels)
+
+    last = "last_complete_timestamp_seconds"
+    await world.look()
+    early = [shown("ready"), shown(last)]
+    seen = []
+    for phase in ("Complete", "Failed", "Complete"):
+        await world.look(days=1)
+        world.end(world.backups()[-1], phase)
+        await world.look()
+        seen.append((shown("ready"), shown(last)))
+    begun = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
+    world.server.drop(SCHEDULED_BACKUPS, *KEY)
+    await world.look()
+
+    assert early == [1, None]
+    day = 86_400
+    assert seen == [(1, begun + day), (0, begun + day), (1, begun + 3 * day)]
+    assert [shown("ready"), shown(last)] == [None, None]
 
 
 async def test_old_ones_go_with_what_is_stored(world: World) -> None:
