@@ -244,9 +244,20 @@ def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
     said = _after(desired(), desired(lock={"leaseSeconds": 90}), demo_0=2)
 
     assert _texts(said, "Cluster", "demo") == [
-        "MovesLeadership: the leadership of demo-0 goes from replica 2 to replica 1",
+        "MovesLeadership: the leadership of demo-0 goes from replica 2 to replica 1; sends to it wait until that one serves, "
+        "about one election timeout (200ms) where it has a free CPU",
         "Restarts: demo-0 restarts one replica at a time, each when the others are healthy: 1, then 3, then 2",
     ]
+
+
+def test_a_pause_of_sends_has_a_length() -> None:
+    """Law: that of the settings with which replicas run, not of those that they get; seconds for a process that starts."""
+    slow = {"raftElectionTimeout": "2s"}
+    moved = _after(desired(), desired(config=slow), demo_0=2)
+    alone = _after(desired(replicasPerGroup=1), desired(replicasPerGroup=1, config=slow))
+
+    assert "(200ms)" in _texts(moved, "Cluster", "demo")[0]
+    assert "it serves again in seconds where image and volume are at hand" in str(alone.effects)
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,11 @@ def consequences(
         text = f"name servers restart one at a time: {_listed(restarted)}"
         targets = tuple(f"nameserver/{index}" for index in restarted)
         about.append(Effect("Restarts", text, targets))
+    running = desired.cluster if before.accepted is None else before.accepted.cluster
+    election = str(running.spec.config.raft_election_timeout)
     for (kind, name), lane in lanes.items():
         if kind == "RaftGroup":
-            about += _raft_group(name, before.groups.get(name), lane)
+            about += _raft_group(name, before.groups.get(name), lane, election)
     if before.accepted is not None:
         about += live_effects(before.accepted.cluster, desired.cluster)
     yield ResourceForecast(Subject("Cluster", desired.cluster.metadata.name), tuple(about))
@@ -121,9 +123,9 @@ def _unknown(silent: Sequence[str]) -> Iterator[Effect]:
 
 
 def _raft_group(  # noqa: C901 - one case per kind
-    name: str, before: ObservedGroup | None, lane: Sequence[Action]
+    name: str, before: ObservedGroup | None, lane: Sequence[Action], election: str
 ) -> Iterator[Effect]:
-    """Yield what happens to the replicas of one raft group."""
+    """Yield what happens to the replicas of one raft group, whose election timeout is *election*."""
     if before is None:
         count = sum(isinstance(step, StartReplica) for step in lane)
         text = f"group {name} is added, with {counted(count, 'replica')}"
@@ -153,7 +155,10 @@ def _raft_group(  # noqa: C901 - one case per kind
                 text = f"replica {node} of {name} stops"
                 yield Effect("Removes", text, (f"{name}/{node}",))
             case TransferLeadership(_, target):
-                text = f"the leadership of {name} goes from replica {leader} to replica {target}"
+                text = (
+                    f"the leadership of {name} goes from replica {leader} to replica {target}; sends to it wait until that one "
+                    f"serves, about one election timeout ({election}) where it has a free CPU"
+                )
                 yield Effect("MovesLeadership", text, (name,))
                 leader = target
             case RestartReplica(_, node):
@@ -172,7 +177,10 @@ def _restarts(name: str, nodes: Sequence[int], *, alone: bool) -> Iterator[Effec
         yield Effect("Restarts", text, targets)
         return
     yield Effect("Restarts", f"{name} restarts its only replica", targets)
-    text = f"{name} takes and gives nothing while its only replica restarts; one group at a time"
+    text = (
+        f"{name} takes and gives nothing while its only replica restarts, one group at a time; it serves again in seconds "
+        "where image and volume are at hand"
+    )
     yield Effect("PausesWrites", text, (name,))
 
 
