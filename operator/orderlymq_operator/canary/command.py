@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from orderlymq_operator.canary.verdict import Limits, Verdict
 
 _BY_HAND: Final = "orderlymq_canary_by_hand"
-# An election and its noise end within so many intervals.
-_STALE_INTERVALS: Final = 5
 
 
 @click.command()
@@ -109,7 +107,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     from orderlymq.errors import OrderlyMQError  # noqa: PLC0415 - see above
     from orderlymq_operator.canary.probes import Plan  # noqa: PLC0415 - the same
     from orderlymq_operator.canary.process import Address  # noqa: PLC0415 - the same
-    from orderlymq_operator.canary.verdict import Limits  # noqa: PLC0415 - the same
+    from orderlymq_operator.canary.verdict import Limits, stale_after_s  # noqa: PLC0415 - the same
     from orderlymq_runtime.process import loop  # noqa: PLC0415 - the same
 
     if interval <= 0 or target <= 0 or takeover <= 0:
@@ -117,7 +115,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     limits = Limits(
         interval_s=interval,
         target_s=target,
-        stale_s=max(Limits().stale_s, _STALE_INTERVALS * interval),
+        stale_s=stale_after_s(interval),
         hold_s=hold,
         objective=objective,
     )

@@ -29,6 +29,17 @@ SLOW: Final = "Slow"
 _SLOW_PROBES: Final = 3
 
 
+# With the second in which the operator asks, silence is known within five. An election below two passes unseen.
+STALE_MIN_S: Final = 3.0
+# Probes of a queue in a row of which none comes.
+_STALE_PROBES: Final = 3
+
+
+def stale_after_s(interval_s: float) -> float:
+    """Return after how long without a delivery nothing is verified any more, where probes are *interval_s* apart."""
+    return max(STALE_MIN_S, _STALE_PROBES * interval_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When what is said.
@@ -43,7 +54,7 @@ class Limits:
 
     interval_s: float = 1.0
     target_s: float = 1.0
-    stale_s: float = 5.0
+    stale_s: float = STALE_MIN_S
     hold_s: float = 900.0
     objective: float = 0.999
     bounds: Bounds = field(default_factory=Bounds)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from orderlymq_operator.canary.ledger import HISTORY_MAX
 from orderlymq_operator.canary.troubles import Kind, Lane
-from orderlymq_operator.canary.verdict import Canary, Limits
+from orderlymq_operator.canary.verdict import Canary, Limits, stale_after_s
+from orderlymq_operator.kube.reconcile.canary import POLL_S
 from tests.operator.canary.world import LANE, STEP_S, World
 
 HONEST: dict[str, Callable[[World], object]] = {
@@ -217,6 +218,20 @@ def test_a_group_that_gives_nothing_makes_it_unknown_before_it_is_a_trouble() ->
 
     verdict = world.canary.verdict(world.now)
     assert (verdict.status, verdict.reason) == ("Unknown", "NotDelivered")
+
+
+def test_silence_is_seen_within_five_seconds_at_the_default_interval() -> None:
+    """Law: by who reads the condition, too: the operator asks once a second. One message that is late is no silence."""
+    interval = Limits().interval_s
+    world = World(Canary([LANE], "run", Limits(stale_s=stale_after_s(interval))))
+    world.well()
+    world.step(2 * interval)
+    late = world.canary.verdict(world.now)
+    world.step(5.0 - POLL_S - 2 * interval)
+
+    assert late.status == "True"
+    assert world.canary.verdict(world.now).status == "Unknown"
+    assert stale_after_s(10.0) > 2 * 10.0
 
 
 def test_late_messages_spend_the_budget_and_keep_the_order() -> None:

@@ -42,7 +42,7 @@ REASONS: Final = (
         (CLUSTER,),
         _VERIFIED,
         "Unknown",
-        "Acknowledged messages of the canary have not been delivered for 5 seconds. It becomes Undelivered after 60.",
+        "Acknowledged messages of the canary have not been delivered for 3 seconds, or three intervals. It becomes Undelivered after 60.",
         "Nothing while it passes; otherwise `orderlymq group show orderlymq_canary` names who holds the queue.",
     ),
     Reason(
