@@ -231,6 +231,12 @@ def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
                         yield read_or_flag(record, part.queue)
 
 
+def letter_at(access: ClusterAccess, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+    """Return the dead letter at an offset, whole; None when it is gone."""
+    found = access.first_from(queue, offset)
+    return None if found is None or found.queue_offset != offset else read_or_flag(found, queue)
+
+
 def _find(admin: AdminClient, topic: str, unique_key: str) -> ReceivedMessage | None:
     found = admin.find_messages(topic, unique_key, unique=True, unreadable=True)
     return min(found, key=lambda one: (one.queue, one.queue_offset), default=None)

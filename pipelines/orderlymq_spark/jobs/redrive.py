@@ -23,15 +23,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 from orderlymq.admin.messages import RESENDS, redriven, redrives_of
 from orderlymq.blocking import Producer
 from orderlymq.errors import BodyUnreadable, BrokerError, SendError, SettingError, TopicNotFound
-from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import DataLost, OptionError
 from orderlymq_spark.jobs.deadletters import (
     DeadLetter,
     in_origin_order,
+    letter_at,
     marked_letters,
-    messages,
     redriven_to,
 )
 from orderlymq_spark.locations.location import Location
@@ -52,7 +52,6 @@ _REFUSED: Final = (
 
 Decision = Literal["send", "skip", "hold"]
 Treatment: TypeAlias = Literal["skip", "send", "hold-key"]
-Place: TypeAlias = tuple[str, int, int]
 
 _NOT_SENT: Final[Mapping[Treatment, Decision]] = {"skip": "skip", "hold-key": "hold"}
 _DOUBTFUL: Final = (
@@ -79,10 +78,9 @@ class Item:
     decision: Decision
     reason: str = ""
 
-    @property
-    def place(self) -> Place:
-        """Return where the dead letter lies."""
-        return self.broker, self.queue_id, self.offset
+    def letter_queue(self, group: str) -> MessageQueue:
+        """Return where the dead letter of a group lies."""
+        return MessageQueue(dlq_topic(group), self.broker, self.queue_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,6 @@ def _lines(items: Sequence[Item]) -> list[str]:
 def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Claim) -> Outcome:
     journal = Journal(_journal(spec))
     wanted = [item for item in plan.items if item.decision == "send"]
-    letters = letters_of(access, spec.group, wanted)
     outcomes: list[str] = []
     failures: list[str] = []
     stopped: set[tuple[str, str]] = set()
@@ -200,7 +197,7 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Clai
                 continue
             claim.check()
             try:
-                outcomes.append(_send(item, letters.get(item.place), journal, access, producer))
+                outcomes.append(_send(item, spec.group, journal, access, producer))
             except _REFUSED as error:
                 outcomes.append("failed")
                 failures.append(f"{item.topic} key {item.key}: {error}")
@@ -216,22 +213,9 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Clai
     return Outcome("\n".join(lines), data, passed=not failures)
 
 
-def letters_of(
-    access: ClusterAccess, group: str, items: Sequence[Item]
-) -> dict[Place, ReceivedMessage]:
-    """Return the dead letters of *items* that are still there, by place; the group may have many others."""
-    places = {item.place for item in items}
-    found: dict[Place, ReceivedMessage] = {}
-    for letter in messages(access, dlq_topic(group)) if places else ():
-        place = letter.queue.broker_name, letter.queue.queue_id, letter.queue_offset
-        if place in places:
-            found[place] = letter
-    return found
-
-
 def _send(
     item: Item,
-    letter: ReceivedMessage | None,
+    group: str,
     journal: "Journal",
     access: ClusterAccess,
     producer: Producer,
@@ -243,6 +227,7 @@ def _send(
     if access.is_stored(item.topic, item.identity):
         journal.note(item.identity)
         return "done"
+    letter = letter_at(access, item.letter_queue(group), item.offset)
     if letter is None:
         raise DataLost(
             f"its dead letter {item.broker}:{item.queue_id}@{item.offset} is not there any more; for the key's others name "

@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from random import randbytes
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -32,7 +34,7 @@ from orderlymq_spark.jobs.deadletters import (
     redriven_to,
     take_first_origins,
 )
-from orderlymq_spark.jobs.redrive import Plan, letters_of, make_plan
+from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome
@@ -389,9 +391,30 @@ def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Pat
     counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
     assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
     assert f"{topic} key key-1: its dead letter g:" in outcome.text
-    few = made.items[1:3]
-    held = letters_of(access_to(Connect(topics.bootstrap)), group, few)
-    assert sorted(held) == sorted(item.place for item in few)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(120)
+def test_a_redrive_holds_few_letters_at_once(topics: Topics, tmp_path: Path) -> None:
+    """The letters of a plan may have gigabytes together."""
+    topic, size, count = topics.make(queues=1), 1 << 18, 60
+    group = f"large-{topic}"
+    bodies = [randbytes(size) for _ in range(count)]
+    topics.fill(topic, (Message(topic=topic, body=each, key="k") for each in bodies))
+    make_dead_letters(topics, topic, group, {"k"})
+    letters = deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
+    made = make_plan("p", group, letters, target=None, on_overtaken="send", redrives_max=3)
+
+    tracemalloc.start()
+    try:
+        outcome = carried_out(tmp_path / "plan.json", group, topics, made.to_json())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert outcome.data["sent"] == count
+    assert [m.body for m in next(iter(topics.read(topic).values()))] == bodies * 2
+    assert peak < count * size // 2
 
 
 @pytest.mark.cluster
