@@ -149,7 +149,7 @@ def _plan(spec: PipelineSpec) -> Iterator[str]:
                 yield f"the driver creates the next manifest below {spec.path}/_manifests; then the files get their names"
         case CompactSpec():
             yield f"adjacent files of a queue in {spec.path} are merged up to {spec.target_bytes} bytes, in offset order"
-            yield "rows are compared and counted; a manifest commits each merge; then the old files go"
+            yield "rows are counted and their order is checked; a manifest commits each merge; then the old files go"
         case OrderAuditSpec():
             yield "one task checks one queue: its offsets, and the numbers of each key against the highest before"
             yield f"findings go to {spec.findings or 'the output'}; the exit code is 1 when there are any"
