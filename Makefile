@@ -190,6 +190,10 @@ bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and c
 bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, report what each process holds, in docs/explanation/benchmarks.md; QUICK=1 prints 0.25 GiB
 	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
+.PHONY: bench-spark-audit
+bench-spark-audit: $(VENV)/.dev ## Audit an archive of 100 million messages with planted defects, into docs/explanation/benchmarks.md; QUICK=1 prints 2 million
+	@$(BIN)/python -m bench.sparkaudit $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
+
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate the CRDs of the chart from the manifest models; crds/ links to them
 	@$(BIN)/python -m orderlymq_operator.resources.crd
