@@ -174,6 +174,10 @@ bench-console: $(VENV)/.dev ## Measure what the console costs a leader and how l
 bench-growth: $(VENV)/.dev compiled ## Measure what a message costs as one thing grows by decades, into docs/explanation/growth.md; QUICK=1 only prints
 	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.growth $(if $(QUICK),--quick,--write docs/explanation/growth.md) $(ARGS)
 
+.PHONY: bench-pythons
+bench-pythons: $(VENV)/.dev ## Measure sends under each Python of this machine, from the sources and compiled, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.pythons $(if $(QUICK),,--write docs/explanation/benchmarks.md) $(ARGS)
+
 .PHONY: bench-operator
 bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH
 	@$(BIN)/python -m bench.apiload $(ARGS)

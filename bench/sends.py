@@ -10,11 +10,12 @@ machine moves single rounds by a factor of two.
 import argparse
 import asyncio
 import itertools
+import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from rich.table import Table
 from tests.cluster.bareclient import send_command
 from tests.cluster.processes import Group
 
+from bench.report import conditions
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import PullMessageHeader
@@ -133,7 +135,7 @@ async def run(given: argparse.Namespace) -> Results:
     rounds = 2 if given.quick else given.rounds
     seconds = 1.5 if given.quick else given.seconds
     results: Results = {}
-    with tempfile.TemporaryDirectory() as directory, Progress() as progress:
+    with tempfile.TemporaryDirectory() as directory, Progress(disable=given.json) as progress:
         group = Group(Path(directory), given.replicas)
         task = progress.add_task("measuring", total=rounds * (len(given.in_flight) + 2))
         try:
@@ -171,6 +173,21 @@ def rows(results: Results) -> list[Sequence[str]]:
     ]
 
 
+Medians = Mapping[str, float]
+
+
+def medians(results: Results) -> dict[str, Medians]:
+    """Return the median of each figure, by work; a drain has a rate alone."""
+    return {
+        name: {
+            figure: statistics.median(getattr(each, figure) for each in rounds)
+            for figure in ("rate", "p50_ms", "p99_ms", "cpu_us")
+            if figure == "rate" or rounds[0].p50_ms
+        }
+        for name, rounds in results.items()
+    }
+
+
 HEADINGS = ("work", "min /s", "median /s", "max /s", "p50 ms", "p99 ms", "CPU us")
 
 
@@ -183,10 +200,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--quick", action="store_true", help="two short rounds")
+    parser.add_argument("--json", action="store_true", help="medians for a program to read")
     given = parser.parse_args()
 
     results = uvloop.run(run(given))
 
+    if given.json:
+        print(json.dumps({"python": conditions.python(), "works": medians(results)}))
+        return
     table = Table(*HEADINGS)
     for row in rows(results):
         table.add_row(*row)
