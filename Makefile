@@ -178,6 +178,10 @@ bench-growth: $(VENV)/.dev compiled ## Measure what a message costs as one thing
 bench-pythons: $(VENV)/.dev ## Measure sends under each Python of this machine, from the sources and compiled, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.pythons $(if $(QUICK),,--write docs/explanation/benchmarks.md) $(ARGS)
 
+.PHONY: bench-groups
+bench-groups: $(VENV)/.dev compiled ## Measure the same load on one, two and four groups, and model larger clusters, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.groups $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
+
 .PHONY: bench-operator
 bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH
 	@$(BIN)/python -m bench.apiload $(ARGS)

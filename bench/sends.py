@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from tests.cluster.bareclient import send_command
-from tests.cluster.processes import Group
+from tests.cluster.processes import Child, Group
 
 from bench.report import conditions
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -40,39 +40,47 @@ TOPIC = "bench"
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round: operations per second; of sends also latencies in ms and the group's CPU for each in us."""
+    """One measured round: operations per second; of sends also latencies in ms and the CPU for each in us, of it that of leaders."""
 
     rate: float
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     cpu_us: float = 0.0
+    leader_us: float = 0.0
 
 
 async def measure(
-    group: Group, in_flight: int, seconds: float, size: int, clients: int = CLIENTS
+    groups: Sequence[Group], in_flight: int, seconds: float, size: int, clients: int = CLIENTS
 ) -> Round:
-    """Send with *in_flight* senders, each waiting for its acknowledgement, for *seconds*."""
+    """Send with *in_flight* senders, each waiting for its acknowledgement, for *seconds*; senders take groups in turn."""
     body = os.urandom(size // 2).hex().encode()
-    connections = [RemotingClient() for _ in range(clients)]
-    for connection in connections:
-        await connection.invoke(group.address, send_command(TOPIC, 0, body), 5.0)
+    # A connection leads to one group.
+    addresses = [
+        groups[number % len(groups)].address for number in range(max(clients, len(groups)))
+    ]
+    connections = [RemotingClient() for _ in addresses]
+    for connection, address in zip(connections, addresses, strict=True):
+        await connection.invoke(address, send_command(TOPIC, 0, body), 5.0)
+    leaders = [group.brokers[group.wait_for_leader()] for group in groups]
+    brokers = [broker for group in groups for broker in group.brokers.values()]
     latencies: list[float] = []
     numbers = itertools.count()
     end = time.perf_counter() + seconds
 
     async def sender(number: int) -> None:
-        connection = connections[number % len(connections)]
+        place = number % len(connections)
         while (began := time.perf_counter()) < end:
             key = f"{number:016X}{next(numbers):016X}"
             command = send_command(TOPIC, number % QUEUES, body, unique_key=key)
-            reply = await connection.invoke(group.address, command, 5.0)
+            reply = await connections[place].invoke(addresses[place], command, 5.0)
             if reply.code != ResponseCode.SUCCESS:
                 raise RuntimeError(f"a send was refused: code {reply.code}, {reply.remark}")
             latencies.append(time.perf_counter() - began)
 
-    began, cpu_s = time.perf_counter(), _cpu_s(group)
+    began, cpu_s, leaders_s = time.perf_counter(), _cpu_s(brokers), _cpu_s(leaders)
     await asyncio.gather(*(sender(number) for number in range(in_flight)))
-    elapsed, cpu_s = time.perf_counter() - began, _cpu_s(group) - cpu_s
+    elapsed = time.perf_counter() - began
+    cpu_s, leaders_s = _cpu_s(brokers) - cpu_s, _cpu_s(leaders) - leaders_s
     for connection in connections:
         await connection.close()
     latencies.sort()
@@ -81,12 +89,13 @@ async def measure(
         latencies[len(latencies) // 2] * 1000,
         latencies[int(len(latencies) * 0.99)] * 1000,
         cpu_s * 1e6 / len(latencies),
+        leaders_s * 1e6 / len(latencies),
     )
 
 
-def _cpu_s(group: Group) -> float:
-    """Return the CPU seconds that all replicas have used."""
-    times = [psutil.Process(broker.pid).cpu_times() for broker in group.brokers.values()]
+def _cpu_s(brokers: Sequence[Child]) -> float:
+    """Return the CPU seconds that replicas have used."""
+    times = [psutil.Process(broker.pid).cpu_times() for broker in brokers]
     return sum(each.user + each.system for each in times)
 
 
@@ -144,7 +153,7 @@ async def run(given: argparse.Namespace) -> Results:
                 for in_flight in given.in_flight:
                     name = f"sends, {in_flight} in flight, {given.size} B"
                     progress.update(task, description=name)
-                    found = await measure(group, in_flight, seconds, given.size)
+                    found = await measure([group], in_flight, seconds, given.size)
                     results.setdefault(name, []).append(found)
                     progress.advance(task)
                 for consumers in (1, 4):
