@@ -182,6 +182,10 @@ bench-pythons: $(VENV)/.dev ## Measure sends under each Python of this machine, 
 bench-groups: $(VENV)/.dev compiled ## Measure the same load on one, two and four groups, and model larger clusters, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.groups $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
+.PHONY: bench-tail
+bench-tail: $(VENV)/.dev compiled ## Trace the slowest of 10,000 sends of one sender, into docs/explanation/benchmarks.md; QUICK=1 only prints 1,000
+	@PYTHONPATH="$(CURDIR)/build/compiled" $(BIN)/python -m bench.tail $(if $(QUICK),--sends 1000,--write docs/explanation/benchmarks.md) $(ARGS)
+
 .PHONY: bench-operator
 bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH
 	@$(BIN)/python -m bench.apiload $(ARGS)

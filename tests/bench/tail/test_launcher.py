@@ -1,0 +1,16 @@
+"""The stamps of real brokers."""
+
+from pathlib import Path
+
+import pytest
+from bench.tail.__main__ import run, section
+
+
+@pytest.mark.cluster
+def test_every_send_has_all_its_stamps(tmp_path: Path) -> None:
+    """The launcher stands where loop and world meet; a broker that is built otherwise would note nothing."""
+    stamps, leader = run(tmp_path, 20)
+
+    text = section(tmp_path, stamps, leader, 5)
+    assert "0 of 20 sends lack a stamp." in text
+    assert list(tmp_path.glob("node-*/**/LOG"))
