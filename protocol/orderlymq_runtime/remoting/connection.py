@@ -50,8 +50,6 @@ _JOINS_ALL: Final = (
 )
 # What a TLS connection keeps under uvloop beside its socket, measured: 26 KiB.
 TLS_CONNECTION_BYTES: Final = 32 << 10
-# Of one peer that hangs up: hundreds of its requests, and not enough to keep replicas from hearing their leader.
-GOODBYE_S: Final = 0.1
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
 
@@ -288,8 +286,8 @@ class Connection(asyncio.BufferedProtocol):
             self._serve(b"")
 
     def eof_received(self) -> None:
-        """Serve on for GOODBYE_S, for TLS reads its peer's good-bye with the last requests and closes; the rest is dropped."""
-        until = self._loop.time() + GOODBYE_S
+        """Serve on for a while, for TLS reads its peer's good-bye with the last requests and closes; the rest is dropped."""
+        until = self._turns.goodbye_until(self._loop.time())
         while (self._held or self._decoder.has_frame) and self._loop.time() < until:
             if self._is_blocked or self._closing:
                 return

@@ -14,6 +14,8 @@ from typing import Final, Protocol
 # A leader of a group answers its peers in between; they wait ten times as long before they elect another. A burst of 64 sends
 # takes a third of it: the rest of one that is parted costs an entry of its own, in this turn and in each that follows.
 TURN_S: Final = 0.015
+# Of all peers that hang up in one iteration of the loop: hundreds of requests, and not enough to keep replicas from hearing their leader.
+GOODBYE_S: Final = 0.05
 # Nothing was handed over for so long: the loop was somewhere else meanwhile. The clocks of loops count milliseconds.
 _PAUSE_S: Final = 0.001
 
@@ -32,6 +34,7 @@ class Turns:
         self._waiting: deque[Waiter] = deque()
         self._is_due = False
         self._worked_at = self._until = -math.inf
+        self._goodbye_until: float | None = None
 
     @property
     def has_waiters(self) -> bool:
@@ -50,6 +53,16 @@ class Turns:
         """Return, after a request was handed over at *now*, whether the time is up."""
         self._worked_at = now
         return now >= self._until
+
+    def goodbye_until(self, now: float) -> float:
+        """Return until when a peer that has hung up at *now* is served: those of one iteration of the loop share the time."""
+        if self._goodbye_until is None:
+            self._goodbye_until = now + GOODBYE_S
+            asyncio.get_running_loop().call_soon(self._end_goodbyes)
+        return self._goodbye_until
+
+    def _end_goodbyes(self) -> None:
+        self._goodbye_until = None
 
     def wait(self, waiter: Waiter) -> None:
         """Let *waiter*, which does not wait yet, go on behind the others."""

@@ -11,9 +11,10 @@ import pytest
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S
-from orderlymq_runtime.remoting.connection import GOODBYE_S, Connection, FrameHandler
+from orderlymq_runtime.remoting.connection import Connection, FrameHandler
 from orderlymq_runtime.remoting.connectiontable import ConnectionLimits, ConnectionTable
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.remoting.turns import GOODBYE_S
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from tests.runtime.peers import Recorder, echo, ignore
 
@@ -405,6 +406,33 @@ async def test_what_a_peer_sends_before_it_hangs_up_is_served_immediately(
     assert (work.served[-1], way.has_eof) == ((broken.id, 1), True)
     busy.connection_lost(None)
     broken.connection_lost(None)
+
+
+async def test_connections_that_hang_up_together_are_served_for_as_long_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: many good-byes in one iteration keep replicas from hearing their leader no longer than one; the next ones are served again."""
+    work = Slow(monkeypatch)
+    table = ConnectionTable(ConnectionLimits(), Traffic())
+    leaving = [Connection(Recorder(work.serve), table) for _ in range(8)]
+    for conn in leaving:
+        conn.connection_made(StuckTransport())
+        feed(conn, slow(*range(40)))
+
+    for conn in leaving[:6]:
+        conn.eof_received()
+        conn.connection_lost(None)
+    together = len(work.served)
+    # The first is in its turn, and each has the one that it began.
+    assert together <= 1 + len(leaving) + math.ceil(GOODBYE_S / 0.016)
+
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    before = len(work.served)
+    leaving[6].eof_received()
+    assert len(work.served) - before >= math.ceil(GOODBYE_S / 0.016) - 1
+    for conn in leaving[6:]:
+        conn.connection_lost(None)
 
 
 async def test_good_commands_before_a_broken_frame_are_served(
