@@ -94,7 +94,7 @@ class FaultyProxy:
         await _abort(writer)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind, ahead = await asyncio.open_connection(*self.target)
+        behind, ahead = await asyncio.open_connection(*await self._target(reader, writer))
         relay = _Relay(self, writer, ahead)
         for way in self._held_when_new:
             relay.gates[way].clear()
@@ -105,9 +105,37 @@ class FaultyProxy:
             self._relays.discard(relay)
             await _abort(ahead)
 
+    async def _target(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, int]:
+        """Return where a new connection leads."""
+        return self.target
+
     async def _close(self) -> None:
         self.reset()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class SocksProxy(FaultyProxy):
+    """A proxy whose clients say by SOCKS 5 where each connection leads; *target* is not used."""
+
+    def __init__(self) -> None:
+        super().__init__(("", 0))
+
+    async def _target(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, int]:
+        _, methods = await reader.readexactly(2)
+        await reader.readexactly(methods)
+        writer.write(b"\5\0")
+        _, _, _, kind = await reader.readexactly(4)
+        # An IPv4 address, or a name behind its length.
+        size = 4 if kind == 1 else (await reader.readexactly(1))[0]
+        said = await reader.readexactly(size)
+        port = int.from_bytes(await reader.readexactly(2), "big")
+        writer.write(b"\5\0\0\1" + bytes(6))
+
+        return (socket.inet_ntoa(said) if kind == 1 else said.decode()), port
 
 
 class _Relay:
@@ -170,7 +198,13 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 @asynccontextmanager
 async def faulty_proxy(target: tuple[str, int]) -> AsyncIterator[FaultyProxy]:
     """Listen on a port that the kernel chooses."""
-    proxy = FaultyProxy(target)
+    async with listening(FaultyProxy(target)) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def listening(proxy: FaultyProxy) -> AsyncIterator[FaultyProxy]:
+    """Let a proxy listen on a port that the kernel chooses."""
     server = await asyncio.start_server(proxy._accept, HOST, 0)
     proxy.port = server.sockets[0].getsockname()[1]
     try:

@@ -1,14 +1,19 @@
 """The queues of a killed client of this machine go on elsewhere before its lease ends, whatever its name is."""
 
+import json
 import os
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from orderlymq.blocking import LoopThread
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Event, Go, Java, Program, options
 from tests.clients.test_java import by_queue
+from tests.faultyproxy import DOWN, UP, FaultyProxy, SocksProxy, listening
 
 # Each test has client ids of its own: where one of them still has a lock that was asked for by
 # another program, no death is proven by the program alone (ADR 16, rule 7).
@@ -100,6 +105,33 @@ def of_queue(events: list[Event], queue: str, after: int = 0) -> list[int]:
     return [e["at"] for e in events if e["queue"] == queue and e["at"] > after]
 
 
+def share(*members: Program) -> None:
+    """Wait until each of two consumers has one of two queues."""
+    for each in members:
+        each.until(
+            lambda program: (
+                len({e["queue"] for e in program.of("done")[-20:]}) == 1
+                and len(program.of("done")) > 40
+            ),
+            timeout_s=90,
+        )
+    queues = [each.of("done")[-1]["queue"] for each in members]
+    assert len(set(queues)) == len(members)
+
+
+@contextmanager
+def socks() -> Iterator[FaultyProxy]:
+    """Let a SOCKS proxy run beside the test."""
+    thread = LoopThread()
+    context = listening(SocksProxy())
+    proxy = thread.run(context.__aenter__())
+    try:
+        yield proxy
+    finally:
+        thread.run(context.__aexit__(None, None, None))
+        thread.close()
+
+
 @pytest.mark.java
 @pytest.mark.whole_suite
 def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
@@ -116,16 +148,8 @@ def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
         newest_java.start("consume", **member, instance="well") as survivor,
         newest_java.start("send", **where, count=10**6, keys=60, pause=10, retry=True),
     ):
-        for each in (paused, survivor):
-            each.until(
-                lambda program: (
-                    len({e["queue"] for e in program.of("done")[-20:]}) == 1
-                    and len(program.of("done")) > 40
-                ),
-                timeout_s=90,
-            )
+        share(paused, survivor)
         lost = paused.of("done")[-1]["queue"]
-        assert survivor.of("done")[-1]["queue"] != lost
         begun = paused.of("done")[-1]["at"]
 
         os.kill(paused.pid, signal.SIGSTOP)
@@ -141,3 +165,51 @@ def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
 
         # It ends the message that its listener was stopped in, and begins no other one.
         assert of_queue(paused.of("deliver"), lost, taken) == []
+
+
+@pytest.mark.java
+@pytest.mark.whole_suite
+@pytest.mark.timeout(320)
+def test_a_client_that_is_cut_off_consumes_nothing_beside_the_next_holder(
+    briefly_leased: LocalCluster, newest_java: Java
+) -> None:
+    """It runs on with hundreds of messages in its hands, and its connections look healthy to both sides.
+
+    What it said meanwhile comes when the fault is over, behind its lease.
+    """
+    cluster = briefly_leased
+    topic = cluster.topic(queues=2)
+    where = {"ns": cluster.name_server, "topic": topic}
+    member = {**where, "group": cluster.group(topic), "seconds": 300, "work": 100}
+
+    with socks() as proxy:
+        behind = json.dumps({"0.0.0.0/0": {"addr": proxy.address}})
+        # Behind a proxy it cannot leave the sizes of its buffers to the kernel.
+        sizes = [f"com.rocketmq.remoting.socket.{way}buf.size=65536" for way in ("snd", "rcv")]
+        away = newest_java.speaking(f"com.rocketmq.socks.proxy.config={behind}", *sizes)
+        with (
+            away.start("consume", **member, instance="away") as cut,
+            newest_java.start("consume", **member, instance="near") as survivor,
+            newest_java.start("send", **where, count=10**6, keys=60, pause=10, retry=True),
+        ):
+            share(cut, survivor)
+            assert proxy.open
+            lost = cut.of("done")[-1]["queue"]
+            begun = cut.of("done")[-1]["at"]
+
+            proxy.hold(UP, DOWN, new=True)
+            heals_at = time.monotonic() + LEASE_S + 10
+            survivor.until(
+                lambda program: bool(of_queue(program.of("deliver"), lost, begun)),
+                timeout_s=LEASE_S + 30,
+            )
+            # The cut is as long as the test says; it is no sign of anything.
+            time.sleep(max(0.0, heals_at - time.monotonic()))
+            proxy.heal()
+            taken = min(of_queue(survivor.of("deliver"), lost, begun))
+            survivor.heard("done", len(survivor.of("done")) + 100)
+
+            # It is a member again and may get its queue back, behind the survivor's last message of it.
+            last = max(of_queue(survivor.of("deliver"), lost, begun))
+            beside = [at for at in of_queue(cut.of("deliver"), lost, taken) if at <= last]
+            assert beside == []
