@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from orderlymq_broker.state.admin.accessrecords import AccessChanged, AccessRecord
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
+from orderlymq_broker.state.groups.failurepolicy import backoff_ms
 from orderlymq_broker.state.groups.lockrecords import (
     ClientDead,
     LockRecord,
@@ -34,7 +35,12 @@ from orderlymq_broker.state.lanes.lanerecords import (
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.topics.expansionrecords import ExpansionMoved, ExpansionRecord
 from orderlymq_broker.state.transactions.halfrecords import HalfRecord, HalvesMoved
-from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
+from orderlymq_protocol.body.lanes import (
+    BY_KEY,
+    BY_QUEUE,
+    RETRY_PAUSE_MAX_MS,
+    RETRY_PAUSE_MS,
+)
 from orderlymq_protocol.message.properties import SHARDING_KEY
 
 # -- messages ------------------------------------------------------------------------------------
@@ -132,6 +138,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
         concurrency: Queue, by queue locks, or Key, by lanes; see ``processors/lanes/``.
         lane_key_property: the property whose value is the key of a message's lane.
         concurrent: declared to be consumed without order, although it took locks; it is given no more of them.
+        retry_pause_ms, retry_pause_max_ms: by key, how long a lane waits whose message failed, the first time and at most.
     """
 
     name: str
@@ -151,11 +158,17 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
     concurrency: str = BY_QUEUE
     lane_key_property: str = SHARDING_KEY
     concurrent: bool = False
+    retry_pause_ms: Long = RETRY_PAUSE_MS
+    retry_pause_max_ms: Long = RETRY_PAUSE_MAX_MS
 
     @property
     def by_key(self) -> bool:
         """Return whether the group consumes by lanes."""
         return self.concurrency == BY_KEY
+
+    def pause_ms(self, tries: int) -> int:
+        """Return how long a lane waits whose message has failed so often."""
+        return backoff_ms(self.retry_pause_ms, self.retry_pause_max_ms, tries)
 
 
 class GroupDeleted(Struct, frozen=True, array_like=True, tag=13):

@@ -15,6 +15,7 @@ from orderlymq.cli.findings import findings, lines
 from orderlymq.cli.lanes import lane_data, lane_lines
 from orderlymq.cli.session import (
     CommandFailed,
+    Span,
     connected,
     iso,
     parse_moment,
@@ -29,6 +30,7 @@ from orderlymq.cli.table import Subcommands, nearest
 from orderlymq.connection.instance import unless_missing
 from orderlymq.connection.routes import NO_ROUTE
 from orderlymq.consumer.assignment import uneven_shares
+from orderlymq.durations import milliseconds
 from orderlymq.errors import BrokerUnreachable
 from orderlymq_protocol.body.catalogue import ConsumerConnection, OffsetWrapper
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -278,8 +280,8 @@ def _print(data: dict[str, Any]) -> None:
 )
 @click.option(
     "--on-dead-letter",
-    "policy",
     type=click.Choice(list(_POLICIES)),
+    callback=lambda _context, _parameter, said: _POLICIES.get(said),
     help="Policy for the messages behind one that failed too often.",
 )
 @click.option(
@@ -288,32 +290,41 @@ def _print(data: dict[str, Any]) -> None:
     help="Tries of a message before it is a dead letter; -1 for ever. In a group that consumes in order by queue "
     "the members' own max_reconsume_times counts instead.",
 )
+@click.option(
+    "--retry-pause",
+    "retry_pause_millis",
+    type=Span(0.001, 86_400),
+    callback=lambda _context, _parameter, said: said and milliseconds(said),
+    help="By key, how long a message that failed once waits for its next try; then twice as long each time.",
+)
+@click.option(
+    "--retry-pause-max",
+    "retry_pause_max_millis",
+    type=Span(0.001, 86_400),
+    callback=lambda _context, _parameter, said: said and milliseconds(said),
+    help="The longest of these pauses.",
+)
 @connected
 async def set_group(
     name: str,
     concurrency: str | None,
     ordering: str | None,
-    policy: str | None,
-    retry_max_times: int | None,
     name_server: str,
     output: str,
+    **said: Any,
 ) -> None:
     """Create a group, or change how it consumes; what is not said stays as it is.
 
     The concurrency changes while nothing is in the way: no queue lock is held, no lane is in hand. A group becomes
     concurrent while no queue lock is held, and once all brokers have this version.
     """
-    wanted: dict[str, Any] = {}
+    wanted = {field: value for field, value in said.items() if value is not None}
     if concurrency is not None:
         wanted["concurrency"] = _CONCURRENCY[concurrency]
         if concurrency == "key":
             wanted["consume_concurrently"] = None  # not said again, the declaration goes
     if ordering is not None:
         wanted |= _ORDERINGS[ordering]
-    if policy is not None:
-        wanted["on_dead_letter"] = _POLICIES[policy]
-    if retry_max_times is not None:
-        wanted["retry_max_times"] = retry_max_times
     async with AdminClient(name_server) as admin:
         known = await admin.groups()
         config = replace(known.get(name, SubscriptionGroupConfig(name)), **wanted)
@@ -330,11 +341,19 @@ async def set_group(
         "declaredConcurrent": bool(config.consume_concurrently),
         "onDeadLetter": config.on_dead_letter,
         "retryMaxTimes": config.retry_max_times,
+        "retryPauseSeconds": config.retry_pause_millis / 1000,
+        "retryPauseMaxSeconds": config.retry_pause_max_millis / 1000,
     }
-    if by_queue and retry_max_times is not None:
+    if by_queue and "retry_max_times" in wanted:
         data["note"] = (
             "the group consumes in order by queue, where retryMaxTimes has no effect: "
             "give its consumers ConsumerSettings(max_reconsume_times=...)"
+        )
+    if config.concurrency == BY_QUEUE and {"retry_pause_millis", "retry_pause_max_millis"} & {
+        *wanted
+    }:
+        data["note"] = (
+            "the group consumes by queue, where pauses between tries are the consumers' own"
         )
     if output == "json":
         print_json(data)
@@ -342,10 +361,16 @@ async def set_group(
         say(
             f"{name}: concurrency {config.concurrency}, onDeadLetter {config.on_dead_letter}, "
             f"retryMaxTimes {config.retry_max_times}"
+            + ("" if config.concurrency == BY_QUEUE else f", {_pauses(config)}")
             + (", declared concurrent" if config.consume_concurrently else "")
         )
         if "note" in data:
             say(f"Note: {data['note']}.")
+
+
+def _pauses(config: SubscriptionGroupConfig) -> str:
+    first, most = config.retry_pause_millis / 1000, config.retry_pause_max_millis / 1000
+    return f"pauses between tries {first:g} to {most:g} s"
 
 
 @group.command()

@@ -371,6 +371,8 @@ class Admin:
             concurrency=config.concurrency,
             lane_key_property=config.lane_key_property,
             consume_concurrently=config.concurrent,
+            retry_pause_millis=config.retry_pause_ms,
+            retry_pause_max_millis=config.retry_pause_max_ms,
         )
         command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.to_json())
         await self._change(address, command)

@@ -111,6 +111,8 @@ def consumer_groups(body: bytes) -> dict[str, GroupConfig]:
             config.concurrency,
             config.lane_key_property,
             bool(config.consume_concurrently),
+            config.retry_pause_millis,
+            config.retry_pause_max_millis,
         )
         for name, config in table.items()
     }

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, assert_never
 from orderlymq_operator.resources.kinds import Desired, Topic
 from orderlymq_operator.resources.quotas import UNLIMITED, Limits
 from orderlymq_operator.resources.topic import PERMISSION_BITS
+from orderlymq_protocol.body.lanes import RETRY_PAUSE_MAX_MS, RETRY_PAUSE_MS
 from orderlymq_protocol.message.properties import SHARDING_KEY
 
 Member: TypeAlias = Literal["outside", "learner", "voter"]
@@ -57,6 +58,8 @@ class GroupConfig:
     concurrency: str = "Queue"
     lane_key_property: str = SHARDING_KEY
     concurrent: bool = False
+    retry_pause_ms: int = RETRY_PAUSE_MS
+    retry_pause_max_ms: int = RETRY_PAUSE_MAX_MS
 
 
 @dataclass(frozen=True, slots=True, order=True)

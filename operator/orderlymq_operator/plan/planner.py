@@ -394,6 +394,8 @@ def group_config(group: ConsumerGroup) -> GroupConfig:
         concurrency=group.spec.concurrency,
         lane_key_property=group.spec.lane_key_property,
         concurrent=group.spec.ordering == "Concurrent" and group.spec.concurrency == "Queue",
+        retry_pause_ms=group.spec.retry.pause.milliseconds,
+        retry_pause_max_ms=group.spec.retry.pause_max.milliseconds,
     )
 
 

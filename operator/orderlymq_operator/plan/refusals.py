@@ -17,6 +17,7 @@ from orderlymq_operator.resources.kinds import (
     Topic,
     is_brokers_own,
 )
+from orderlymq_protocol.body.lanes import DELAY_MS_MAX
 from orderlymq_protocol.plurals import counted
 
 
@@ -202,6 +203,11 @@ def _unusable(group: ConsumerGroup) -> Iterator[Refuse]:
         reason = f"{name!r} is no name of a property: messages have their properties as text"
         advice = "choose printable characters"
         yield Refuse("ConsumerGroup", group.metadata.name, "spec.laneKeyProperty", reason, advice)
+    retry = group.spec.retry
+    if not retry.pause.milliseconds <= retry.pause_max.milliseconds <= DELAY_MS_MAX:
+        reason = f"pauses from {retry.pause} to {retry.pause_max} mean nothing"
+        advice = "choose a pauseMax of at most 24h that is no shorter than pause"
+        yield Refuse("ConsumerGroup", group.metadata.name, "spec.retry.pauseMax", reason, advice)
 
 
 def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:

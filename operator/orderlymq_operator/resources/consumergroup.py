@@ -42,6 +42,15 @@ class Retry(Model):
     queues: Annotated[int, Field(ge=0, le=64)] = Field(
         default=1, description="Queues of the group's retry topic; 0 drops failures."
     )
+    pause: Duration = Field(
+        default=Duration("1s"),
+        description="With concurrency Key, how long a message that has failed once waits for its next try, where the client names no "
+        "time; then twice as long each time. At most 24h.",
+    )
+    pause_max: Duration = Field(
+        default=Duration("5m"),
+        description="The longest of these pauses, no shorter than the first. At most 24h.",
+    )
 
 
 class Assignment(Model):

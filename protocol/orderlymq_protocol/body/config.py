@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from orderlymq_protocol.body.declaration import JsonModel
+from orderlymq_protocol.body.lanes import RETRY_PAUSE_MAX_MS, RETRY_PAUSE_MS
 from orderlymq_protocol.integers import Int
 from orderlymq_protocol.message.properties import SHARDING_KEY
 
@@ -103,6 +104,8 @@ class SubscriptionGroupConfig(JsonModel):
     concurrency: str = "Queue"
     lane_key_property: str = SHARDING_KEY
     consume_concurrently: bool | None = None
+    retry_pause_millis: Int = RETRY_PAUSE_MS
+    retry_pause_max_millis: Int = RETRY_PAUSE_MAX_MS
 
 
 @dataclass(frozen=True, slots=True)

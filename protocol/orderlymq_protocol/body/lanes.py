@@ -30,6 +30,10 @@ REASON_LENGTH_MAX: Final = 256
 # A delay that a client asks for before a failed message is tried again: a day.
 DELAY_MS_MAX: Final = 24 * 3_600_000
 
+# How long a message that has failed waits for its next try, the first time and at most, where its group says nothing.
+RETRY_PAUSE_MS: Final = 1_000
+RETRY_PAUSE_MAX_MS: Final = 300_000
+
 # What a member says about an attempt.
 DONE: Final = "done"
 RENEW: Final = "renew"

@@ -260,6 +260,20 @@ def test_two_administrators_who_set_one_group_together_undo_nothing(
     assert (found.retry_max_times, found.consume_timeout_minute) == (3, 7)
 
 
+def test_a_group_gets_pauses_between_the_tries_of_a_message(orderlymq_cluster: Cluster) -> None:
+    """Times as everywhere at the command; where they have no effect that is said, and one that is none is refused."""
+    at = ["--name-server", orderlymq_cluster.name_server]
+    key = run("group", "set", "billing", "--concurrency", "key", "--retry-pause", "250ms", *at)
+    most = run("group", "set", "billing", "--retry-pause-max", "10m", *at)
+    queue = run("group", "set", "audit", "--retry-pause", "2s", *at)
+    wrong = run("group", "set", "billing", "--retry-pause", "11m", *at)
+
+    assert (key.exit_code, most.exit_code, queue.exit_code) == (0, 0, 0)
+    assert "pauses between tries 0.25 to 600 s" in most.output
+    assert "where pauses between tries are the consumers' own" in queue.output
+    assert (wrong.exit_code, "no pauses: choose 1 to 86400000" in wrong.output) == (1, True)
+
+
 def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:
     """Of a group by key: who has the lane in hand, which others are idle, and what nobody has looked at."""
     orderlymq_cluster.create_topic("orders", queues=1)

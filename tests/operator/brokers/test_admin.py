@@ -96,7 +96,9 @@ async def test_attributes_of_a_topic_are_read_and_given_on(admin: Admin) -> None
 async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
     """Code 200, with consumeMessageOrderly."""
     async with serving({}) as (broker, address):
-        await admin.set_group(address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey"))
+        await admin.set_group(
+            address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey", retry_pause_ms=250)
+        )
 
         ((code, _, body),) = broker.asked
         found = json.loads(body)
@@ -116,6 +118,8 @@ async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
             "consumeConcurrently": False,
             "laneKeyProperty": "__SHARDINGKEY",
             "retryMaxTimes": 3,
+            "retryPauseMaxMillis": 300_000,
+            "retryPauseMillis": 250,
             "retryQueueNums": 2,
             "whichBrokerWhenConsumeSlowly": 1,
         }

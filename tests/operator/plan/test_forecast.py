@@ -279,12 +279,14 @@ def test_no_changed_field_of_a_topic_goes_unsaid(field: str, found: Any) -> None
 def test_a_changed_consumer_group_is_described_by_the_fields_of_its_manifest() -> None:
     """In the manifest's words, and each field once."""
     was = desired(topic(), group("billing"))
-    changed = group("billing", onDeadLetter="HoldKey", consumeTimeout="5m", retry={"maxTimes": 5})
+    changed = group(
+        "billing", onDeadLetter="HoldKey", consumeTimeout="5m", retry={"maxTimes": 5, "pause": "2s"}
+    )
 
     said = _after(was, desired(topic(), changed))
 
     assert _texts(said, "ConsumerGroup", "billing") == [
-        "Changes: its settings change on demo-0: consumeTimeout, onDeadLetter, retry.maxTimes"
+        "Changes: its settings change on demo-0: consumeTimeout, onDeadLetter, retry.maxTimes, retry.pause"
     ]
     assert {each.name for each in fields(GroupConfig)} == GROUP_FIELDS.keys()
 

@@ -234,13 +234,12 @@ def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> Non
 def test_a_group_changes_to_keys_in_place() -> None:
     """The brokers judge when it may; the manifest says what is wanted."""
     world = _settled(desired(group()))
-    wanted = desired(group(concurrency="Key", laneKeyProperty="orderId"))
+    retry = {"pause": "250ms", "pauseMax": "1m30s"}
+    wanted = desired(group(concurrency="Key", laneKeyProperty="orderId", retry=retry))
+    config = GroupConfig(True, True, 16, 1, 15, "Continue", "Key", "orderId")
+    paused = replace(config, retry_pause_ms=250, retry_pause_max_ms=90_000)
 
-    assert _work(world.settle(wanted)) == [
-        SetGroup(
-            "billing", "demo-0", GroupConfig(True, True, 16, 1, 15, "Continue", "Key", "orderId")
-        )
-    ]
+    assert _work(world.settle(wanted)) == [SetGroup("billing", "demo-0", paused)]
 
 
 _CONCURRENT = GroupConfig(False, True, 16, 1, 15, concurrent=True)

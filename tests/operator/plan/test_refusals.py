@@ -65,6 +65,21 @@ def test_a_group_whose_keys_no_message_can_carry_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "retry", [{"pause": "6m"}, {"pause": "2s", "pauseMax": "1s"}, {"pauseMax": "25h"}]
+)
+def test_a_group_whose_pauses_brokers_refuse_is_refused(retry: dict[str, str]) -> None:
+    """The first pause is no longer than the longest, and nobody waits for longer than a day."""
+    bad, good = (
+        group("billing", retry=retry),
+        group("audit", retry={"pause": "1s", "pauseMax": "1s"}),
+    )
+
+    assert [(item.name, item.field) for item in refusals(desired(bad, good), Observed())] == [
+        ("billing", "spec.retry.pauseMax")
+    ]
+
+
+@pytest.mark.parametrize(
     ("before", "after", "field"),
     [
         ({"groups": 2}, {"groups": 1}, "spec.groups"),

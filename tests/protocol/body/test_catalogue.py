@@ -85,6 +85,8 @@ NOT_KEPT = {
     "onDeadLetter",
     "concurrency",
     "laneKeyProperty",
+    "retryPauseMillis",
+    "retryPauseMaxMillis",
 }
 
 

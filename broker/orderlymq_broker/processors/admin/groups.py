@@ -37,7 +37,7 @@ from orderlymq_protocol.body.catalogue import (
     QueueTimeSpan,
     SubscriptionGroupConfig,
 )
-from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE, DELAY_MS_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -106,6 +106,8 @@ _NEWER_MEMBERS: Final = {
     "concurrency": "concurrency",
     "laneKeyProperty": "lane_key_property",
     "consumeConcurrently": "concurrent",
+    "retryPauseMillis": "retry_pause_ms",
+    "retryPauseMaxMillis": "retry_pause_max_ms",
 }
 # Members that a tool of ours may name as those that it means.
 _MEMBERS: Final = {
@@ -223,6 +225,7 @@ class GroupAdministration:
                 if count := self._context.state.locks.held_of[record.name]:
                     text = _LOCKED.format(group=record.name, count=count)
                     raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
+        _check_pauses(record)
         if record.concurrent and (record.orderly or record.by_key):
             if config.consume_concurrently:
                 raise RequestRefused(
@@ -503,6 +506,20 @@ def _check_lanes(config: SubscriptionGroupConfig) -> None:
         )
 
 
+def _check_pauses(record: GroupSet) -> None:
+    """Refuse pauses between the tries of a message that mean nothing.
+
+    Raises:
+        RequestRefused: they do (1).
+    """
+    if not 1 <= record.retry_pause_ms <= record.retry_pause_max_ms <= DELAY_MS_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"retryPauseMillis {record.retry_pause_ms} and retryPauseMaxMillis {record.retry_pause_max_ms} of "
+            f"group[{record.name}] are no pauses: choose 1 to {DELAY_MS_MAX}, the second no shorter than the first",
+        )
+
+
 def config_of(config: GroupSet) -> SubscriptionGroupConfig:
     """Return a group's configuration as it is on the wire."""
     return SubscriptionGroupConfig(
@@ -522,6 +539,8 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
         concurrency=config.concurrency,
         lane_key_property=config.lane_key_property,
         consume_concurrently=config.concurrent,
+        retry_pause_millis=config.retry_pause_ms,
+        retry_pause_max_millis=config.retry_pause_max_ms,
     )
 
 
@@ -549,4 +568,6 @@ def _record_of(config: SubscriptionGroupConfig) -> GroupSet:
         lane_key_property=config.lane_key_property,
         on_dead_letter=config.on_dead_letter,
         concurrent=bool(config.consume_concurrently),
+        retry_pause_ms=config.retry_pause_millis,
+        retry_pause_max_ms=config.retry_pause_max_millis,
     )

@@ -17,7 +17,7 @@ from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.lanes.fetch import by_key
 from orderlymq_broker.processors.lanes.leases import LaneLeases
-from orderlymq_broker.state.groups.failurepolicy import backoff_ms, dead_policy
+from orderlymq_broker.state.groups.failurepolicy import dead_policy
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
     LanesMoved,
@@ -128,7 +128,9 @@ class LaneReporter:
         tries = 0
         if lane is not None and lane.head and lane.head[0] > report.offset:
             tries = lane.tries
-        delay_ms = report.delay_millis if report.delay_millis >= 0 else backoff_ms(tries + 1)
+        delay_ms = report.delay_millis
+        if delay_ms < 0:
+            delay_ms = config.pause_ms(tries + 1)
         maximum = config.retry_max_times if report.tries_max is None else report.tries_max
 
         return Report(

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-# A lane that has failed once waits a second, then twice as long each time, up to five minutes: who repairs a
-# message waits no longer for the next try.
-BACKOFF_MS: Final = 1_000
-BACKOFF_MS_MAX: Final = 300_000
+# More doublings of a millisecond than the longest pause has.
+_DOUBLINGS_MAX: Final = 27
 
 
 class DeadPolicy(IntEnum):
@@ -53,6 +51,6 @@ def after_death(policy: DeadPolicy, key: str | None, *, is_held: bool = False) -
     return policy
 
 
-def backoff_ms(tries: int) -> int:
-    """Return how long a lane waits whose message has failed so often."""
-    return min(BACKOFF_MS_MAX, BACKOFF_MS << min(tries - 1, 20))
+def backoff_ms(pause_ms: int, pause_max_ms: int, tries: int) -> int:
+    """Return how long a lane waits whose message has failed so often; the group says how long the first time, and at most."""
+    return min(pause_max_ms, pause_ms << min(tries - 1, _DOUBLINGS_MAX))

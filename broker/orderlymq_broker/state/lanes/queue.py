@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 from orderlymq_broker.state.groups.failurepolicy import (
     DeadPolicy,
     after_death,
-    backoff_ms,
     dead_policy,
     is_dead,
 )
@@ -342,7 +341,7 @@ class LaneQueue:
             self._settle(lane, LaneState.READY, wall_ms, writes)
             return
         policy = dead_policy(config.on_dead_letter) if is_last else None
-        self._park(lane, wall_ms + backoff_ms(lane.lost - 1), policy, wall_ms, writes)
+        self._park(lane, wall_ms + config.pause_ms(lane.lost - 1), policy, wall_ms, writes)
 
     def _fail(self, lane: Lane, report: Report, wall_ms: int, writes: TableWrites) -> Answered:
         lane.tries += 1

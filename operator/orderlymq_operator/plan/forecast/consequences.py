@@ -59,6 +59,8 @@ GROUP_FIELDS: Final = {
     "concurrency": "concurrency",
     "lane_key_property": "laneKeyProperty",
     "concurrent": "ordering",
+    "retry_pause_ms": "retry.pause",
+    "retry_pause_max_ms": "retry.pauseMax",
 }
 
 

@@ -5,11 +5,16 @@ import pytest
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.lanes.letters import LETTERS_MAX
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
-from orderlymq_broker.state.groups.failurepolicy import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
 from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lanerecords import LaneLettered, LanesFetched
 from orderlymq_broker.state.records import Refused, TopicSet
-from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneReport, LaneReports
+from orderlymq_protocol.body.lanes import (
+    LANES_MAX,
+    REASON_LENGTH_MAX,
+    RETRY_PAUSE_MS,
+    LaneReport,
+    LaneReports,
+)
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
@@ -152,17 +157,17 @@ def test_a_failed_message_stops_its_own_lane() -> None:
 
     verdict = a.say("retry", x, reason="boom" * 100)
     assert (verdict.verdict, verdict.tries) == ("parked", 1)
-    assert verdict.due_millis == shell.wall_ms + BACKOFF_MS
+    assert verdict.due_millis == shell.wall_ms + RETRY_PAUSE_MS
     a.done(y)
     produce(shell, "y")
     assert keys(a.fetch()) == ["y"]
-    shell.pass_time(BACKOFF_MS)
+    shell.pass_time(RETRY_PAUSE_MS)
 
     (again,) = a.fetch()
     assert (again.key, again.offsets, again.tries) == ("x", (0,), 1)
     (shown,) = [each for each in table(shell).lanes if each.key == "x"]
     assert len(shown.reason) == REASON_LENGTH_MAX
-    assert a.say("retry", again).due_millis == shell.wall_ms + 2 * BACKOFF_MS
+    assert a.say("retry", again).due_millis == shell.wall_ms + 2 * RETRY_PAUSE_MS
 
 
 def test_a_client_may_say_how_long_a_lane_waits() -> None:
@@ -179,12 +184,6 @@ def test_a_client_may_say_how_long_a_lane_waits() -> None:
     shell.pass_time(300)
 
     assert shell.reply_to(waiting) is not None
-
-
-def test_the_pause_grows_up_to_a_limit() -> None:
-    """1 s, 2 s, 4 s and so on, five minutes at most, whatever the number of tries."""
-    assert [backoff_ms(tries) for tries in (1, 2, 3)] == [1_000, 2_000, 4_000]
-    assert backoff_ms(10) == backoff_ms(2**31) == BACKOFF_MS_MAX
 
 
 def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
