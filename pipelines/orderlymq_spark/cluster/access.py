@@ -49,6 +49,7 @@ from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_protocol.names import TOOLS_GROUP, is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 from orderlymq_spark.cluster.credit import Credit
+from orderlymq_spark.cluster.laneends import LaneEnds
 from orderlymq_spark.cluster.pullsize import PullSize
 from orderlymq_spark.errors import OptionError, SourceUnavailable
 from orderlymq_spark.offsets import QueueRange
@@ -151,30 +152,6 @@ def _barriers(told: Sequence[Mapping[str, Any]], total: int) -> Mapping[int, int
         return {}  # it got the topic later, and had no queue then
     ends = next((each.get("grownBarriers") for each in told if each["total"] == total), None)
     return None if ends is None else dict(ends)
-
-
-@dataclass(frozen=True, slots=True)
-class LaneEnds:
-    """How far a group by key has consumed.
-
-    Attributes:
-        scanned: of each queue that the group has begun: what is below was looked at.
-        owed: the first message that is owed of a key, by queue and key; what was looked at of others is consumed.
-    """
-
-    scanned: dict[MessageQueue, int]
-    owed: dict[tuple[MessageQueue, str], int]
-
-    def add(self, key: str, table: LaneTable) -> None:
-        """Take in what brokers say about one key."""
-        for row in table.queues:
-            queue = MessageQueue(row.topic, row.broker_name, row.queue_id)
-            # The queue may go on from one question to the next.
-            self.scanned[queue] = min(row.scanned, self.scanned.get(queue, row.scanned))
-        for lane in table.lanes:
-            if lane.waiting:
-                queue = MessageQueue(lane.topic, lane.broker_name, lane.queue_id)
-                self.owed[queue, key] = lane.offset
 
 
 _Answer = tuple[PullStatus, PullMessageResponseHeader, bytes]

@@ -6,7 +6,6 @@ own; a key has one lane while it owes anything; a lane has one attempt at a time
 changes nothing. Apply reads no disk: what leaves the index comes in the record that says so. The tables: ``table.py``.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
@@ -17,6 +16,7 @@ from orderlymq_broker.state.groups.failurepolicy import (
     dead_policy,
     is_dead,
 )
+from orderlymq_broker.state.lanes.busyqueues import BusyQueues
 from orderlymq_broker.state.lanes.lane import (
     RUN_MAX,
     Lane,
@@ -61,34 +61,6 @@ _VERDICTS: Final = {
 # Queues by group, topic and number, and those that have lanes in a state.
 Queues: TypeAlias = "dict[tuple[str, str, int], LaneQueue]"
 Having: TypeAlias = Mapping[LaneState, Queues]
-
-
-class BusyQueues:
-    """The queues that have lanes.
-
-    Attributes:
-        by_group: how many each group has of them.
-    """
-
-    __slots__ = ("by_group", "by_place")
-
-    def __init__(self) -> None:
-        self.by_place: Queues = {}
-        self.by_group: Counter[str] = Counter()
-
-    def add(self, queue: "LaneQueue") -> None:
-        """Note a queue that has lanes from now on."""
-        self.by_place[queue.place] = queue
-        self.by_group[queue.place[0]] += 1
-
-    def discard(self, queue: "LaneQueue") -> None:
-        """Forget a queue that has no lanes any more."""
-        if self.by_place.pop(queue.place, None) is not None:
-            group = queue.place[0]
-            self.by_group[group] -= 1
-            if not self.by_group[group]:
-                del self.by_group[group]
-
 
 # What all queues without lanes share: a group may have begun a hundred thousand. Nothing is put into these.
 _NO_LANES: Final[dict[int, Lane]] = {}

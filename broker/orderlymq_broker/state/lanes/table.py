@@ -16,6 +16,7 @@ import msgspec
 from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
+from orderlymq_broker.state.lanes.busyqueues import BusyQueues
 from orderlymq_broker.state.lanes.lane import Lane, LaneRow, LaneState, QueueRow
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
@@ -30,7 +31,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
     QueueFetch,
 )
-from orderlymq_broker.state.lanes.queue import BusyQueues, Having, LaneQueue
+from orderlymq_broker.state.lanes.queue import Having, LaneQueue
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, Record, Refused
 from orderlymq_broker.state.tables import TableWrites, read_as, read_counter
 from orderlymq_broker.state.topics.topics import GroupTable, Topic

@@ -7,6 +7,7 @@ import pytest
 
 from orderlymq_broker.processors.lanes.planner import LANES_OF_GROUP_MAX
 from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
+from orderlymq_broker.state.lanes.busyqueues import BusyQueues
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX, RUN_MAX, Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     HandOut,
@@ -18,7 +19,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
-from orderlymq_broker.state.lanes.queue import BusyQueues, LaneQueue
+from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Commit, OffsetsReset, TopicDeleted
 from orderlymq_protocol.body.lanes import REASON_LENGTH_MAX
 from tests.broker.state.entries import WALL_MS
