@@ -1,20 +1,18 @@
 """Events that the promise allows raise no alarm: leaders that are killed and rolled, consumers that come and go, a killed canary."""
 
 import asyncio
-import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from random import Random
 from typing import Any, Final
 
 import orjson
 import pytest
 
-from orderlymq_operator.canary.probes import Plan
-from orderlymq_operator.canary.process import Address, CanaryProcess
-from orderlymq_operator.canary.verdict import Limits, Verdict
 from tests.cluster.conftest import make_group
 from tests.cluster.processes import Child, Group
+from tests.operator.canary.soak import ACTS, PATIENCE_S, soaking
 from tests.ports import free_ports
 from tests.waiting import until
 
@@ -24,38 +22,16 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(300)]
 
 MakeGroup = Callable[..., Group]
 ROUNDS: Final = 3
-LIMITS: Final = Limits(interval_s=0.2, target_s=1.0, stale_s=2.0)
-PATIENCE_S: Final = 60.0
 
 
 async def test_kills_and_rolls_are_no_false_alarm(make_group: MakeGroup) -> None:
-    """Real processes: SIGKILL and SIGTERM of each leader, both consumers change every two seconds."""
-    group = make_group()
-    said: list[Verdict] = []
-    plan = Plan(("g",), "canary", group.name_server_address, takeover_s=2.0)
-    process = CanaryProcess(plan, LIMITS, Address("127.0.0.1", 0), said.append)
+    """Real processes: each act of the soak once, and both consumers change every two seconds."""
+    async with soaking(make_group(), Random(1)) as soak:
+        for name in ACTS:
+            await soak.play(name)
 
-    def verified() -> bool:
-        return process.verdict().status == "True"
-
-    task = asyncio.create_task(process.run())
-    try:
-        await until(verified, PATIENCE_S)
-        for number in range(2 * ROUNDS):
-            leader = await asyncio.to_thread(group.wait_for_leader)
-            group.brokers[leader].signal(signal.SIGTERM if number % 2 else signal.SIGKILL)
-            await asyncio.to_thread(group.brokers[leader].wait, 30.0)
-            await until(verified, PATIENCE_S)
-            group.brokers[leader].start()
-            await asyncio.sleep(3.0)  # lets a consumer change, too
-        await until(verified, PATIENCE_S)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    assert dict(process.canary.counts) == {}, process.status()
-    assert "False" not in {verdict.status for verdict in said}
-    assert process.canary.takeovers > 0
+    assert soak.false_alarms == []
+    assert soak.process.canary.takeovers > 0
 
 
 async def test_a_killed_canary_begins_again_and_accuses_nobody(make_group: MakeGroup) -> None:
