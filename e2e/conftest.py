@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 from tests import turns
 
+from e2e.canary import Canary, WatchedSpace
 from e2e.installed import Operator
 from e2e.machine import ROOT, Machine, MachineError, find, say
 from e2e.orders import Orders
@@ -135,13 +136,20 @@ def space(
     machine: Machine, image: str, operator: Operator, request: pytest.FixtureRequest
 ) -> Iterator[Space]:
     """Give the scenario a namespace of its own; afterwards everything in it is removed."""
-    found = Space(machine, _space_of(request.module.__name__), image)
+    made = WatchedSpace if "canary" in request.fixturenames else Space
+    found = made(machine, _space_of(request.module.__name__), image)
     machine.run("kubectl", "create", "namespace", found.name, check=False)
     if found.get("mq,deployments"):
         sweep(found)  # what another run has left
     yield found
     if not os.environ.get("ORDERLYMQ_E2E_KEEP"):
         sweep(found)
+
+
+@pytest.fixture
+def canary(space: Space) -> Canary:
+    """Give the Clusters of the scenario's examples a canary."""
+    return Canary(space)
 
 
 def sweep(space: Space) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from e2e.canary import Canary
 from e2e.machine import MachineError
 from e2e.orders import Orders, kept
 from e2e.space import Property, Space
@@ -11,11 +12,12 @@ OLD, NEW = 8, 12
 
 
 def test_a_topic_grows_under_load_and_no_key_is_overtaken(
-    space: Space, orders: Orders, record_property: Property
+    space: Space, orders: Orders, canary: Canary, record_property: Property
 ) -> None:
     """Fence, drain, switch, propagate: the status shows the phase, the leader dies in the midst, order holds."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
+    canary.verifies()
     orders.start()
     orders.until_acknowledged(200)
 
@@ -35,6 +37,7 @@ def test_a_topic_grows_under_load_and_no_key_is_overtaken(
     seconds = space.ready("topic/orders", timeout_s=150)
 
     orders.until_acknowledged(400)
+    canary.accuses_nobody()
     verdict = orders.finish()
     queues = {event.queue for event in orders.history() if event.kind is Kind.ACK}
     record_property("propagated_s", str(seconds))

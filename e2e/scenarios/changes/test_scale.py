@@ -2,6 +2,7 @@
 
 import pytest
 
+from e2e.canary import Canary
 from e2e.orders import Orders, kept
 from e2e.space import Space
 
@@ -9,10 +10,11 @@ BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
-def test_replicas_come_and_go_under_load(space: Space, orders: Orders) -> None:
+def test_replicas_come_and_go_under_load(space: Space, orders: Orders, canary: Canary) -> None:
     """Each number is reached through raft membership; no message is lost or out of order on the way."""
     space.example("quickstart.yaml", _one_replica)
     space.ready(*READY)
+    canary.verifies()
     orders.start()
 
     for replicas in (3, 5, 3):
@@ -25,14 +27,18 @@ def test_replicas_come_and_go_under_load(space: Space, orders: Orders) -> None:
         space.ready("cluster/demo", timeout_s=240)
         orders.until_acknowledged(100)
 
+    canary.accuses_nobody()
     kept(orders.finish())
 
 
 @pytest.mark.ci
-def test_a_group_is_added_and_existing_ordered_topics_do_not_move(space: Space) -> None:
+def test_a_group_is_added_and_existing_ordered_topics_do_not_move(
+    space: Space, canary: Canary
+) -> None:
     """The new group takes new topics; the queue list of an ordered topic stays what it was."""
     space.example("quickstart.yaml", _one_replica)
     space.ready(*READY)
+    canary.verifies()
     before = space.must("topic/orders")["status"]["queueLayout"]
 
     space.patch("cluster/demo", {"groups": 2})
@@ -43,6 +49,7 @@ def test_a_group_is_added_and_existing_ordered_topics_do_not_move(space: Space) 
     space.ready("topic/spread")
     layout = space.must("topic/spread")["status"]["queueLayout"]
     assert sorted(part["group"] for part in layout) == ["demo-0", "demo-1"]
+    canary.accuses_nobody()
 
 
 def _topic(name: str, kind: str) -> str:

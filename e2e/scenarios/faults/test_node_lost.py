@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from e2e.canary import Canary
 from e2e.installed import Operator
 from e2e.orders import Orders, kept
 from e2e.space import Property, Space, lost_node
@@ -18,13 +19,18 @@ LEASE_OVER_S = 20.0
 
 
 def test_a_lost_node_costs_seconds_and_its_return_heals_everything(
-    space: Space, orders: Orders, operator: Operator, record_property: Property
+    space: Space,
+    orders: Orders,
+    canary: Canary,
+    operator: Operator,
+    record_property: Property,
 ) -> None:
     """The other replicas go on; queues of the consumer there go elsewhere when somebody vouches for its end, not before."""
     if not space.machine.kind:
         pytest.skip("only kind's nodes can be stopped from here")
     space.example("quickstart.yaml")
     space.ready(*READY)
+    canary.verifies()
     victim = space.node(space.leader("demo"))
     others = [node for node in space.workers() if node != victim]
     operator.leave(victim)
@@ -59,5 +65,6 @@ def test_a_lost_node_costs_seconds_and_its_return_heals_everything(
         "neither the proof nor the end of the lease freed the queues"
     )
     space.ready(*READY, timeout_s=240)
+    canary.accuses_nobody()
     orders.until_acknowledged(200)
     kept(orders.finish())

@@ -3,6 +3,7 @@
 import os
 import time
 
+from e2e.canary import Canary
 from e2e.installed import Operator
 from e2e.orders import Orders, kept
 from e2e.space import Space
@@ -14,10 +15,13 @@ BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
-def test_the_data_plane_needs_no_operator(space: Space, orders: Orders, operator: Operator) -> None:
+def test_the_data_plane_needs_no_operator(
+    space: Space, orders: Orders, canary: Canary, operator: Operator
+) -> None:
     """Brokers fail over, consumers take over by their leases; the operator restarts nothing when it is back."""
     space.example("quickstart.yaml")
     space.ready(*READY)
+    canary.verifies()
     orders.start(crash=True)
 
     with operator.away():
@@ -36,4 +40,5 @@ def test_the_data_plane_needs_no_operator(space: Space, orders: Orders, operator
     orders.until_acknowledged(200)
     time.sleep(RESYNC_S)
     assert space.uids(BROKERS) == before
+    canary.accuses_nobody()
     kept(orders.finish())

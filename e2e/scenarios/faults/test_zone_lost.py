@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e.canary import Canary
 from e2e.installed import Operator
 from e2e.orders import Orders, kept
 from e2e.space import Json, Property, Space, lost_node
@@ -36,6 +37,7 @@ def zones(space: Space) -> Iterator[dict[str, str]]:
 def test_a_lost_zone_leaves_every_group_a_majority_and_leaders_spread_when_it_is_back(
     space: Space,
     orders: Orders,
+    canary: Canary,
     operator: Operator,
     zones: dict[str, str],
     record_property: Property,
@@ -47,6 +49,7 @@ def test_a_lost_zone_leaves_every_group_a_majority_and_leaders_spread_when_it_is
     for group in range(GROUPS):
         assert len({zones[space.node(pod)] for pod in _replicas(space, group)}) == len(zones)
     space.until(lambda: _leading(space, zones) == one_each, "each zone leads one", BALANCED_S)
+    canary.verifies()
     victim = space.node(space.leader("demo"))
     others = [node for node in zones if node != victim]
     operator.leave(victim)
@@ -72,6 +75,7 @@ def test_a_lost_zone_leaves_every_group_a_majority_and_leaders_spread_when_it_is
         "balanced_again_s",
         round(space.until(lambda: _leading(space, zones) == one_each, "as before", BALANCED_S)),
     )
+    canary.accuses_nobody()
     orders.until_acknowledged(200)
     kept(orders.finish())
 
