@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orderlymq.oracle.verdict import Defect, judge
+from tests.clients.javaclient.test_java import by_queue, history
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Event, Program, bodies, consumed, options, survive
-from tests.clients.test_java import by_queue, history
 from tests.clients.test_node import named, of
 
 pytestmark = [pytest.mark.cpp, pytest.mark.cluster, pytest.mark.timeout(180)]

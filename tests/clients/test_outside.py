@@ -7,8 +7,8 @@ import pytest
 
 from orderlymq import AdminClient
 from orderlymq.oracle.verdict import judge
+from tests.clients.javaclient.test_java import history
 from tests.clients.programs import Java, consumed, survive
-from tests.clients.test_java import history
 from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside
 from tests.cluster.processes import Group
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orderlymq.oracle.verdict import judge
+from tests.clients.javaclient.test_java import by_queue, history
 from tests.clients.localcluster import LocalCluster, secured_cluster
 from tests.clients.programs import Event, Program, bodies, options
 from tests.clients.test_cpp import check_a_lost_leader
-from tests.clients.test_java import by_queue, history
 from tests.clients.test_node import named, of
 
 pytestmark = [

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from orderlymq.blocking import LoopThread
+from tests.clients.javaclient.test_java import by_queue
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Event, Go, Java, Program, options
-from tests.clients.test_java import by_queue
 from tests.faultyproxy import DOWN, UP, FaultyProxy, SocksProxy, listening
 
 # Each test has client ids of its own: where one of them still has a lock that was asked for by

@@ -24,7 +24,7 @@ from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.run.session import start_session
 from orderlymq_spark.sparkversion import HAS_LIMITS
 from orderlymq_spark.specs import ArchiveSpec, OrderAuditSpec, ReplaySpec, Source
-from tests.spark.connectserver import connect_server
+from tests.spark.connect.connectserver import connect_server
 from tests.spark.topics import Topics, numbers_by_key
 from tests.spark.versions.page import CELLS
 

@@ -21,7 +21,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.extensions import EXT_BYTES, EXT_CONNECTIONS, EXT_REQUESTS, EXT_TOKEN
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
-from tests.operator.plan.foretold import Fact
+from tests.operator.plan.forecast.foretold import Fact
 from tests.ports import free_ports
 from tests.waiting import turns
 

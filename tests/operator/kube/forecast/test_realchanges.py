@@ -38,7 +38,7 @@ from tests.operator.kube.fakes.changes import BEGINNING, Name, change
 from tests.operator.kube.fakes.kubernetes import Controllers
 from tests.operator.kube.realapi import administrator, needs_api_server, real_api_server
 from tests.operator.kube.samples import IMAGE
-from tests.operator.plan.foretold import Fact, allows
+from tests.operator.plan.forecast.foretold import Fact, allows
 
 _log = logging.getLogger(__name__)
 

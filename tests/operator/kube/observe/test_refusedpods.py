@@ -19,7 +19,7 @@ from orderlymq_operator.kube.resources import (
     Resource,
 )
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.reconcile.pipelineworld import NAME, OBJECT, one_pipeline
+from tests.operator.kube.reconcile.pipeline.pipelineworld import NAME, OBJECT, one_pipeline
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import DEFAULTS, KEY, SmallCluster, small_cluster
 

@@ -58,7 +58,7 @@ from orderlymq_operator.resources.kinds import Desired
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.kube import smallcluster
-from tests.operator.kube.reconcile.test_scaledown import stand_second_group
+from tests.operator.kube.reconcile.deletions.test_scaledown import stand_second_group
 from tests.operator.kube.samples import NAMESPACE, cluster, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 

@@ -20,7 +20,7 @@ from orderlymq_operator.kube.resources import (
     STATEFUL_SETS,
     Json,
 )
-from tests.operator.kube.reconcile.pipelineworld import (
+from tests.operator.kube.reconcile.pipeline.pipelineworld import (
     NAME,
     OBJECT,
     STREAM,

@@ -31,7 +31,13 @@ from orderlymq_operator.kube.resources import (
 )
 from orderlymq_protocol.codes import RequestCode
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.reconcile.certificateworld import FORM, GROUP, World, facts, text
+from tests.operator.kube.reconcile.certificates.certificateworld import (
+    FORM,
+    GROUP,
+    World,
+    facts,
+    text,
+)
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, small_cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq.message import Message
-from tests.spark.connectserver import connect_server
+from tests.spark.connect.connectserver import connect_server
 from tests.spark.faults.kills import ROOT
 from tests.spark.topics import Topics, numbers_by_key
 
@@ -47,7 +47,7 @@ def test_frames_sink_archive_audits_and_changes_work_from_a_client(
     }
 
     client = subprocess.run(
-        [sys.executable, "-m", "tests.spark.connected", json.dumps(settings)],
+        [sys.executable, "-m", "tests.spark.connect.connected", json.dumps(settings)],
         cwd=ROOT,
         capture_output=True,
         text=True,

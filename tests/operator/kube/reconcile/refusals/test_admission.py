@@ -7,7 +7,7 @@ import pytest
 
 from orderlymq_operator.kube.reconcile.pipeline import AT_WORK_S
 from orderlymq_operator.kube.resources import JOBS, SERVICES, STATEFUL_SETS, Json
-from tests.operator.kube.reconcile.pipelineworld import OBJECT, World, one_pipeline
+from tests.operator.kube.reconcile.pipeline.pipelineworld import OBJECT, World, one_pipeline
 from tests.operator.kube.samples import NAMESPACE
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 

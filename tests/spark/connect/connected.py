@@ -1,7 +1,7 @@
 """
 The work of a Spark Connect client with our formats and pipelines, in a process of its own: a session of either kind excludes the other.
 
-`python -m tests.spark.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "events", "folder"}; prints what came of it as JSON.
+`python -m tests.spark.connect.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "events", "folder"}; prints what came of it as JSON.
 """
 
 import json

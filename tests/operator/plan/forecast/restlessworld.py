@@ -32,7 +32,7 @@ from orderlymq_operator.plan.expansion import expanding_topics, topics_under_way
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Desired
 from tests.operator.plan.expandingworld import Broker
-from tests.operator.plan.foretold import Fact
+from tests.operator.plan.forecast.foretold import Fact
 from tests.operator.world import World
 
 STEP_MS = 5_000

@@ -21,8 +21,8 @@ from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, User
 from orderlymq_protocol.plurals import counted
 from tests.operator.examples import desired, group, topic
-from tests.operator.plan.foretold import allows
-from tests.operator.plan.restlessworld import RestlessWorld
+from tests.operator.plan.forecast.foretold import allows
+from tests.operator.plan.forecast.restlessworld import RestlessWorld
 from tests.operator.plan.test_expansion import LaterConfig
 
 CHANGES = 200  # the number of random changes, of each law

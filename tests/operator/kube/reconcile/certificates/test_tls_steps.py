@@ -32,7 +32,7 @@ from orderlymq_operator.kube.resources import SECRETS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import RestartNameServer, RestartReplica
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Cluster
-from tests.operator.kube.reconcile.test_missing_secrets import evicted, pair
+from tests.operator.kube.reconcile.refusals.test_missing_secrets import evicted, pair
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, pod
 from tests.operator.kube.smallcluster import small_cluster
 

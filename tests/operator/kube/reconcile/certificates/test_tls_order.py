@@ -9,7 +9,7 @@ from orderlymq_operator.kube.observe.cluster import Live, with_forms
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.resources import SECRETS
 from orderlymq_operator.plan.actions import ObservedNameServer
-from tests.operator.kube.reconcile.test_missing_secrets import evicted, pair
+from tests.operator.kube.reconcile.refusals.test_missing_secrets import evicted, pair
 from tests.operator.kube.samples import IMAGE, cluster, environment, pod
 from tests.operator.kube.smallcluster import small_cluster
 

@@ -10,7 +10,7 @@ from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.kinds import Desired
 from tests.operator.examples import desired, topic
-from tests.operator.plan.restlessworld import RestlessWorld
+from tests.operator.plan.forecast.restlessworld import RestlessWorld
 
 OLD, NEW = "demo-0:4;demo-1:4", "demo-0:6;demo-1:6"
 GROWN = topic(queues=12, queueChangePolicy="DrainAndSwitch")

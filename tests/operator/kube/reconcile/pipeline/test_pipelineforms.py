@@ -26,7 +26,7 @@ from orderlymq_operator.kube.resources import (
     STORAGE_CLASSES,
     Json,
 )
-from tests.operator.kube.reconcile.pipelineworld import (
+from tests.operator.kube.reconcile.pipeline.pipelineworld import (
     NAME,
     OBJECT,
     READY,
@@ -281,7 +281,7 @@ async def test_spark_applications_need_their_definition_which_is_asked_for_rarel
     assert question not in world.server.asked
 
     known = yaml.safe_load(
-        (Path(__file__).parents[1] / "objects" / "sparkapplications.yaml").read_text()
+        (Path(__file__).parents[2] / "objects" / "sparkapplications.yaml").read_text()
     )
     spec = known["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     suspend = spec["properties"].pop("suspend")
@@ -301,7 +301,7 @@ async def test_spark_applications_need_their_definition_which_is_asked_for_rarel
 async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> None:
     """Kubeflow's operator hands the labels on to all pods: executors are none, and none is in the way."""
     known = yaml.safe_load(
-        (Path(__file__).parents[1] / "objects" / "sparkapplications.yaml").read_text()
+        (Path(__file__).parents[2] / "objects" / "sparkapplications.yaml").read_text()
     )
     name = f"{SPARK_APPLICATIONS.plural}.sparkoperator.k8s.io"
     world.server.put(DEFINITIONS, {"metadata": {"name": name}, **known})

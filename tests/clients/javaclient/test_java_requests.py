@@ -3,9 +3,9 @@
 import pytest
 
 from orderlymq.oracle.verdict import judge
+from tests.clients.javaclient.test_java import history
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Java, taken
-from tests.clients.test_java import history
 
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(180)]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from orderlymq.oracle.verdict import judge
+from tests.clients.javaclient.test_java import history
 from tests.clients.localcluster import LocalCluster, secured_cluster
 from tests.clients.programs import Event, Java, consumed, survive
-from tests.clients.test_java import history
 
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
 

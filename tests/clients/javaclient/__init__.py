@@ -1,0 +1,1 @@
+"""RocketMQ's Java client against our brokers."""

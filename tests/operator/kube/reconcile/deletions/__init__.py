@@ -1,0 +1,1 @@
+"""Objects, groups and replicas that go, and what holds them."""

@@ -1,0 +1,1 @@
+"""Reconciles of Pipelines, and the objects that they make."""

@@ -1,0 +1,1 @@
+"""Forecasts against a world that knows nothing of them."""

@@ -1,0 +1,1 @@
+"""Spark Connect: a client without Spark, and the server that runs its plans."""
