@@ -4,7 +4,6 @@ import pytest
 
 from orderlymq_raft import (
     Append,
-    AppendResponse,
     Config,
     Entry,
     EntryKind,
@@ -30,7 +29,6 @@ from orderlymq_raft import (
     Term,
     VoteResponse,
 )
-from orderlymq_raft.node import INSTALL_ELECTIONS
 from tests.raft.harness.memory import MemoryLogStorage
 from tests.raft.harness.solo import (
     ME,
@@ -204,109 +202,6 @@ def test_an_unreachable_peer_is_probed_again() -> None:
         Append(ME, PEER, Term(1), Index(1), Term(1), Index(1), (entry(2, 1),)),
     ]
     assert replica.node.status().progress[PEER].state is ProgressState.PROBE
-
-
-def test_compaction_spares_what_live_peers_wait_for() -> None:
-    """And never passes what is applied."""
-    replica = solo()
-    lead(replica)
-    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
-    for index in range(2, 5):
-        replica.node.propose(b"x")
-        work(replica)
-        say(replica, ack(replica, index))
-
-    assert replica.node.compact(Index(9)) == 1
-    say(replica, ack(replica, 3, OTHER))
-    assert replica.node.compact(Index(2)) == 2
-    assert replica.node.compact(Index(9)) == 3
-
-
-def test_a_peer_is_alive_until_it_was_silent_for_a_whole_election_time_out() -> None:
-    """At the moment in which the leader begins to count again nobody has been heard, and nobody is gone."""
-    replica = solo()
-    lead(replica)
-    ticks = Config(ME).election_ticks
-    alive = []
-    for _ in range(3):
-        say(replica, ack(replica, 1), ack(replica, 0, OTHER))
-        for _ in range(ticks):
-            replica.tick()
-            work(replica)
-            say(replica, ack(replica, 1))
-            alive.append(replica.node.status().progress[OTHER].is_alive)
-            assert replica.node.compact(Index(1)) == 0
-
-    for _ in range(2 * ticks):
-        replica.tick()
-        work(replica)
-        say(replica, ack(replica, 1))
-
-    assert all(alive)
-    assert not replica.node.status().progress[OTHER].is_alive
-    assert replica.node.compact(Index(1)) == 1
-
-
-def test_a_peer_that_answers_and_stores_nothing_holds_a_bounded_log() -> None:
-    """Law: a follower whose disk is full for hours does not fill that of its leader."""
-    replica = solo(live_lag_entries_max=3)
-    lead(replica)
-    say(replica, ack(replica, 1, OTHER))
-    for index in range(1, 9):
-        say(replica, ack(replica, index))
-        replica.node.propose(b"x")
-    work(replica)
-    say(replica, ack(replica, 9))
-
-    kept = [replica.node.compact(Index(wished)) for wished in (2, 4, 5, 9)]
-
-    assert replica.node.status().progress[OTHER].is_alive
-    assert kept == [1, 1, 2, 6]
-
-
-def test_compaction_spares_what_follows_a_snapshot_under_way() -> None:
-    """Else a peer that is slower than the log grows would fetch snapshots for ever."""
-    replica = solo()
-    lead(replica)
-    for index in range(1, 5):
-        say(replica, ack(replica, index))
-        replica.node.propose(b"x")
-    work(replica)
-    replica.storage.compact(Index(4))
-    refusal = AppendResponse(OTHER, ME, Term(1), Index(0), reject=True)
-
-    sent = say(replica, refusal)
-    say(replica, ack(replica, 5))
-
-    assert [type(message) for message in sent] == [InstallSnapshot]
-    assert replica.storage.applied == 5
-    assert replica.node.compact(Index(9)) == 4
-
-
-def test_compaction_spares_what_follows_a_snapshot_while_it_is_put_in_place() -> None:
-    """Law: a peer that took one over hears nobody for a while, and need not fetch another; one that is gone holds nothing for ever."""
-    replica = solo()
-    lead(replica)
-    for index in range(1, 6):
-        say(replica, ack(replica, index))
-        replica.node.propose(b"x")
-    work(replica)
-    replica.storage.compact(Index(4))
-    say(replica, AppendResponse(OTHER, ME, Term(1), Index(0), reject=True))
-    say(replica, ack(replica, 6))
-
-    replica.node.report_snapshot(OTHER, ok=True)
-    kept = []
-    for _ in range((INSTALL_ELECTIONS + 3) * replica.config.election_ticks):
-        replica.tick()
-        work(replica)
-        say(replica, ack(replica, 6))
-        if not replica.node.status().progress[OTHER].is_alive:
-            kept.append(replica.node.compact(Index(9)))
-
-    assert kept.count(5) > (INSTALL_ELECTIONS - 3) * replica.config.election_ticks
-    assert kept == sorted(kept)
-    assert kept[-1] == 6
 
 
 def test_a_newcomer_without_a_membership_never_runs() -> None:
@@ -597,27 +492,6 @@ def test_a_leader_says_whether_it_hands_its_place_over() -> None:
     assert [*said, replica.node.is_transferring] == [False, True, False]
 
 
-def test_reports_about_a_peer_that_is_not_meant_change_nothing() -> None:
-    """Law: neither of a stranger, nor that a snapshot arrived where none is sent, nor that one under way needs a probe."""
-    replica = solo()
-    lead(replica)
-    for index in range(1, 4):
-        say(replica, ack(replica, index))
-        replica.node.propose(b"x")
-    work(replica)
-    replica.storage.compact(Index(3))
-    say(replica, AppendResponse(OTHER, ME, Term(1), Index(0), reject=True))
-
-    for node in (NodeId(9), OTHER):
-        replica.node.report_unreachable(node)
-    for node in (NodeId(9), PEER):
-        for ok in (False, True):
-            replica.node.report_snapshot(node, ok)
-
-    states = {peer: one.state for peer, one in replica.node.status().progress.items()}
-    assert (states[PEER], states[OTHER]) == (ProgressState.REPLICATE, ProgressState.SNAPSHOT)
-
-
 def test_a_leader_knows_its_own_stickiness_best() -> None:
     """Law: whatever is noted of its own id, the lease rests on its setting."""
     replica = solo(voters=frozenset({ME, PEER}), lease_reads=True)
@@ -631,3 +505,19 @@ def test_a_leader_knows_its_own_stickiness_best() -> None:
     say(replica, HeartbeatResponse(PEER, ME, replica.node.term, 1))
 
     assert replica.node.lease_valid
+
+
+def test_entries_that_become_durable_are_no_vote() -> None:
+    """Law: a candidate counts its vote when that is on its disk, not what it wrote as a follower."""
+    replica = solo(1, vote=PEER, pre_vote=False, voters=frozenset({ME, PEER}))
+    replica.step(append(1, (1, 1), [entry(2, 1)]))
+    replica.begin_turn()
+    replica.node.campaign()
+    replica.begin_turn()
+    replica.step(VoteResponse(PEER, ME, Term(2), granted=True))
+
+    replica.end_turn()
+
+    assert not replica.node.is_leader
+    replica.end_turn()
+    assert replica.node.is_leader

@@ -1,10 +1,26 @@
-"""Messages that wait for a disk that does not answer."""
+"""Messages that wait for a disk: how many may, and which overtake it."""
 
 import pytest
 
-from orderlymq_raft import Heartbeat, HeartbeatResponse, Index, Message, NodeId, Term
+from orderlymq_raft import (
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    Index,
+    Message,
+    NodeId,
+    Term,
+)
 from orderlymq_raft.ready import WAITING_MAX, keep_newest
-from tests.raft.harness.solo import ME, OTHER, PEER, heartbeat, solo
+from tests.raft.harness.solo import (
+    ME,
+    OTHER,
+    PEER,
+    append,
+    entry,
+    heartbeat,
+    solo,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +64,36 @@ def test_requests_for_votes_wait_in_bounded_number() -> None:
     targets: set[NodeId] = {message.target for message in ready.messages_after}
     assert targets == {PEER, OTHER}
     assert WAITING_MAX // 4 < len(ready.messages_after) <= WAITING_MAX
+
+
+def test_answers_to_heartbeats_overtake_a_write() -> None:
+    """Law: a slow disk is no reason to depose a leader; what promises entries waits for them."""
+    replica = solo(1, vote=PEER)
+    replica.step(append(1, (1, 1), [entry(2, 1)]))
+    replica.begin_turn()
+    replica.step(heartbeat(1, round_=7))
+    replica.step(append(1, (2, 1), [entry(3, 1)]))
+
+    taken = [replica.node.take_heartbeat_responses() for _ in range(2)]
+
+    assert taken == [[HeartbeatResponse(ME, PEER, Term(1), 7)], []]
+    ready = replica.begin_turn()
+    assert ready is not None
+    assert ready.messages_after == [AppendResponse(ME, PEER, Term(1), Index(3))]
+
+
+def test_answers_to_heartbeats_wait_for_a_term_that_is_not_durable() -> None:
+    """Law: before the disk has it, and while it is being written."""
+    replica = solo(1)
+    replica.step(heartbeat(2, round_=1))
+    taken = [replica.node.take_heartbeat_responses()]
+    ready = replica.begin_turn()
+    replica.step(heartbeat(2, round_=2))
+    taken.append(replica.node.take_heartbeat_responses())
+
+    replica.end_turn()
+
+    assert taken == [[], []]
+    assert ready is not None
+    assert ready.messages_after == [HeartbeatResponse(ME, PEER, Term(2), 1)]
+    assert replica.node.take_heartbeat_responses() == [HeartbeatResponse(ME, PEER, Term(2), 2)]
