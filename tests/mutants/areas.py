@@ -31,10 +31,14 @@ AREAS: Final = (
         ("tests/raft/test_chaos.py", "tests/raft/test_partitions.py"),
     ),
     Area(
-        ("broker/orderlymq_broker/state/**/*.py",),
+        ("broker/orderlymq_broker/state/lanes/*.py",),
+        ("tests/broker/state/lanes", "tests/broker/processors/lanes"),
+        ("tests/broker/state/lanes/test_twin.py",),
+    ),
+    Area(
+        ("broker/orderlymq_broker/state/*.py", "broker/orderlymq_broker/state/[!l]*/*.py"),
         (
             "tests/broker/state",
-            "tests/broker/processors/lanes",
             *(
                 f"tests/broker/processors/{name}.py"
                 for name in (
