@@ -26,3 +26,25 @@ def test_nobody_has_more_than_a_multiple_of_what_is_left(greedy: list[tuple[int,
     for each, part in room.parts().items():
         room.take(each, -part)
     assert (room.used, room.parts()) == (0, {})
+
+
+def test_what_is_on_its_way_takes_room_of_its_owner_and_of_all() -> None:
+    """Law: of eight one has six at most; what is pending of it is its own, what is pending of all is nobody's to take."""
+    room = SharedRoom(8)
+
+    def most(pending: int = 0, pending_of_all: int = 0) -> int:
+        return max(
+            more
+            for more in range(8)
+            if room.has_room("a", more, pending=pending, pending_of_all=pending_of_all)
+        )
+
+    assert (room.used, room.part("a"), most()) == (0, 0, 6)
+    assert room.has_room("a", 6)
+    assert [most(1, 1), most(1), most(0, 1)] == [5, 5, 5]
+    assert [most(4, 4), most(0, 4), most(4)] == [2, 3, 5]
+    room.take("a", 3)
+    room.take("b", 2)
+    assert (room.used, room.parts(), most()) == (5, {"a": 3, "b": 2}, 1)
+    room.take("a", -3)
+    assert (room.used, room.parts()) == (2, {"b": 2})

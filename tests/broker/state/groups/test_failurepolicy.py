@@ -6,6 +6,8 @@ from orderlymq_broker.state.groups.failurepolicy import (
     POLICIES,
     DeadPolicy,
     after_death,
+    backoff_ms,
+    dead_policy,
     is_dead,
 )
 from tests.broker.processors.groups.test_parkedkeys import ask, lock
@@ -41,3 +43,26 @@ def test_a_negative_maximum_is_none() -> None:
     """A message is dead with as many tries as the maximum, not before."""
     assert [is_dead(tries, 2) for tries in (1, 2, 3)] == [False, True, True]
     assert not is_dead(2**31, -1)
+    assert is_dead(0, 0)
+
+
+def test_each_failure_doubles_the_pause_up_to_five_minutes() -> None:
+    """Law: from a second on, and no number of tries makes it longer, or shorter again."""
+    pauses = [backoff_ms(tries) for tries in (1, 2, 3, 9, 10, 20, 21, 22, 1_000)]
+
+    assert pauses == [1_000, 2_000, 4_000, 256_000, *[300_000] * 5]
+
+
+def test_a_name_that_no_policy_has_lets_later_messages_go_on() -> None:
+    """Law: groups of before policies have none, and behave as RocketMQ's."""
+    assert dead_policy("") is DeadPolicy.CONTINUE
+    assert [dead_policy(name) for name in POLICIES] == list(DeadPolicy)
+
+
+@pytest.mark.parametrize("key", ["", None, "k"])
+def test_a_message_without_a_key_holds_nothing(key: str | None) -> None:
+    """Law: its dead letter goes; what its group does else is what it says."""
+    follows = [after_death(policy, key) for policy in DeadPolicy]
+
+    held = DeadPolicy.HOLD if key else DeadPolicy.CONTINUE
+    assert follows == [DeadPolicy.CONTINUE, held, DeadPolicy.STOP]
