@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="seeds for what no test notices, after tests that play histories at random",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument(
+        "--tests", nargs="+", help="judge by these alone; what they do not notice is tried again"
+    )
     parser.add_argument("--again", action="store_true", help="forget what was noticed before")
     parser.add_argument("--write", action="store_true", help="write docs/evidence/mutants.md")
     options = parser.parse_args(arguments)
@@ -152,7 +155,7 @@ def _run(
         "timeout=600",
     ]
     left_out = () if options.seeds else (f"--ignore={path}" for path in area.random)
-    code = pytest.main([*switches, *left_out, *area.tests], plugins=[trials])
+    code = pytest.main([*switches, *left_out, *(options.tests or area.tests)], plugins=[trials])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise SystemExit(f"pytest ended with {code!r}")
 
