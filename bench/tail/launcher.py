@@ -82,7 +82,7 @@ def _wrap() -> None:
         received(self, messages)
 
     # The classes that are patched are not compiled, and the loop knows its ports as protocols: the compiled copy runs this too.
-    replicainstance.LoopPorts = _ports  # type: ignore[assignment, misc]
+    replicainstance.LoopPorts = _ports  # type: ignore[attr-defined, assignment]
     Peers.messages_received = messages_received  # type: ignore[method-assign]
     BrokerProcess.service = lambda self: _Service(service(self))  # type: ignore[method-assign]
     gc.callbacks.append(_note_collection)

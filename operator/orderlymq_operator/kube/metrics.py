@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -16,6 +17,47 @@ _TAKEOVER_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 
 _GROUP_LABELS: Final = ("namespace", "orderlymq_io_cluster", "orderlymq_io_group")
 _SCHEDULE_LABELS: Final = ("namespace", "scheduled_backup")
 _RECONCILE_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+
+
+class _GroupGauges:
+    """Reported for raft groups, because pods that are gone report nothing of themselves; labelled as their pods are."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, labelnames=_GROUP_LABELS, registry=registry)
+        self.has_leader = gauge(
+            "orderlymq_operator_group_has_leader",
+            "1 while the operator sees a leader of the raft group",
+        )
+        self.replicas = gauge(
+            "orderlymq_operator_group_replicas",
+            "Healthy replicas of the raft group, as the operator observes them",
+        )
+        self.wanted = gauge(
+            "orderlymq_operator_group_replicas_wanted", "Replicas that the raft group should have"
+        )
+        self.deadline = gauge(
+            "orderlymq_operator_group_certificate_deadline_timestamp_seconds",
+            "Time at which five sixths of the life of the raft group's certificate are over, in seconds since the epoch",
+        )
+        self.ends = gauge(
+            "orderlymq_operator_group_certificate_expiry_timestamp_seconds",
+            "Earliest expiry of the certificates that replicas of the raft group use, in seconds since the epoch",
+        )
+
+
+class _ScheduleGauges:
+    """Reported for ScheduledBackups."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, labelnames=_SCHEDULE_LABELS, registry=registry)
+        self.ready = gauge(
+            "orderlymq_operator_scheduled_backup_ready",
+            "1 while the ScheduledBackup is Ready, 0 while it is not, as after a Backup that failed; no row while it is suspended",
+        )
+        self.last_complete = gauge(
+            "orderlymq_operator_scheduled_backup_last_complete_timestamp_seconds",
+            "Time at which the newest complete Backup of the ScheduledBackup ended, in seconds since the epoch",
+        )
 
 
 class OperatorMetrics:
@@ -57,26 +99,7 @@ class OperatorMetrics:
         self._leading = self._gauge(
             "orderlymq_operator_leading", "1 while this process holds the lease"
         )
-        # Reported for groups, because pods that are gone report nothing of themselves; labelled as their pods are.
-        self._has_leader = self._of_group(
-            "orderlymq_operator_group_has_leader",
-            "1 while the operator sees a leader of the raft group",
-        )
-        self._replicas = self._of_group(
-            "orderlymq_operator_group_replicas",
-            "Healthy replicas of the raft group, as the operator observes them",
-        )
-        self._wanted = self._of_group(
-            "orderlymq_operator_group_replicas_wanted", "Replicas that the raft group should have"
-        )
-        self._deadline = self._of_group(
-            "orderlymq_operator_group_certificate_deadline_timestamp_seconds",
-            "Time at which five sixths of the life of the raft group's certificate are over, in seconds since the epoch",
-        )
-        self._ends = self._of_group(
-            "orderlymq_operator_group_certificate_expiry_timestamp_seconds",
-            "Earliest expiry of the certificates that replicas of the raft group use, in seconds since the epoch",
-        )
+        self._of_groups = _GroupGauges(self.registry)
         self._groups: dict[tuple[str, str], set[str]] = {}
         self._ready = self._gauge(
             "orderlymq_operator_cluster_ready",
@@ -89,16 +112,7 @@ class OperatorMetrics:
             "1 in the row of the present status of the Cluster's condition OrderVerified; no row where no canary is wanted",
             (*_GROUP_LABELS[:2], "status"),
         )
-        self._schedule_ready = self._gauge(
-            "orderlymq_operator_scheduled_backup_ready",
-            "1 while the ScheduledBackup is Ready, 0 while it is not, as after a Backup that failed; no row while it is suspended",
-            _SCHEDULE_LABELS,
-        )
-        self._last_complete = self._gauge(
-            "orderlymq_operator_scheduled_backup_last_complete_timestamp_seconds",
-            "Time at which the newest complete Backup of the ScheduledBackup ended, in seconds since the epoch",
-            _SCHEDULE_LABELS,
-        )
+        self._of_schedules = _ScheduleGauges(self.registry)
         self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
         self.unread_namespaces = self._gauge(
             "orderlymq_operator_unread_namespaces",
@@ -112,9 +126,6 @@ class OperatorMetrics:
             "orderlymq_operator_resync_limit_seconds",
             "Age of the last resync from which the alert OrderlyMQOperatorResyncStale fires",
         )
-
-    def _of_group(self, name: str, text: str) -> Gauge:
-        return self._gauge(name, text, _GROUP_LABELS)
 
     def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
         return Counter(name, text, tuple(labels), registry=self.registry)
@@ -131,8 +142,8 @@ class OperatorMetrics:
         self._leading.set(leads)
         if not leads:
             self.forget_groups()
-            self._schedule_ready.clear()
-            self._last_complete.clear()
+            self._of_schedules.ready.clear()
+            self._of_schedules.last_complete.clear()
 
     def set_groups(
         self,
@@ -149,11 +160,11 @@ class OperatorMetrics:
             index = name.rpartition("-")[2]
             group = found.get(name, ObservedGroup())
             labels = (*cluster, index)
-            self._has_leader.labels(*labels).set(group.leader is not None)
-            self._replicas.labels(*labels).set(
+            self._of_groups.has_leader.labels(*labels).set(group.leader is not None)
+            self._of_groups.replicas.labels(*labels).set(
                 sum(replica.healthy for replica in group.replicas.values())
             )
-            self._wanted.labels(*labels).set(wanted)
+            self._of_groups.wanted.labels(*labels).set(wanted)
             now.add(index)
         self._drop(cluster, self._groups.get(cluster, set()) - now)
         self._groups[cluster] = now
@@ -168,10 +179,10 @@ class OperatorMetrics:
             labels = (*cluster, name.rpartition("-")[2])
             made = found.get(name)
             if made is None:
-                self._remove((self._deadline, self._ends), labels)
+                self._remove((self._of_groups.deadline, self._of_groups.ends), labels)
                 continue
-            self._deadline.labels(*labels).set(deadline(made).timestamp())
-            self._ends.labels(*labels).set(made.ends.timestamp())
+            self._of_groups.deadline.labels(*labels).set(deadline(made).timestamp())
+            self._of_groups.ends.labels(*labels).set(made.ends.timestamp())
 
     def set_ready(self, cluster: tuple[str, str], *, ready: bool) -> None:
         """Report whether a Cluster is Ready."""
@@ -189,20 +200,20 @@ class OperatorMetrics:
     def set_schedule(self, schedule: tuple[str, str], status: str, reason: str) -> None:
         """Report the condition Ready of a ScheduledBackup."""
         if reason == "Suspended":
-            self._remove((self._schedule_ready,), schedule)
+            self._remove((self._of_schedules.ready,), schedule)
         elif self._leads:
-            self._schedule_ready.labels(*schedule).set(status == "True")
+            self._of_schedules.ready.labels(*schedule).set(status == "True")
 
     def set_last_complete(self, schedule: tuple[str, str], at: datetime | None) -> None:
         """Report when the newest complete Backup of a ScheduledBackup ended; None where none is kept."""
         if at is None:
-            self._remove((self._last_complete,), schedule)
+            self._remove((self._of_schedules.last_complete,), schedule)
         elif self._leads:
-            self._last_complete.labels(*schedule).set(at.timestamp())
+            self._of_schedules.last_complete.labels(*schedule).set(at.timestamp())
 
     def forget_schedule(self, schedule: tuple[str, str]) -> None:
         """Report nothing more of a ScheduledBackup that is gone."""
-        self._remove((self._schedule_ready, self._last_complete), schedule)
+        self._remove((self._of_schedules.ready, self._of_schedules.last_complete), schedule)
 
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
         """Report nothing more of a Cluster that is gone, or of all: another operator serves them."""
@@ -216,8 +227,9 @@ class OperatorMetrics:
             self.set_order(cluster, None)
 
     def _drop(self, cluster: tuple[str, str], indexes: Iterable[str]) -> None:
-        gauges = (self._has_leader, self._replicas, self._wanted, self._deadline, self._ends)
+        of = self._of_groups
         for index in indexes:
+            gauges = (of.has_leader, of.replicas, of.wanted, of.deadline, of.ends)
             self._remove(gauges, (*cluster, index))
 
     @staticmethod

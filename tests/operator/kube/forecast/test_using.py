@@ -25,8 +25,8 @@ from orderlymq_operator.plan.forecast.effects import SERIOUS, Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
 from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.reconcile import pipelineworld
-from tests.operator.kube.reconcile.pipelineworld import STREAM, World, one_pipeline
+from tests.operator.kube.reconcile.pipeline import pipelineworld
+from tests.operator.kube.reconcile.pipeline.pipelineworld import STREAM, World, one_pipeline
 from tests.operator.kube.samples import NAMESPACE, custom
 
 _FILES = Path(__file__).parents[4] / "examples"
