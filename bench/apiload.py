@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -408,8 +409,27 @@ def resident_mib(process: subprocess.Popen[bytes]) -> int:
 # -- the measurement -----------------------------------------------------------------------------
 
 
-async def measure(folder: Path, topics: int, pods: int, idle_s: float) -> None:
-    """Do the work and print what it took."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Until all Topics were Ready after the first was made, and the most memory that the operator had when it was asked."""
+
+    ready_s: float
+    mib: int
+
+
+def beyond(found: Found, ready_max_s: float | None, mib_max: int | None) -> list[str]:
+    """Return in which way more was *found* than is allowed; None allows everything."""
+    said = []
+    if ready_max_s is not None and found.ready_s > ready_max_s:
+        text = f"all Topics were Ready after {found.ready_s:.1f} s, more than {ready_max_s:g} s"
+        said.append(text)
+    if mib_max is not None and found.mib > mib_max:
+        said.append(f"the operator had {found.mib} MiB, more than {mib_max} MiB")
+    return said
+
+
+async def measure(folder: Path, topics: int, pods: int, idle_s: float) -> Found:
+    """Do the work, print what it took, and return what has limits."""
     tls, brokers = ssl.create_default_context(), Brokers()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     async with (
@@ -438,9 +458,9 @@ async def measure(folder: Path, topics: int, pods: int, idle_s: float) -> None:
                 took = await kube.create_all(f"{own}/topics", [topic(n) for n in range(topics)])
                 say(f"{topics:,} Topics made in {took:.0f} s")
                 await _until_topics_ready(kube, own, topics)
+                ready_s, mib = time.monotonic() - begun, resident_mib(process)
                 say(
-                    f"all Topics Ready {time.monotonic() - begun:.0f} s after the first was made; "
-                    f"operator {resident_mib(process)} MiB"
+                    f"all Topics Ready {ready_s:.0f} s after the first was made; operator {mib} MiB"
                 )
                 say(f"requests by then: {await requests(session, metrics)}")
                 await asyncio.sleep(min(20.0, idle_s))
@@ -454,7 +474,8 @@ async def measure(folder: Path, topics: int, pods: int, idle_s: float) -> None:
                 }
                 say(f"requests in {idle_s:.0f} s of rest, but for the lease: {made or 'none'}")
                 say(f"its page answered within {longest_s * 1000:.0f} ms all the time")
-                say(f"operator {resident_mib(process)} MiB at the end")
+                say(f"operator {(last := resident_mib(process))} MiB at the end")
+                return Found(ready_s, max(mib, last))
 
 
 async def _until_cluster_ready(kube: Kube, own: str, process: subprocess.Popen[bytes]) -> None:
@@ -493,6 +514,8 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--idle", type=float, default=300.0, help="seconds of rest")
     parser.add_argument("--keep", type=Path, help="folder for logs")
+    parser.add_argument("--max-ready", type=float, help="end with 1 if Topics need more seconds")
+    parser.add_argument("--max-mib", type=int, help="end with 1 if the operator has more memory")
     parser.add_argument("--operate", nargs=3, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.operate:
@@ -503,8 +526,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        asyncio.run(measure(folder, given.topics, given.pods, given.idle))
-    return 0
+        found = asyncio.run(measure(folder, given.topics, given.pods, given.idle))
+    said = beyond(found, given.max_ready, given.max_mib)
+    for text in said:
+        say(text)
+    return 1 if said else 0
 
 
 if __name__ == "__main__":
