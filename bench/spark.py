@@ -15,14 +15,15 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 from bench.report.figures import Summary
-from pyspark.sql import SparkSession
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
@@ -31,6 +32,7 @@ from orderlymq.blocking import AdminClient
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.jobs import archive, compact
 from orderlymq_spark.jobs.audit import job as audit
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.session import start_session
 from orderlymq_spark.specs import ArchiveSpec, CompactSpec, OrderAuditSpec, Source
 from orderlymq_spark.tables.parquet import path_of, published
@@ -50,20 +52,30 @@ class Meter:
     Made when the broker runs and Spark does not.
     """
 
-    def __init__(self, group: Group) -> None:
-        self._brokers = [psutil.Process(child.pid) for child in group.brokers.values()]
+    def __init__(self, brokers: Iterable[int]) -> None:
+        self._brokers = [psutil.Process(number) for number in brokers]
         self._me = psutil.Process()
         self._not_spark = set(self._me.children(recursive=True))
         self._amounts: dict[str, tuple[float, str]] = {}  # and their unit
         self._rounds: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
 
-    def measure(self, name: str, amount: float, unit: str, work: Callable[[], Any]) -> None:
-        """Do *work*, which handles *amount*."""
+    def measure(
+        self, name: str, amount: float, unit: str, work: Callable[[], int], messages: int
+    ) -> None:
+        """Do *work*, which handles *amount* and returns how many messages that were.
+
+        Raises:
+            RuntimeError: It were others than *messages*: a rate of it would say nothing.
+        """
         self._amounts[name] = amount, unit
         with contextlib.redirect_stdout(io.StringIO()):
             began, broker, spark = time.perf_counter(), self._broker_s(), self._spark_s()
-            work()
+            handled = work()
             seconds = time.perf_counter() - began
+        if handled != messages:
+            raise RuntimeError(
+                f"{name}: {handled} of {messages} messages; look for the others before any rate counts"
+            )
         spent = self._broker_s() - broker, self._spark_s() - spark
         self._rounds[name].append((seconds, *spent))
         print(
@@ -119,7 +131,7 @@ def main() -> None:
                 topics = Topics(group.name_server_address, admin)
                 topic = topics.make(queues=2)
                 topics.bulk(topic, rows, size=given.size, keys=given.keys // 2, text=True)
-                meter = Meter(group)
+                meter = Meter(child.pid for child in group.brokers.values())
                 spark = start_session("bench", master="local[2]", memory="2g")
                 for number in range(rounds):
                     one_round(meter, spark, topics.bootstrap, topic, rows, folder / str(number))
@@ -146,14 +158,24 @@ def one_round(
         return spark
 
     whole = read_batch(spark, bootstrap=bootstrap, topic=topic)
-    meter.measure("topic to DataFrame, count", rows, "rows", whole.count)
-    thrown = whole.write.format("noop").mode("overwrite")
-    meter.measure("topic to DataFrame, all columns thrown away", rows, "rows", thrown.save)
+    meter.measure("topic to DataFrame, count", rows, "rows", whole.count, rows)
+    seen = Observation()
+    thrown = whole.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop")
+
+    def throw_away() -> int:
+        thrown.mode("overwrite").save()
+        return int(seen.get["rows"])
+
+    meter.measure("topic to DataFrame, all columns thrown away", rows, "rows", throw_away, rows)
     spec = ArchiveSpec(
         type="archive", source=source, checkpoint=folder / "checkpoint", path=folder / "archive"
     )
     meter.measure(
-        "topic to Parquet (`archive`)", rows, "rows", lambda: archive.run("a", spec, session)
+        "topic to Parquet (`archive`)",
+        rows,
+        "rows",
+        lambda: messages_of(archive.run("a", spec, session)),
+        rows,
     )
     for name, said in (("the topic", {"source": source}), ("the archive", {"archive": spec.path})):
         checked = OrderAuditSpec(type="order-audit", sequence_property="n", **said)
@@ -161,17 +183,32 @@ def one_round(
             f"`order-audit` of {name}",
             rows,
             "rows",
-            partial(audit.run, "b", checked, session),
+            partial(_audited, checked, session),
+            rows,
         )
-    parts = published(spec.folder)
-    stored = sum(path_of(spec.folder, each).size() for each in parts)
+    stored = sum(path_of(spec.folder, each).size() for each in published(spec.folder))
     merged = CompactSpec(type="compact", path=spec.path)
-    meter.measure(
-        "`compact`, bytes of files read",
-        stored / _MEGA,
-        "MB",
-        lambda: compact.run("d", merged, session),
-    )
+
+    def compacted() -> int:
+        compact.run("d", merged, session)
+        return sum(each.size for each in published(spec.folder))
+
+    meter.measure("`compact`, bytes of files read", stored / _MEGA, "MB", compacted, rows)
+
+
+def _audited(spec: OrderAuditSpec, session: SparkStarter) -> int:
+    return messages_of(audit.run("b", spec, session))
+
+
+def messages_of(outcome: Outcome) -> int:
+    """Return how many messages a pipeline has handled.
+
+    Raises:
+        RuntimeError: It did not pass.
+    """
+    if not outcome.passed:
+        raise RuntimeError(outcome.text)
+    return int(outcome.data["messages"])
 
 
 if __name__ == "__main__":
