@@ -1,7 +1,7 @@
 """
 Pipeline skew-report: load by queue, minute and key, and how many queues the topic should have.
 
-Counting is Spark's, the advice `model`'s. The present loads are counted and simulated; where they differ
+Counting is Spark's (`counting`), the advice `model`'s. The present loads are counted and simulated; where they differ
 messages lie elsewhere than their key's hash says, and the report says how many. The page is one HTML file with plots
 drawn as SVG: nothing is loaded from anywhere.
 """
@@ -11,13 +11,11 @@ from html import escape
 from itertools import zip_longest
 from typing import Any, Final
 
-import numpy as np
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch
-from orderlymq_spark.jobs.skew.model import Advice, Loads, advise
+from orderlymq_spark.jobs.skew.counting import Counted, count
+from orderlymq_spark.jobs.skew.model import Advice, advise
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import SkewSpec
@@ -42,76 +40,43 @@ _BARS_MAX: Final = 240  # more are thinner than a pixel; neighbours are then add
 
 def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
     """Measure and advise."""
-    columns = {"columns": "broker,queue_id,sharding_key,store_ts"}
-    rows = read_batch(spark(), **spec.source.all_options(**columns))
-    minute = F.floor(F.col("store_ts").cast("double") / 60).alias("minute")
-    table: Any = rows.groupBy("broker", "queue_id", minute, "sharding_key").count().toPandas()
-    present = sorted(set(zip(table["broker"], table["queue_id"], strict=True)))
-    counted = [
-        int(table["count"][(table["broker"] == broker) & (table["queue_id"] == number)].sum())
-        for broker, number in present
-    ]
-    keyed = table[table["sharding_key"].notna()]
-    codes, keys = keyed["sharding_key"].factorize()
-    first = int(table["minute"].min()) if len(table) else 0
-    loads = Loads(
-        tuple(keys),
-        keyed["minute"].to_numpy(dtype=np.int64) - first,
-        codes.astype(np.int64),
-        keyed["count"].to_numpy(dtype=np.int64),
-    )
-    total = int(table["count"].sum())
     queues = len(
         access_to(parse_source(spec.source.all_options()).connect).route(spec.source.topic).publish
     )
     if not queues:
         raise OptionError(f"topic {spec.source.topic} is read-only: no key has a queue there now")
-    advice = advise(
-        loads,
-        spec.candidates,
-        present=queues,
-        capacity=spec.capacity_per_queue,
-        target_use=spec.target_use,
-    )
-    labels = (f"{broker}:{queue}" for broker, queue in present)
-    data = _data(spec, advice, loads, total, queues, dict(zip(labels, counted, strict=True)))
+    columns = {"columns": "broker,queue_id,sharding_key,store_ts"}
+    rows = read_batch(spark(), **spec.source.all_options(**columns))
+    sizes = sorted({*spec.candidates, queues})
+    found = count(rows, sizes, present=queues, top=spec.top)
+    advice = advise(found.loads, capacity=spec.capacity_per_queue, target_use=spec.target_use)
+    data = _data(spec, advice, found, queues)
     if spec.html is not None:
         spec.html.write(page(name, data))
     return Outcome(_text(data, spec), data)
 
 
-def _data(
-    spec: SkewSpec,
-    advice: Advice,
-    loads: Loads,
-    total: int,
-    queues: int,
-    counted: dict[str, int],
-) -> dict[str, Any]:
-    by_key = loads.by_key()
-    order = np.argsort(-by_key)[: spec.top]
+def _data(spec: SkewSpec, advice: Advice, found: Counted, queues: int) -> dict[str, Any]:
     present = next(each for each in advice.candidates if each.queues == queues)
-    per_minute = (
-        np.bincount(loads.minute, weights=loads.count) if len(loads.minute) else np.zeros(0)
-    )
+    total = sum(found.queues.values())
     return {
         "topic": spec.source.topic,
         "messages": total,
-        "withoutKey": total - int(by_key.sum()),
-        "keys": len(loads.keys),
+        "withoutKey": total - sum(found.loads.per_minute),
+        "keys": found.key_count,
         "gini": round(advice.gini, 4),
         "queues": queues,
-        "counted": counted,
+        "counted": {f"{broker}:{queue}": each for (broker, queue), each in found.queues.items()},
         "simulated": list(present.loads),
-        "offHash": _difference(sorted(counted.values()), sorted(present.loads)),
+        "offHash": _difference([*found.queues.values()], present.loads),
         "maxToMean": round(present.max_to_mean, 3),
-        "hottestKey": advice.hottest,
+        "hottestKey": found.loads.hottest,
         "floor": round(advice.floor, 4),
         "targetUse": spec.target_use,
         "capacityPerQueue": spec.capacity_per_queue,
         "recommended": advice.queues,
-        "topKeys": [{"key": loads.keys[each], "messages": int(by_key[each])} for each in order],
-        "perMinute": [int(each) for each in per_minute],
+        "topKeys": [{"key": key, "messages": each} for key, each in found.top],
+        "perMinute": list(found.loads.per_minute),
         "candidates": [
             {
                 "queues": each.queues,

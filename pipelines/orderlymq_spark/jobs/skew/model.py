@@ -1,45 +1,58 @@
 """
-Simulates another number of queues of a topic: the clients' own hash, replayed over measured loads.
+Judges numbers of queues of a topic by measured loads: which is enough, and what it would move. Pure.
 
 Rules: the load of a queue is the sum of the loads of its keys, and a key's queue is Java's hash of it; the
 advice is the smallest candidate whose busy minutes stay under the target, so it never rises when capacity
-rises. No number of queues helps beyond the hottest key: it lives in one of them.
+rises. No number of queues helps beyond the hottest key: it lives in one of them. Loads come as histograms, which stay
+small however many keys there are.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from orderlymq_protocol.message.tags import java_string_hash
 
 BUSY: Final = 0.99  # share of (minute, queue) pairs that must stay under the target
 _MINUTE_S: Final = 60.0
 
+Histogram = Mapping[int, int]
+"""How many there are of each number of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a number of queues would have got.
+
+    Attributes:
+        loads: messages of each queue.
+        cells: (minute, queue) pairs by their messages; pairs without any may be left out.
+        moved: messages whose key would change its queue.
+    """
+
+    loads: Sequence[int]
+    cells: Histogram
+    moved: int
+
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Messages by minute and key.
+    """What was measured.
 
     Attributes:
-        keys: the names of the keys.
-        minute, key, count: one row per pair that has messages: number of the minute, of the key.
+        per_minute: messages with a key of each minute from the first one on.
+        keys: keys by their messages.
+        hottest: the key with the most messages; empty without keys.
+        hottest_minutes: minutes of that key by its messages.
+        simulated: by number of queues.
     """
 
-    keys: tuple[str, ...]
-    minute: Any
-    key: Any
-    count: Any
-
-    @property
-    def minutes(self) -> int:
-        """Return how many minutes the measured time spans."""
-        return int(self.minute.max()) + 1 if len(self.minute) else 0
-
-    def by_key(self) -> Any:
-        """Return the messages of each key."""
-        return np.bincount(self.key, weights=self.count, minlength=len(self.keys))
+    per_minute: Sequence[int]
+    keys: Histogram
+    hottest: str
+    hottest_minutes: Histogram
+    simulated: Mapping[int, Simulated]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,83 +87,70 @@ class Advice:
 
     queues: int | None
     floor: float
-    hottest: str
     gini: float
     candidates: tuple[Candidate, ...]
 
 
-def simulate(loads: Loads, queues: int, present: int, limit_rate: float) -> Candidate:
-    """Return what a number of queues would bring."""
-    hashes = np.array([abs(_hash(key)) for key in loads.keys], dtype=np.int64)
-    places = hashes % queues
-    rows = places[loads.key] if len(loads.key) else np.zeros(0, dtype=np.int64)
-    per_queue = np.bincount(rows, weights=loads.count, minlength=queues)
-    cells = np.bincount(
-        loads.minute * queues + rows, weights=loads.count, minlength=loads.minutes * queues
-    )
-    busy = float(np.quantile(cells, BUSY, method="higher")) / _MINUTE_S if len(cells) else 0.0
-    total = float(per_queue.sum())
-    by_key = loads.by_key()
-    moved = float(by_key[places != hashes % present].sum()) / total if total else 0.0
-    mean = total / queues
-    return Candidate(
-        queues,
-        tuple(int(each) for each in per_queue),
-        busy,
-        float(per_queue.max()) / mean if total else 1.0,
-        moved,
-        busy <= limit_rate,
-    )
-
-
-def advise(
-    loads: Loads,
-    candidates: Sequence[int],
-    *,
-    present: int,
-    capacity: float,
-    target_use: float,
-) -> Advice:
+def advise(loads: Loads, *, capacity: float, target_use: float) -> Advice:
     """Find the least number of queues that is enough.
 
     Args:
         loads: what was measured.
-        candidates: numbers of queues to try.
-        present: the number that the topic has.
         capacity: messages a second that one queue may get.
         target_use: share of it that busy minutes may take.
     """
     tried = tuple(
-        simulate(loads, queues, present, capacity * target_use)
-        for queues in sorted({*candidates, present})
+        _judge(queues, each, len(loads.per_minute), capacity * target_use)
+        for queues, each in sorted(loads.simulated.items())
     )
     fitting = [each.queues for each in tried if each.fits]
-    by_key = loads.by_key()
-    hottest = int(by_key.argmax()) if len(by_key) else 0
-    minutes = loads.count[loads.key == hottest] if len(by_key) else np.zeros(1)
-    floor = float(np.quantile(minutes, BUSY, method="higher")) / _MINUTE_S / capacity
-    return Advice(
-        min(fitting, default=None),
-        floor,
-        loads.keys[hottest] if loads.keys else "",
-        gini(by_key),
-        tried,
+    minutes = sum(loads.hottest_minutes.values())
+    floor = busy(loads.hottest_minutes, minutes) / _MINUTE_S / capacity
+    return Advice(min(fitting, default=None), floor, gini(loads.keys), tried)
+
+
+def _judge(queues: int, found: Simulated, minutes: int, limit_rate: float) -> Candidate:
+    rate = busy(found.cells, minutes * queues) / _MINUTE_S
+    total = sum(found.loads)
+    return Candidate(
+        queues,
+        tuple(found.loads),
+        rate,
+        max(found.loads) * queues / total if total else 1.0,
+        found.moved / total if total else 0.0,
+        rate <= limit_rate,
     )
 
 
-def gini(values: Any) -> float:
-    """Return the Gini coefficient."""
-    ordered = np.sort(values)
-    total = ordered.sum()
-    if not len(ordered) or not total:
+def busy(histogram: Histogram, count: int) -> int:
+    """Return what 99 of 100 of *count* numbers do not exceed; those that the histogram leaves out are 0."""
+    place = math.ceil(BUSY * (count - 1))
+    below = count - sum(histogram.values())
+    for number, times in sorted(histogram.items()):
+        if place < below:
+            break
+        below += times
+        if place < below:
+            return number
+    return 0
+
+
+def gini(histogram: Histogram) -> float:
+    """Return the Gini coefficient of numbers."""
+    count = sum(histogram.values())
+    total = sum(number * times for number, times in histogram.items())
+    if not total:
         return 0.0
-    ranks = np.arange(1, len(ordered) + 1)
-    return float(
-        (2 * (ranks * ordered).sum()) / (len(ordered) * total) - (len(ordered) + 1) / len(ordered)
-    )
+    rank = ranked = 0
+    for number, times in sorted(histogram.items()):
+        # Of ranks rank + 1 to rank + times.
+        ranked += number * (times * rank + times * (times + 1) // 2)
+        rank += times
+    return 2 * ranked / (count * total) - (count + 1) / count
 
 
-def _hash(key: str) -> int:
+def place_of(key: str) -> int:
+    """Return the number whose rest by the number of queues is the key's queue."""
     value = java_string_hash(key)
     # Java's abs of the smallest integer is negative; clients put such keys into queue 0.
-    return 0 if value == -(2**31) else value
+    return 0 if value == -(2**31) else abs(value)
