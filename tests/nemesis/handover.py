@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.oracle import verdict as oracle
 from orderlymq.oracle.history import Recorder, read
@@ -73,6 +73,8 @@ TARGETS: Final = {
     "consumer killed: SDK takes over": Target(0.5),
     "consumer killed: Java 4 takes over": Target(0.5),
     "consumer killed: Java 5 takes over": Target(),
+    "consumer killed: Java 4 named takes over": Target(0.5),
+    "consumer killed: Java 5 named takes over": Target(),
 }
 
 
@@ -384,10 +386,8 @@ def _clients(
     directory.mkdir(parents=True, exist_ok=True)
     made: dict[str, Client] = {}
 
-    def make(name: str, *, group: str = "", java: Java | None = None, pause_ms: int = 0) -> None:
-        made[name] = Client(
-            name, directory, cluster.ground, recorder, history, group, java, pause_ms
-        )
+    def make(name: str, **more: Any) -> None:
+        made[name] = Client(name, directory, cluster.ground, recorder, history, **more)
 
     make("producer-sdk", pause_ms=20)
     for java in javas[:1]:
@@ -397,6 +397,9 @@ def _clients(
         for java in javas:
             name = f"consumer-java-{java.version}-{letter}"
             make(name, group=f"Java-{java.version[0]}", java=java, pause_ms=1)
+            # Programs that call `setInstanceName`: their client ids name no process.
+            group = f"Java-{java.version[0]}-named"
+            make(f"{name}-named", group=group, java=java, pause_ms=1, is_named=True)
     return made
 
 

@@ -83,6 +83,7 @@ class Client:
         group: consumer group, empty for a producer.
         java: version of the Java client, None for the SDK.
         pause_ms: a producer's pause between two sends of a key; a consumer's work on a message.
+        is_named: a Java consumer calls `setInstanceName`, so that its client id names no process.
         signs: its requests are signed; who probes has an account of its own, which stands in a file.
     """
 
@@ -96,6 +97,7 @@ class Client:
     pause_ms: int = 50
     trade: Trade = Trade.SENDING
     topic: str = TOPIC
+    is_named: bool = False
     signs: bool = False
     incarnation: int = 0
     child: Child | None = None
@@ -259,6 +261,7 @@ class Client:
                 seconds=_FOR_EVER,
                 work=self.pause_ms,
                 suspend=100,
+                **({"instance": self.name} if self.is_named else {}),
             )
         common["prefix"] = f"{self.process}/"
         if self.is_dealer:
