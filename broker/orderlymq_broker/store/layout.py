@@ -7,7 +7,7 @@ Pure; the families are named in ``kv.py``, ``doctor`` decodes all of them.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Final
@@ -125,7 +125,8 @@ def decode_u64(data: bytes) -> int:
 
 message_key = encode_u64
 log_key = encode_u64
-dedup_key = encode_u64
+# Made for a whole window in one go, hence without a call of Python.
+dedup_key: Final[Callable[[int], bytes]] = _U64.pack
 
 
 # -- consume queue -----------------------------------------------------------------------------

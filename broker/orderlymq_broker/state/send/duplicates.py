@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain, takewhile
+from itertools import repeat, takewhile
 from struct import Struct
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ _SEPARATOR: Final = b"\x01"
 _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
 # Rows that go as one range: each for itself takes 1 us, and a reader looks at all ranges of the entries that are not written yet.
-_RANGE_MIN: Final = 256
+_RANGE_MIN: Final = 64
 # Stands for the queue of a send that was cancelled; its time is in the place of the offset.
 _CANCELLED: Final = -1
 
@@ -221,30 +221,33 @@ class DedupWindow:
                 gone += of_topic.pop(origin, ())
             if not of_topic:
                 self._copies.pop(topic, None)
-        for physical in gone:
-            del self.sends[self._order.pop(physical)]
+        for identity in map(self._order.pop, gone):
+            del self.sends[identity]
         if len(gone) < _RANGE_MIN:
             self._delete(gone, batch)
         else:
             self._delete_runs(sorted(gone), batch)
 
     def _delete_runs(self, gone: list[int], batch: Batch) -> None:
-        """Remove the rows of sends that have left, those between two that stay as one range."""
-        start = 0
-        for kept in chain(self._order, (gone[-1] + 1,)):
-            end = bisect_left(gone, kept, lo=start)
-            if end - start < _RANGE_MIN:
-                self._delete(gone[start:end], batch)
+        """Remove the rows of sends that have left: where none between them stays, those of some neighbours as one range."""
+        kept = list(self._order)
+        alone: list[int] = []
+        runs: dict[int, tuple[int, int]] = {}  # by how many that stay are before them
+        for start in range(0, len(gone), _RANGE_MIN):
+            part = gone[start : start + _RANGE_MIN]
+            before = bisect_left(kept, part[0])
+            if before == bisect_left(kept, part[-1]):
+                runs[before] = runs.get(before, part)[0], part[-1]
             else:
-                batch.delete_range(
-                    Family.DEDUP, dedup_key(gone[start]), dedup_key(gone[end - 1] + 1)
-                )
-            start = end
+                alone += part
+        for first, last in runs.values():
+            batch.delete_range(Family.DEDUP, dedup_key(first), dedup_key(last + 1))
+        self._delete(alone, batch)
 
     @staticmethod
     def _delete(gone: list[int], batch: Batch) -> None:
-        for physical in gone:
-            batch.delete(Family.DEDUP, dedup_key(physical))
+        # A call for each of a full window took a tenth of a second.
+        batch.puts.extend(zip(repeat(Family.DEDUP), map(dedup_key, gone), repeat(None)))
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield sends for the digest."""

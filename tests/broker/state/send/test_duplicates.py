@@ -14,6 +14,7 @@ from orderlymq_broker.state.send.duplicates import (
 from orderlymq_broker.state.send.firstsend import FirstSend
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX
+from tests.broker.calls import calls_in
 from tests.broker.state.entries import WALL_MS, Replica
 from tests.broker.store.memory import MemoryStore
 
@@ -164,6 +165,23 @@ def test_copies_that_fill_the_window_go_as_one_range() -> None:
 
     assert (len(window), len(batch.puts), len(batch.range_deletes)) == (0, 0, 1)
     window.check()
+
+
+@pytest.mark.parametrize("kept_each", [2, 7, 255])
+def test_copies_among_other_sends_cost_no_call_for_each(kept_each: int) -> None:
+    """Law: of a full window each call took a microsecond or more, in which the leader sends no heartbeats."""
+
+    def calls(count: int) -> int:
+        window, batch = DedupWindow(MemoryStore()), Batch()
+        for number in range(count):
+            identity = send_identity(7, f"U{number}", 1, 5, {}, None)
+            if number % kept_each:
+                identity = with_origin(identity, "orders")
+            record = Append(7, 0, number, number, 9, 7, WALL_MS, "", "", identity)
+            window.add(record, Batch())
+        return calls_in(lambda: window.forget_copies({7: {""}}, batch))
+
+    assert calls(4_000) - calls(2_000) < 100
 
 
 @pytest.mark.parametrize("length", [0, 1, UNIQUE_KEY_LENGTH_MAX, UNIQUE_KEY_LENGTH_MAX + 1])
