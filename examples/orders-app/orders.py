@@ -41,6 +41,8 @@ class Options:
     history: str = os.environ.get("ORDERS_HISTORY", "")
     orders_at_once: int = int(os.environ.get("ORDERS_AT_ONCE", "16"))
     pause_s: float = float(os.environ.get("ORDERS_PAUSE_MS", "50")) / 1000
+    # How long the work on a message takes.
+    work_s: float = float(os.environ.get("ORDERS_WORK_MS", "0")) / 1000
     # Take the queues that the brokers name: what spec.assignment of the ConsumerGroup says.
     server_assignment: bool = bool(os.environ.get("ORDERS_SERVER_ASSIGNMENT"))
     # How long the queues of a consumer stay its own when nobody proves that it ended.
@@ -102,6 +104,7 @@ async def consume(options: Options, history: History, stop: asyncio.Event) -> No
             }
             await history.record("deliver", **facts)
             # Here an application would do its work.
+            await asyncio.sleep(options.work_s)
             await history.record("done", **facts)
         return OrderedResult.SUCCESS
 
