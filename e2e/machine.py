@@ -72,9 +72,10 @@ class Machine:
             raise MachineError(f"{' '.join(command)[:300]}: {done.stderr or done.stdout}")
         return done.stdout
 
-    def build(self, image: str) -> None:
-        """Build the project's image and bring it to the nodes; ORDERLYMQ_E2E_COMPILED=no leaves its modules as they are."""
-        self.run("docker", "build", "-q", *self._options(), "-t", image, ".", timeout_s=_BUILD_S)
+    def build(self, image: str, *, file: str = "Dockerfile") -> None:
+        """Build an image, the project's by default, and bring it to the nodes; ORDERLYMQ_E2E_COMPILED=no leaves its modules as they are."""
+        command = ("docker", "build", "-q", *self._options(), "-f", file, "-t", image, ".")
+        self.run(*command, timeout_s=_BUILD_S)
         self.load(image)
 
     def build_spark(self, image: str) -> None:

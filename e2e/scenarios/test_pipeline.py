@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from e2e import stores
 from e2e.machine import MachineError
 from e2e.orders import Orders
 from e2e.space import Json, Property, Space
@@ -19,19 +20,26 @@ DRIVER: Final = "orders-archive-pipeline-0"
 _KILLS: Final = 3
 # A JVM, Spark and a first batch on a node that does other things as well.
 _STARTS_S: Final = 240.0
-# Every file of the archive: whose rows it holds, and its content as one number.
+# Some batches long.
+_UNREACHABLE_S: Final = 6.0
+# Every file of the archive at a path or an address: whose rows it holds, and its content as one number.
 _LOOK: Final = """
-import hashlib, json, pathlib, sys
+import hashlib, io, json, sys
 import pyarrow.parquet as pq
+from pyarrow import fs
 found = {}
-for path in sorted(pathlib.Path(sys.argv[1]).glob("*/*/*.parquet")):
-    if path.name.startswith("_"):
+store, root = fs.FileSystem.from_uri(sys.argv[1])
+for file in store.get_file_info(fs.FileSelector(root, recursive=True)):
+    words = file.path.removeprefix(root).split("/")
+    if not file.path.endswith(".parquet") or any(each.startswith("_") for each in words):
         continue
-    rows = pq.read_table(path, columns=["broker", "queue_id", "queue_offset"])
-    found[str(path)] = {
+    with store.open_input_stream(file.path) as stream:
+        content = stream.read()
+    rows = pq.read_table(io.BytesIO(content), columns=["broker", "queue_id", "queue_offset"])
+    found[file.path] = {
         "queues": sorted(set(zip(*(rows.column(n).to_pylist() for n in ("broker", "queue_id"))))),
         "offsets": rows.column("queue_offset").to_pylist(),
-        "sum": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sum": hashlib.sha256(content).hexdigest(),
     }
 print(json.dumps(found))
 """
@@ -68,11 +76,9 @@ def _batch(space: Space) -> int:
     return int(space.must(ARCHIVE).get("status", {}).get("lastBatch", -1))
 
 
-def _files(space: Space, pod: str = DRIVER) -> Json:
-    """Read the archive in a pod that has its volume."""
-    found: Json = json.loads(
-        space.kubectl("exec", pod, "--", "python", "-c", _LOOK, "/var/lib/orderlymq/archive")
-    )
+def _files(space: Space, place: str = "/var/lib/orderlymq/archive") -> Json:
+    """Read the archive in the driver's pod, which has its volume."""
+    found: Json = json.loads(space.kubectl("exec", DRIVER, "--", "python", "-c", _LOOK, place))
     return found
 
 
@@ -194,6 +200,38 @@ def test_executors_in_pods_of_their_own_do_the_same(
     _assert_each_once(_files(space), _ends(space))
     space.kubectl("delete", ARCHIVE, "--timeout=60s")
     space.until(lambda: not space.pods(executors), "the executors go with their driver", 180)
+
+
+def test_an_archive_in_an_object_store_of_the_cluster_holds_every_message_once(
+    space: Space, orders: Orders, spark_image: str, record_property: Property
+) -> None:
+    """Its credentials are a Secret; the driver's pod is killed once, and once the store's connections are cut."""
+    if not space.machine.kind:
+        pytest.skip("connections are cut at the nodes, which are reached where they are kind's")
+    stores.build(space.machine)
+    store = stores.Store(space)
+    space.example("quickstart.yaml")
+    store.start()
+    space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")
+    path = f"s3a://{stores.BUCKET}/archive"
+    space.apply(_archive(spark_image, path=path, env=stores.ENV))
+    orders.start(consumers=1)
+    record_property("ready_s", space.ready(ARCHIVE, timeout_s=_STARTS_S))
+    space.until(lambda: _batch(space) >= 2, "batches", _STARTS_S)
+
+    before = _batch(space)
+    space.kill(DRIVER)
+    seconds = space.until(lambda: _batch(space) > before, "it goes on", _STARTS_S)
+    record_property("goes_on_after_a_kill_s", round(seconds, 1))
+    with store.unreachable():
+        time.sleep(_UNREACHABLE_S)
+    before = _batch(space)
+    seconds = space.until(lambda: _batch(space) > before, "it goes on", _STARTS_S)
+    record_property("goes_on_after_a_cut_s", round(seconds, 1))
+    _stop_producing(space)
+    space.until(_settled(space), "everything is archived", _STARTS_S)
+
+    _assert_each_once(_files(space, stores.URI.format("archive")), _ends(space))
 
 
 def _finished(space: Space, name: str) -> Json:
