@@ -270,7 +270,7 @@ class BrokerCore:
     def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
         """Count a request and return the sender with its account; the operator's own account has no quota.
 
-        What ``server/router.py`` lets others answer comes here, too.
+        Requests that ``server/router.py`` lets others answer are counted here, too.
 
         Raises:
             RequestRefused: its address or account has used up its quota (2), it may not ask for this, or is an operator that
@@ -347,7 +347,7 @@ class BrokerCore:
         return [*self.lanes.start(now), *self.rebalance.start(now), *self.members.start(now)]
 
     def become_follower(self, leader_known: bool) -> list[Effect]:
-        """Stop leading: answer what waits, forget what only a leader knows."""
+        """Stop leading: answer waiting requests and forget the state of a leader."""
         context = self.context
         was_leading, context.leading = context.leading, False
         context.leader_known = leader_known
@@ -368,7 +368,7 @@ class BrokerCore:
         return [*self.pulls.release_all(), *self.lanes.stop(), *self.calls.ended()]
 
     def follow(self, manifest: BrokerSettings) -> list[Effect]:
-        """Take over what the manifest says now."""
+        """Take over the settings of the changed manifest."""
         self.context.follow(manifest)
 
         return self._complete() if self.context.leading else []
@@ -448,7 +448,7 @@ class BrokerCore:
                 return []
 
     def _judge_again(self, outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
-        """Judge again who waits, once for all that an entry did: a thousand deletions may stand in one."""
+        """Judge waiting requests again, once for all outcomes of an entry: it may contain a thousand deletions."""
         effects: list[Effect] = []
         topics = [each for each in outcomes if isinstance(each, TopicChanged)]
         groups = [each for each in outcomes if isinstance(each, GroupChanged)]
@@ -489,7 +489,7 @@ class BrokerCore:
         return effects
 
     def tick(self, now: Now) -> list[Effect]:
-        """Do what is due; called about every 100 ms."""
+        """Perform the due work; called about every 100 ms."""
         if not self.context.leading:
             return []
         self.administration.figures.tick(now)
@@ -515,7 +515,7 @@ class BrokerCore:
     def is_client(self, connection: int) -> bool:
         """Return whether a request of *connection* was served, so that its peer is no stranger any more.
 
-        Who does not lead judges what is passed on by neither signature nor quota, so there nobody becomes a client by it.
+        A replica that does not lead judges forwarded requests by neither signature nor quota, so they make nobody a client there.
         """
         is_admitted = not self.access.enabled or connection in self.access.admitted
         return is_admitted and self.context.quotas.admits(connection)
@@ -541,7 +541,7 @@ class BrokerCore:
     def group_status(self, asked: RemotingCommand | None = None) -> dict[str, Any]:
         """Return what operators want to see, ready for JSON.
 
-        To who has *asked* with an admitted request the texts of clients are shown as far as the account may read them.
+        With *asked*, an admitted request, the status shows only those texts of clients that its account may read.
         """
         found = status(
             self.context,
@@ -583,6 +583,6 @@ class BrokerCore:
         return sorted(session.client_ids) if session is not None else []
 
     def set_environment(self, disk_ratio: float, replication: dict[str, Any]) -> None:
-        """Take over what the shell sees and the core cannot."""
+        """Take over the observations of the shell, which the core cannot make."""
         set_disk(self.context, disk_ratio)
         self.context.replication = replication

@@ -175,7 +175,7 @@ class AccessControl:
         self._wrong = WrongSignatures(context)
 
     def start(self, wall_ms: int) -> None:
-        """Begin to lead: what was signed for an earlier leader is not taken any more."""
+        """Begin to lead, and refuse requests that were signed for an earlier leader."""
         context = self._context
         self._guard = ReplayGuard(f"{context.settings.group}/{context.term}/{wall_ms}")
 
@@ -218,7 +218,7 @@ class AccessControl:
         return account is not None and (account.admin or not _lack(account, _topic(topic, PUB)))
 
     def check_publish(self, peer: Peer, topic: str) -> None:
-        """Refuse what is more than a trace to a peer that may write nothing but traces to *topic*.
+        """Refuse a message to a peer that may write only traces to *topic*, unless it is a trace.
 
         Raises:
             RequestRefused: its account has no right to the topic.
@@ -286,7 +286,7 @@ class AccessControl:
         )
 
     def _check_size(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
-        """Refuse to judge what a stranger makes too large; who has shown a right signature is none."""
+        """Refuse to judge a request that is too large for a stranger. A peer that has shown a right signature is no stranger."""
         if peer.connection not in self.admitted:
             self._wrong.check(request, peer, now.monotonic_ms)
 
@@ -296,7 +296,7 @@ class AccessControl:
             self.admitted.discard(peer.connection)
 
     def _judge(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
-        """Check RocketMQ's signature and what the account may do; return its access key, empty where none is needed."""
+        """Check RocketMQ's signature and the account's rights; return its access key, empty where none is needed."""
         if self._is_white(peer):
             return ""
         access_key = request.ext.get(ACCESS_KEY, "")
@@ -353,7 +353,7 @@ class AccessControl:
                 _deny(lack)
 
     def _needs_by_state(self, request: RemotingCommand) -> list[Need]:
-        """Return what a request needs that names a topic by what is in it.
+        """Return the rights that a request needs for topics that it names indirectly.
 
         To read the topic of a message that it names by its place, to write that of a transaction that it ends, and to read all
         whose offsets it copies without naming one.

@@ -61,7 +61,7 @@ class AccessAdministration:
         self._context = context
 
     def set_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 50: create an account, or change what the request names of one."""
+        """Serve 50: create an account, or change the named fields of one."""
         check_unchanging(self._context, "account", [request.ext.get("accessKey", "")])
         try:
             account = self._read_account(request.ext, now)
@@ -207,7 +207,7 @@ def _fingerprint(account: AccountSet) -> str:
 
 
 def _quota(ext: Mapping[str, str], present: Quota) -> Quota:
-    """Return the quota of an account: what the request names, else the present one.
+    """Return the quota of an account: the values of the request, else the present ones.
 
     Raises:
         ValueError: a limit is no number, or too large.

@@ -111,7 +111,7 @@ def _equals(expected: int) -> _Part:
 
 
 def _parts_of(host: str) -> list[int] | None:
-    """Return the numbers of an address, None for what is none."""
+    """Return the numbers of an address, None if the text is no address."""
     address = ip_of(host)
     if isinstance(address, IPv6Address):
         return [int(part, 16) for part in address.exploded.split(":")]

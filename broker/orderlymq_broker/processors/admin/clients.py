@@ -55,7 +55,7 @@ class ClientAdministration:
     # -- lists -------------------------------------------------------------------------------------
 
     def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 203: the members of a group and what it subscribes to."""
+        """Serve 203: the members of a group and its subscriptions."""
         group = ConsumerGroupHeader.from_ext(request.ext).consumer_group
         members = self._context.state.members.of_group(group)
         if not members:
@@ -103,7 +103,7 @@ class ClientAdministration:
         return answer(request, peer, body=TopicList(tuple(sorted(names))).to_json())
 
     def subscription_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 345: what a group wants of a topic; null while nobody is online who says so."""
+        """Serve 345: the subscription of a group to a topic; null while no member is online."""
         header = TopicOfGroupHeader.from_ext(request.ext)
         raise_unknown_group(self._context, header.group)
         subscription = self._context.state.members.subscriptions(header.group).get(header.topic)
@@ -166,7 +166,7 @@ class ClientAdministration:
     # -- what a client is asked --------------------------------------------------------------------
 
     def running_info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 307: what a consumer says about itself."""
+        """Serve 307: the report of a consumer about itself."""
         header = GetConsumerRunningInfoHeader.from_ext(request.ext)
         session = self._find(header.consumer_group, header.client_id)
         if session.version < RUNNING_INFO_VERSION:

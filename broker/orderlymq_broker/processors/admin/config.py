@@ -44,7 +44,7 @@ class EndedOverrides:
         self._since_ms.clear()
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the end of what the manifest has ended."""
+        """Propose to end the overrides that the manifest has ended."""
         manifest, at_ms = self._context.manifest, now.monotonic_ms
         ended = {
             name: text

@@ -128,7 +128,7 @@ class GroupAdministration:
 
     Args:
         flush: returns the gathered offset commits as records, which must go before a change or deletion: a group by key takes none.
-        retries: knows what waits to be tried again.
+        retries: knows which messages wait for the next try.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class GroupAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_held_keys(self, group: str, change: str) -> None:
-        """Refuse a change that would release what a dead letter holds.
+        """Refuse a change that would release messages held by a dead letter.
 
         Raises:
             RequestRefused: the group holds keys (1).
@@ -297,7 +297,7 @@ class GroupAdministration:
         """Refuse to forget who consumes what: another member of a group of this name would begin it while a listener works.
 
         Raises:
-            RequestRefused: members have queues or lanes, or what is under way gives them some (20517).
+            RequestRefused: members have queues or lanes, or a pending proposal gives them some (20517).
         """
         state = self._context.state
         locks, lanes = state.locks.held_of[group], state.lanes.count_in(LaneState.IN_HAND, group)
@@ -328,7 +328,7 @@ class GroupAdministration:
         """Serve 208: how far a group is, in one topic, in several, or in all that concern it.
 
         RocketMQ's broker also says nothing of one topic that is named and not subscribed to. Here who names it learns it, and
-        our tools ask for all topics that the group has offsets in. They learn what a group by key has not consumed, too.
+        our tools ask for all topics that the group has offsets in. They learn the backlog of a group by key, too.
         """
         header = GetConsumeStatsHeader.from_ext(request.ext)
         if header.topic:
@@ -484,7 +484,7 @@ def _named(topics: str) -> list[str]:
 
 
 def _check_lanes(config: SubscriptionGroupConfig) -> None:
-    """Refuse what says wrongly how a group consumes.
+    """Refuse a request that names the wrong way in which a group consumes.
 
     Raises:
         RequestRefused: it does (1).

@@ -250,10 +250,10 @@ class OffsetAdministration:
         return change(self._context, records, request, peer, done=done, in_parts=True)
 
     def _moved(self, reset: "_Reset") -> list[Commit]:
-        """Return what a reset changes now.
+        """Return the changes of a reset at this moment.
 
         Raises:
-            RequestRefused: it is no more what was asked for, or there is no room.
+            RequestRefused: the topic or the group was changed meanwhile, or there is no room.
         """
         header, state = reset.header, self._context.state
         topic = self._topic_to_reset(header)

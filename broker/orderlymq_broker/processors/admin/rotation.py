@@ -68,7 +68,7 @@ def overlap_seconds(ext: Mapping[str, str]) -> int | None:
 def with_secret(
     account: AccountSet, secret: str, overlap_s: int | None, wall_ms: int
 ) -> AccountSet:
-    """Return an account with its new or present *secret*, and what is left of the former one."""
+    """Return an account with its new or present *secret*, and with the rest of the former secret's life."""
     until_ms = wall_ms + (overlap_s or 0) * 1000
     if secret == account.secret_key:
         former, former_until_ms = account.former_secret, account.former_until_ms

@@ -355,7 +355,7 @@ def merge_attributes(
 
 
 def _changes_of(attributes: str | None) -> dict[str, str]:
-    """Return what stands in a header as ``+name=value,-name``."""
+    """Return the attributes that a header writes as ``+name=value,-name``."""
     items = (item.partition("=") for item in (attributes or "").split(",") if item)
 
     return {name: value for name, _, value in items}

@@ -34,7 +34,7 @@ class WrongSignatures:
         return len(self._buckets)
 
     def check(self, request: RemotingCommand, peer: Peer, now_ms: int) -> None:
-        """Refuse what is too large to be judged: for its code, or for an address with too many wrong signatures.
+        """Refuse a request that is too large to be judged for its code, or for an address with too many wrong signatures.
 
         Raises:
             RequestRefused: a message is too large (13), or the address has to wait (2).

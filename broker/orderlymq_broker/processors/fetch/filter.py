@@ -64,7 +64,7 @@ def choose_filter(context: Context, header: PullMessageHeader, config: GroupSet)
 def registered_filter(
     context: Context, group: str, topic: str, version: int, config: GroupSet
 ) -> Matches | None:
-    """Return what a group wants of a topic, for a member whose subscription has this version.
+    """Return the filter of a group for a topic, for a member whose subscription has this version.
 
     Raises:
         RequestRefused: as `choose_filter`.
@@ -155,7 +155,7 @@ def _registered(
 
 
 class FilterCache:
-    """Filters by what they say, the last used at the end; those that are used are not made again, and share their memory."""
+    """Filters by their expressions, the last used at the end. Equal expressions share one filter."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, tuple[Matches | None, int]] = OrderedDict()
@@ -179,7 +179,7 @@ class FilterCache:
 
 
 def memory_of(matches: Matches | None) -> int:
-    """Return about how many bytes a filter takes, beside what it says."""
+    """Return about how many bytes a filter takes, without its expression."""
     if matches is None:
         return 0
     if isinstance(matches, PropertyTest):

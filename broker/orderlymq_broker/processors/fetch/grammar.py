@@ -1,5 +1,5 @@
 """
-The grammar of SQL92 subscriptions, for lark; what the words mean is decided in ``sql.py``.
+The grammar of SQL92 subscriptions, for lark; ``sql.py`` evaluates the expressions.
 
 The rule: what RocketMQ's SelectorParser takes is taken. Two differences, both wider: NOT binds weaker than a
 comparison, as in SQL (there ``NOT a = 1`` compares ``NOT a`` with 1), and the text operators of

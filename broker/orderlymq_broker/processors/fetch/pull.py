@@ -89,7 +89,7 @@ _Key = TypeVar("_Key")
 
 
 class HeldPull:
-    """One pull that waits for a message; *request* is what its answer needs of it, *size* the bytes of its texts."""
+    """One pull that waits for a message; *request* has the fields that its answer needs, *size* is the bytes of its texts."""
 
     __slots__ = (
         "deadline_ms",

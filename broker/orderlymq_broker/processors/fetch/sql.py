@@ -445,7 +445,7 @@ def _equals_bool(value: str | float | bool, expected: bool) -> bool:
 
 
 def _as_number(value: Value) -> int | float | None:
-    """Return a number, or what a text says as one; None when it says none."""
+    """Return a number, also one that is written as text; None for any other value."""
     if isinstance(value, str):
         if len(value) > _NUMBER_LENGTH_MAX:
             return None

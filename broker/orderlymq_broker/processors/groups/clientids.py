@@ -1,7 +1,7 @@
 """
-Who may speak for a client id.
+The owners of client ids: which connection may speak for a client.
 
-A client id is a claim: its sender writes what it likes into a heartbeat or a lock request. The rules
+A client id is a claim: its sender may write any id into a heartbeat or a lock request. The rules
 (ADR 22): an id belongs to the account that its memberships were made with, and to the host whose
 connection used it last. Another account is refused as long as the id is a member; another host as long as
 a connection of the first one is open and heard of, and while the id holds locks or lanes. Hosts are compared
@@ -36,7 +36,7 @@ def claim(
 ) -> Session:
     """Note that *client_id* is behind the connection of *peer*, and that it was heard of.
 
-    *consumers* is what a heartbeat says of the client's groups, None for other requests.
+    *consumers* are the client's groups in a heartbeat, None for other requests.
 
     Raises:
         RequestRefused: the id belongs to somebody else (20516), or the connection has too many (1).
@@ -66,7 +66,7 @@ def check(
     """Refuse a request that speaks for the client of somebody else.
 
     Raises:
-        RequestRefused: it does (20516); the remark says who has the id and what to do.
+        RequestRefused: it does (20516); the remark names the owner of the id and the cure.
     """
     if _is_known(context, client_id, peer):
         return

@@ -1,5 +1,5 @@
 """
-The fence: who may pull and commit the queues of an ordered group.
+The fence: it lets only the holder pull and commit the queues of an ordered group.
 
 The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
 that says who it is (ext omqClientId, omqEpoch) is judged exactly, once ``clientids.py`` has let it use that id; any other is known by the heartbeats
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
     """Whether a request passes the fence.
 
     Attributes:
-        refusal: empty when it passes, else the remark that says who is in the way.
+        refusal: empty when it passes, else the remark that names the holder.
         epoch: epoch of the lock it passes under; 0 when no lock was needed.
     """
 
@@ -61,7 +61,7 @@ PASSES: Final = Verdict()
 
 
 class Fence:
-    """Judges pulls and offset commits; of what it reads it changes nothing but whom it takes for whom."""
+    """Judges pulls and offset commits; it changes nothing but the guess which client is behind a connection."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -160,7 +160,7 @@ class Fence:
         )
 
     def _must_be_holder(self, lock: Lock, peer: Peer, ext: dict[str, str], *, pulls: bool) -> bool:
-        """Return whether a connection that has not said who it is can be nobody's but the holder's."""
+        """Return whether an unidentified connection can only be the holder's."""
         sessions = self._context.sessions
         others = sessions.of_client(lock.client_id)
         if host_of(lock.address) != peer.host or any(

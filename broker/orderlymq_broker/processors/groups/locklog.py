@@ -39,7 +39,7 @@ class LockReports:
         self._refused: dict[tuple[str, str], int] = {}
 
     def take(self) -> list[Line]:
-        """Return what is to be written since the last time."""
+        """Return the lines that have come since the last call."""
         lines = list(self._lines)
         self._lines.clear()
 
@@ -55,8 +55,8 @@ class LockReports:
     ) -> None:
         """Note how a lock request ended.
 
-        *granted* says who had each granted queue when it was asked for (empty for nobody) and whether the
-        lease of that one was over, *refused* who has each of the other queues.
+        *granted* names the former holder of each granted queue (empty for nobody) and says whether the
+        former lease was over; *refused* names the holder of each other queue.
         """
         got: list[MessageQueue] = []
         taken: dict[str, list[MessageQueue]] = {}

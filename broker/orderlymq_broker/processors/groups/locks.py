@@ -87,7 +87,7 @@ class LockProcessor:
     # -- requests ----------------------------------------------------------------------------------
 
     def lock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 41: grant what is free or already the client's."""
+        """Serve 41: grant the queues that are free or already the client's."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
         check_count(body)
@@ -147,7 +147,7 @@ class LockProcessor:
         return answer_when_applied(kept, peer, records, then=applied, in_parts=True)
 
     def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 42: give back what is the client's and ignore the rest."""
+        """Serve 42: free the client's queues and ignore the others."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
         check_count(body)
@@ -213,13 +213,13 @@ class LockProcessor:
                 yield
 
     def stop(self) -> None:
-        """Forget all leases, and who was refused."""
+        """Forget all leases and all refused clients."""
         self._starting = iter(())
         self._clocks.clear()
         self._refused.clear()
 
     def granted(self, outcome: LocksGranted, now: Now) -> None:
-        """Start or renew the leases of what was granted."""
+        """Start or renew the leases of granted queues."""
         self.seen(outcome, now)
         end = now.monotonic_ms + outcome.lease_ms
         for topic, queue_id, _ in outcome.granted:
@@ -263,7 +263,7 @@ class LockProcessor:
         return list(self._clocks.ends)
 
     def expiring(self, keys: Iterable[_Key], now: Now, part: int) -> list[tuple[Lock, int]]:
-        """Return those of some locks with less than one *part* of their lease left, and what is left (ms)."""
+        """Return the locks with less than one *part* of their lease left, and their remaining time (ms)."""
         found = []
         for key in keys:
             lock, end_ms = self._context.state.locks.get(*key), self._clocks.ends.get(key)
@@ -277,7 +277,7 @@ class LockProcessor:
     # -- parts -------------------------------------------------------------------------------------
 
     def _end(self, over: Mapping[str, Sequence[LockRef]]) -> list[Record]:
-        """Return what ends these leases, and the memberships of holders that nobody has heard of.
+        """Return the records that end these leases, and the memberships of holders that the leader has not heard of.
 
         Holders that this leader has heard of are noted, and leave when their next heartbeat does not come.
 
@@ -348,7 +348,7 @@ class LockProcessor:
     def _holders(
         self, group: str, wanted: list[MessageQueue], over: tuple[LockRef, ...]
     ) -> dict[MessageQueue, tuple[str, bool]]:
-        """Return who has each queue now, empty for nobody, and whether that lease is over."""
+        """Return the holder of each queue, empty for nobody, and whether its lease is over."""
         expired = {(ref.topic, ref.queue_id) for ref in over}
         found = {}
         for queue in wanted:
@@ -383,7 +383,7 @@ class LockProcessor:
     def _held(
         self, body: LockBatchRequest, granted: Sequence[tuple[MessageQueue, int]]
     ) -> list[list[str | int]]:
-        """Return what is held in granted queues: who consumes them must know it before its first message."""
+        """Return the parked keys of granted queues. Their new consumer must know them before its first message."""
         return [
             [held.topic, held.queue_id, held.key, held.offset, held.message_id]
             for queue, _ in granted

@@ -193,7 +193,7 @@ class MembershipProcessor:
         return walk(self._context, self._present(), self._take_in, now)
 
     def _present(self) -> Iterator[_Arrival]:
-        """Yield what the clients that are here have said of their groups."""
+        """Yield the groups that connected clients have named in heartbeats."""
         for session in list(self._context.sessions.all()):
             for client_id, consumers in list(session.consumers.items()):
                 for consumer in consumers:

@@ -1,7 +1,7 @@
 """
 Consumer offsets: 15, the commit that rides in a pull, and the question 14.
 
-The rules: only the leader answers 14, from what is applied, when the commits that came before are; a commit nobody waits for is gathered and
+The rules: only the leader answers 14, from the applied state, after it has applied all earlier commits; a commit nobody waits for is gathered and
 goes into the log with the next tick or before any change of a lock, so it is never overtaken by
 the hand-over of its queue; it carries the epoch it was accepted under; offsets move forward, except
 that a tool may set those of a group with nobody online, that clients which were asked to reset
@@ -155,7 +155,7 @@ class Committer:
         return self._answer_query(header, request, peer)
 
     def take(self) -> list[Record]:
-        """Return what is gathered as records and forget it; the caller proposes them first."""
+        """Return the gathered commits as records and forget them; the caller proposes them first."""
         if not self._pending:
             return []
         commits = list(self._pending.values())
@@ -164,7 +164,7 @@ class Committer:
         return [OffsetsCommitted(part) for part in parts(commits)]
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose what is gathered: what requests bring between two ticks, some thousand; forget resets that are over.
+        """Propose the commits gathered between two ticks, some thousand; forget resets that are over.
 
         Not while commits are under way: clients repeat an offset until it is stored, which would pile up on a disk that is full.
         """
@@ -193,7 +193,7 @@ class Committer:
         return [OffsetsReset(part, fences=True) for part in parts(commits)]
 
     def check_staying(self, group: str, topics: Iterable[str]) -> None:
-        """Refuse offsets that would come behind a deletion: they would count in what has the name next.
+        """Refuse offsets that would follow a deletion in the log: the next topic or group of the name would get them.
 
         Raises:
             RequestRefused: the group or a topic is being deleted (1).
@@ -236,12 +236,12 @@ class Committer:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
 
     def forget(self) -> None:
-        """Drop what is gathered: leadership is lost, and no answer said that it is stored."""
+        """Drop the gathered commits: leadership is lost, and no answer has confirmed them."""
         self._pending.clear()
         self._resets.clear()
 
     def forget_deleted(self, topics: Collection[str], groups: Collection[str]) -> None:
-        """Drop what is gathered for topics and groups that are gone: others may have their names by the next tick.
+        """Drop the gathered commits of deleted topics and groups: others may have their names by the next tick.
 
         Once per entry, and some 10 ms for 100,000 offsets that were reset within a quarter of an hour.
         """
@@ -252,7 +252,7 @@ class Committer:
     # -- parts -------------------------------------------------------------------------------------
 
     def _out_of_range(self, topic: Topic, queue_id: int, offset: int) -> str:
-        """Return why an offset cannot be kept: stored, it would let the group skip what is written between the end and there."""
+        """Return why an offset cannot be kept: the group would skip the messages that are stored between the end and this offset."""
         queue = topic.queues.get(queue_id)
         end = queue.next_offset if queue is not None else 0
         if 0 <= offset <= end:
@@ -308,7 +308,7 @@ class Committer:
     def _goes_back(
         self, header: UpdateConsumerOffsetHeader, ext: dict[str, str], peer: Peer
     ) -> bool:
-        """Return whether a program that pulls by itself has gone back, as after a seek; order binds it to what was consumed."""
+        """Return whether a program that pulls by itself has gone back, as after a seek; order binds it to the consumed offset."""
         state, group = self._context.state, header.consumer_group
         key = (group, header.topic, header.queue_id)
         pending = self._pending.get(key)

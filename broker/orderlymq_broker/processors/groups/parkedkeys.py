@@ -69,12 +69,12 @@ class ParkedKeyProcessor:
     def __init__(
         self, context: Context, lanes: Callable[[str], Iterator[dict[str, Any] | None]]
     ) -> None:
-        """*lanes* yields what a group by key holds, and None for each queue."""
+        """*lanes* yields the held lanes of a group by key, and None for each queue."""
         self._context = context
         self._lanes = lanes
 
     def hold(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20509: say what is to be done with a message, as *verdict*.
+        """Serve 20509: answer with the next step for a message, as *verdict*.
 
         held: send it to the dead letters; continue: that, and its key goes on; released: nothing holds
         it, consume it; stop: try it again.
@@ -153,7 +153,7 @@ class ParkedKeyProcessor:
         return answer_list(self._context, request, peer, array("parkedKeys", rows()))
 
     def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20511: release a key; answers with what was held."""
+        """Serve 20511: release a key; the answer shows the released keys."""
         group = request.ext.get("consumerGroup", "")
         raise_unknown_group(self._context, group)
         action = request.ext.get("action") or RETRY

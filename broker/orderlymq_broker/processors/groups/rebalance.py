@@ -92,7 +92,7 @@ class RebalanceNotifier:
                 yield Send(connection, notice)
 
     def _in_turns(self, notices: Iterator[Send | None]) -> list[Effect]:
-        """Return some notices now and the others in later turns; None stands for what was only looked at."""
+        """Return some notices now and the others in later turns; None counts a queue that needs no notice."""
         some = list(islice(notices, NOTICES_MAX))
         effects: list[Effect] = [each for each in some if each is not None]
         if len(some) == NOTICES_MAX:
@@ -110,7 +110,7 @@ class RebalanceNotifier:
         self._changed.update(dict.fromkeys((*groups, *(group for group, _, _ in queues))))
 
     def notices(self) -> list[Effect]:
-        """Notify the members of what was noted since the last call, each member once."""
+        """Notify the members of the changes since the last call, each member once."""
         groups, self._changed = self._changed, {}
 
         return self.notify(groups)
@@ -127,7 +127,7 @@ class RebalanceNotifier:
         return self._in_turns(self._again(due))
 
     def _again(self, due: Sequence[tuple[str, _Reminder]]) -> Iterator[Send | None]:
-        """Yield the notices about what is still free, and None for each queue that was looked at."""
+        """Yield the notices about queues that are still free, and None for each queue that was examined."""
         for group, reminder in due:
             for key in list(reminder.queues):
                 if not self._is_free(key):

@@ -1,5 +1,5 @@
 """
-Lags of groups as a look finds them: which are shown, and whose store times are read.
+Lags of groups as an examination finds them: which are shown, and whose store times are read.
 
 The rules: a look reads some hundred store times from the store, and those of messages in memory. The queue whose last reading is
 the oldest gets the next one. Who looks: ``watch.py``.
@@ -30,7 +30,7 @@ class Lag:
 
 
 class Readings:
-    """Whose store times a look reads from the store: of those who wait for it, who have waited longest, and who comes first if there are few."""
+    """Chooses the queues whose store times an examination reads: first those that have waited longest, then others while there is room."""
 
     def __init__(self) -> None:
         self._waiting: dict[Place, None] = {}
@@ -38,12 +38,12 @@ class Readings:
         self._spare = 0
 
     def begin(self) -> None:
-        """Begin a look."""
+        """Begin an examination."""
         self._due = set(islice(self._waiting, READS_MAX))
         self._spare = READS_MAX - len(self._due)
 
     def take(self, place: Place) -> bool:
-        """Return whether it is the turn of a place, which else waits for the next looks."""
+        """Return whether it is the turn of a place, which else waits for the next examinations."""
         is_due = place in self._due
         if not is_due and not self._spare:
             self._waiting[place] = None
@@ -54,7 +54,7 @@ class Readings:
         return True
 
     def end(self) -> None:
-        """End a look: whose turn it was and who did not come waits no more."""
+        """End an examination: a queue whose turn it was and that did not come waits no more."""
         for place in self._due:
             self._waiting.pop(place, None)
 
@@ -68,7 +68,7 @@ class WorstLags:
         self._last = Lag("", "", 0, None)
 
     def add(self, group: str, topic: str, messages: int, seconds: float | None) -> None:
-        """Count what a group lacks in a queue."""
+        """Count the messages that a group has not consumed in a queue."""
         last = self._last
         if (last.group, last.topic) == (group, topic):
             messages += last.messages

@@ -68,7 +68,7 @@ class ListenerWatch:
         self._reported: dict[_Member, dict[tuple[str, int], dict[str, Any]]] = {}
 
     def ask(self, suspects: Iterable[Suspect], now: Now) -> list[Effect]:
-        """Ask those who have the suspects; forget what others have said."""
+        """Ask the holders of suspected queues; forget the reports of others."""
         members: dict[_Member, None] = {}
         # One suspect for all queues of a holder, or of a group without locks.
         for suspect in {(each.group, each.holder): each for each in suspects}.values():
@@ -86,7 +86,7 @@ class ListenerWatch:
         return effects
 
     def said_of(self, suspect: Suspect) -> dict[str, Any]:
-        """Return what is known of the listener of a queue; every value is None when nothing is."""
+        """Return the known facts about the listener of a queue; every value is None when there is no report."""
         place = (suspect.topic, suspect.queue_id)
         for member in self._members(suspect):
             found = self._reported.get(member, {}).get(place)
@@ -103,7 +103,7 @@ class ListenerWatch:
     # -- parts -------------------------------------------------------------------------------------
 
     def _members(self, suspect: Suspect) -> list[_Member]:
-        """Return who may have the queue: its holder, or without a lock any member of the group."""
+        """Return the clients that may have the queue: its holder, or without a lock any member of the group."""
         if suspect.holder is not None:
             return [(suspect.group, suspect.holder)]
         found = self._context.state.members.of_group(suspect.group)
@@ -145,7 +145,7 @@ class ListenerWatch:
 
 
 def read_running_info(body: bytes) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return what a consumer says of its queues, by topic and queue; nothing when it cannot be read."""
+    """Return the report of a consumer about its queues, by topic and queue; nothing when it cannot be read."""
     if len(body) > ANSWER_SIZE_MAX:
         return {}
     try:
@@ -175,7 +175,7 @@ def _flag(value: object) -> bool | None:
 
 
 def in_words(row: Mapping[str, Any]) -> str:
-    """Say what is known of the listener of a blocked queue; empty when nothing is."""
+    """Describe the listener of a blocked queue; empty when nothing is known of it."""
     tries, error, cached = row["listenerTries"], row["listenerError"], row["cached"]
     words = (
         (row["listenerSuspended"], "its program has suspended the consumer"),

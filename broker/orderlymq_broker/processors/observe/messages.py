@@ -81,7 +81,7 @@ class Frequent:
 
 
 class Loads:
-    """Counts what is applied, a minute at a time."""
+    """Counts applied messages, a minute at a time."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -210,7 +210,7 @@ class Failures:
                 self._context.counters["dead_letters"] += len(places)
 
     def tick(self, now: Now) -> None:
-        """Read some of the noted messages and forget what is long ago."""
+        """Read some of the noted messages and forget the old ones."""
         for _ in range(min(READ_PER_TICK, len(self._waiting))):
             self._read(*self._waiting.popleft(), now)
         while self._rows:

@@ -1,5 +1,5 @@
 """
-Counters over time: what a topic got, what a group consumed, per second, minute, hour and day.
+Counters over time: messages of topics and of groups, per second, minute, hour and day.
 
 The rules: a message costs one integer addition; everything else is read from counters and offsets when
 a second has passed, or ten for the groups. A figure exists once it has moved, as in RocketMQ
@@ -118,13 +118,13 @@ class Series:
             buckets.note(now_ms, self.total)
 
     def grown(self, now_ms: int, span_ms: int) -> int:
-        """Return what came in the last *span_ms*, without the bucket in which they began."""
+        """Return the count of the last *span_ms*, without the bucket in which they began."""
         buckets = self._covering(span_ms)
 
         return self.total - buckets.before(buckets.after(now_ms - span_ms))
 
     def rate(self, now_ms: int, span_ms: int) -> float:
-        """Return what came per second over the span, or over the series' life when that is shorter."""
+        """Return the count per second over the span, or over the series' life when that is shorter."""
         buckets = self._covering(span_ms)
         counted_ms = now_ms - buckets.after(now_ms - span_ms) * buckets.width_ms
         lived_ms = now_ms - self._began_ms
@@ -169,7 +169,7 @@ class Figures:
             sums[record.topic_id] += _ONE_MESSAGE + record.size
 
     def tick(self, now: Now) -> None:
-        """Sample what is due; topics, groups, and what these were sent, in steps of some milliseconds."""
+        """Take the due samples of topics, of groups and of their deliveries, in steps of some milliseconds."""
         self._at_ms = now.monotonic_ms
         self._go_on()
         self._count_topics(now.monotonic_ms)
@@ -297,7 +297,7 @@ class Figures:
             self._add(_ANSWERS, f"{topic}@{group}", now_ms, answers)
 
     def _sample_groups(self) -> Iterator[int]:
-        """Count what groups have committed as what they have got: that costs their pulls nothing.
+        """Count committed messages as delivered ones: that costs pulls nothing.
 
         Yields the work that was done since the last time.
         """

@@ -1,9 +1,9 @@
 """
-Observations of a group for operators: its status, metrics with labels, and warnings of what needs a look.
+Observations of a group for operators: its status, metrics with labels, and warnings.
 
 The rules: reading the status changes nothing and costs nothing that grows with the number of messages; the
 shell adds what only it knows (role, replicas, disk) and serves it as /status and as 20500. A warning is said
-once, with a hint what to do, and again only while its reason lasts for long. Who finds what is warned of: ``watch.py``.
+once, with a hint what to do, and again only while its reason lasts for long. ``watch.py`` finds the reasons.
 """
 
 import shlex
@@ -144,7 +144,7 @@ class Warnings:
         self._waiting: list[str] = []
 
     def take(self) -> list[str]:
-        """Return what is to be said since the last time."""
+        """Return the warnings since the last call."""
         waiting, self._waiting = self._waiting, []
 
         return waiting
@@ -154,7 +154,7 @@ class Warnings:
         self._due.clear()
 
     def say(self, found: Mapping[str, Sequence[Mapping[str, Any]]], now: Now) -> None:
-        """Turn what was found into warnings: once, and again while it lasts for long."""
+        """Turn findings into warnings: once, and again while they last for long."""
         present: set[tuple[str, ...]] = set()
         for kind, rows in found.items():
             subject, text = _WARNINGS[kind]
@@ -173,7 +173,7 @@ class Warnings:
 
 
 def _way_out(row: Mapping[str, Any]) -> str:
-    """Return what to do about a queue that stands still; a holder that is away has no log to read."""
+    """Return the advice for a queue that stands still; a holder that is away has no log to read."""
     if row.get("connected") is False and row.get("leaseMillis"):
         return (
             f"another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, or when its death is "

@@ -123,7 +123,7 @@ class Watch:
     # -- what others see ---------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Return what the last look found, ready for JSON; `examinedAt` is 0 before the first one.
+        """Return the findings of the last examination, ready for JSON; `examinedAt` is 0 before the first one.
 
         `blockedKnown` is false while a queue may stand still for longer than this leader has looked. A lag whose age is not
         known yet has 0 seconds.
@@ -419,7 +419,7 @@ class Watch:
             yield work
 
     def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
-        """Return what is reported of a queue that stands still and is shown."""
+        """Return the report about a queue that stands still and is shown."""
         said = self._listeners.said_of(suspect)
         held = self._holder(suspect)
         config = self._context.state.groups.get(suspect.group)

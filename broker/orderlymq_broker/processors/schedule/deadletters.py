@@ -31,7 +31,7 @@ _RETRY_LEVEL: Final = 2
 
 
 def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
-    """Return after how many tries a message is a dead letter; *asked* is what its client says."""
+    """Return after how many tries a message is a dead letter; *asked* is the number of its client."""
     if asked is not None and version >= VERSION_WITH_MAX_RECONSUME:
         return asked
 

@@ -42,7 +42,7 @@ STEP_MIN: Final = 32
 
 @dataclass(slots=True)
 class _Room:
-    """The budget of one tick for what it hands on."""
+    """The budget of one tick for the messages that it hands on."""
 
     count: int = COUNT_MAX
     size: int = SIZE_MAX
@@ -79,7 +79,7 @@ class DelayService:
         self._next_scan_ms = now.monotonic_ms
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the copies of what is due."""
+        """Propose the copies of due messages."""
         if now.wall_ms < self._wall_ms:
             # The clock was set back: what was found is due later than it has to wait.
             self._next_due.clear()
@@ -171,7 +171,7 @@ class DelayService:
         return until_ms > now.monotonic_ms
 
     def _waiting(self, queue: Queue, start: int, count: int) -> Iterator[QueueEntry]:
-        """Yield what waits from *start* on, at most *count*; the first few are read alone, as most ticks find few that are due."""
+        """Yield the waiting messages from *start* on, at most *count*; the first few are read alone, as most ticks find few that are due."""
         step = STEP_MIN
         while count > 0:
             some = self._entries(queue, start, min(step, count))
@@ -181,7 +181,7 @@ class DelayService:
             start, count, step = start + step, count - step, 4 * step
 
     def _entries(self, queue: Queue, start: int, count: int) -> list[QueueEntry]:
-        """Return what waits from *start* on; from memory when it is young enough."""
+        """Return the waiting messages from *start* on, from memory when they are young enough."""
         start = max(start, queue.min_offset)
         if start >= queue.next_offset:
             return []
@@ -210,7 +210,7 @@ def count_within(context: Context, topic: str, offsets: Sequence[int]) -> int:
 
 
 def handed_on(context: Context, places: Sequence[int]) -> list[Draft | None]:
-    """Return the messages at these physical offsets as they go to where they belong, None for what is gone.
+    """Return the messages at these physical offsets in the form of their target topics, None for those that are gone.
 
     They end before the first whose topic may have fewer queues by then: it waits until that is applied.
     """

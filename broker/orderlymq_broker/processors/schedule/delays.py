@@ -1,8 +1,8 @@
 """
-For what a message waits before it goes where it belongs, and the queue that it waits in.
+The delay of a message before it goes to its topic, and the queue that it waits in.
 
 The rules: what waits names topic and queue it belongs to in properties that its consumer will see; a delay level
-beats a time. Sends, retries and commits of transactions ask here. Who hands on what is due: ``delaylevels.py``
+beats a time. Sends, retries and commits of transactions ask here. Due messages are handed on by ``delaylevels.py``
 and ``timers.py``.
 """
 
@@ -51,7 +51,7 @@ def real_queue(topic: Topic, properties: Properties) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """For what a message waits before it goes where it belongs: a level, a time, or nothing.
+    """The delay of a message before it goes to its topic: a level, a time, or none.
 
     Attributes:
         level: number of the delay level, 0 for none.
@@ -103,7 +103,7 @@ def delay_level(properties: Properties) -> int:
 def timer_wait(properties: Properties, wall_ms: int, delay_max_ms: int) -> Wait:
     """Return for which time a timer message waits; none when that is over already.
 
-    One that has TIMER_OUT_MS has waited before: a consumer has handed on what it got.
+    A message with TIMER_OUT_MS has waited before: a consumer has handed it on.
 
     Raises:
         RequestRefused: the time is no number or too far away, or a cancellation comes too late.
@@ -139,10 +139,10 @@ def timer_wait(properties: Properties, wall_ms: int, delay_max_ms: int) -> Wait:
 
 
 def wait_of(context: Context, properties: Properties, wall_ms: int) -> Wait:
-    """Return for what a message waits; a delay level beats a time, whose properties go.
+    """Return the delay of a message; a delay level beats a time, whose properties go.
 
     Raises:
-        RequestRefused: what it says of its level or time makes no sense.
+        RequestRefused: its level or time is invalid.
     """
     level = delay_level(properties)
     if level:

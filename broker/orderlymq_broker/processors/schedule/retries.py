@@ -219,7 +219,7 @@ def find_copy(context: Context, draft: Draft, own: bytes) -> KnownSend | None:
 
 
 def _is_copy(context: Context, physical: int, own: bytes) -> bool:
-    """Return whether what is stored is the copy that has an identity of its own."""
+    """Return whether the stored message is the copy that has an identity of its own."""
     stored = read_message(context.reader, physical)
     if stored is None:
         return False

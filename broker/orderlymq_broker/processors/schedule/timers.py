@@ -72,7 +72,7 @@ class TimerService:
         self._next_scan_ms = now.monotonic_ms
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the copies of what is due."""
+        """Propose the copies of due messages."""
         context = self._context
         if now.wall_ms < self._wall_ms:
             # The clock was set back: what is opened now may be due before what was seen.
@@ -95,7 +95,7 @@ class TimerService:
         return self._hand_on(due, now, first_ms)
 
     def appended(self, records: Sequence[Append]) -> None:
-        """Learn what was stored: a large batch is proposed when its last message is read, its first may be due by then."""
+        """Learn the stored messages: a large batch is proposed when its last message is read, its first may be due by then."""
         if not self._seen_ms:
             return
         topic_id = self._context.state.topics.by_name[TIMER_TOPIC].id

@@ -214,7 +214,7 @@ class BatchProcessor:
         return effects
 
     def _send(self, single: _Single, now: Now) -> list[Effect]:
-        """Send what has waited behind a batch, or say why not."""
+        """Send the messages that have waited behind a batch, or refuse them with the reason."""
         request, peer = single.request, single.peer
         self._room -= 1
         if single.view is not self._context.view:
@@ -238,7 +238,7 @@ class BatchProcessor:
             return self._refuse(batch, illegal(self._context, str(unfit)))
 
     def _refuse(self, batch: _Batch, refused: RequestRefused | None) -> list[Effect]:
-        """Forget a batch that is not proposed; what was stored before is never said to be refused."""
+        """Forget a batch that is not proposed; a stored message is never reported as refused."""
         request, peer = batch.request, batch.peer
         refusal = None if refused is None else Refusal(refused.code, refused.remark)
         repeats = batch.end(0, [unstored(refusal)] * len(batch.own))

@@ -38,7 +38,7 @@ _NO_TRANSACTIONS: Final = (
 
 
 def check_target(context: Context, topic: Topic, queue_id: int) -> None:
-    """Refuse a send that cannot be stored in this queue, or nowhere; not what is stored already.
+    """Refuse a send that cannot be stored in this queue or in any; never call this for a stored message.
 
     Raises:
         RequestRefused: there is no room (14, 2), or the queue takes nothing (16) or is none (1).
@@ -138,7 +138,7 @@ def check_cancelled(context: Context, draft: Draft) -> None:
 
 
 def illegal(context: Context, detail: str = "") -> RequestRefused:
-    """Return the refusal of a message that is too large or cannot be what it says (13)."""
+    """Return the refusal of a message that is too large or invalid (13)."""
     remark = _ILLEGAL.format(limit=context.settings.storage.body_size_max)
 
     return RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {detail}" if detail else remark)

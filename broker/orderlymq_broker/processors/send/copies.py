@@ -105,7 +105,7 @@ class CopyProcessor:
         return topic
 
     def _check(self, header: AppendCopiesHeader, message: StoredMessage, offset: int) -> None:
-        """Refuse what is no message of this queue, or not the one that follows."""
+        """Refuse a record that is no message of this queue, or not the next one."""
         place = (message.topic, message.queue_id, message.queue_offset)
         if place != (header.topic, header.queue_id, offset) or not 0 <= offset <= OFFSET_MAX:
             raise illegal(

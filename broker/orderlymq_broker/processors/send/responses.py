@@ -80,7 +80,7 @@ def may_be_stored(firsts: Sequence[KnownSend]) -> bool:
 
 
 def close_in_part(request: RemotingCommand, peer: Peer) -> list[Effect]:
-    """Close the connection of a batch that is or may be stored in part: the next try finds what is stored, and stores the rest."""
+    """Close the connection of a batch that is or may be stored in part: the next try finds the stored messages and stores the rest."""
     if request.is_oneway:
         return []
     return [Close(peer.connection, "a part of a batch is stored, or may be, and the rest is not")]
@@ -97,7 +97,7 @@ def unstored(refusal: Refusal | None) -> Refused:
 
 
 def recall_handle(context: Context, draft: Draft, wait: Wait) -> dict[str, str]:
-    """Return what a timer message can be recalled by (370), nothing for other messages."""
+    """Return the handle by which a timer message can be recalled (370), nothing for other messages."""
     if not wait.due_ms or wait.cancels or draft.topic.is_retry or not draft.unique_key:
         return {}
 

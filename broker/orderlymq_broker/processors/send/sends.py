@@ -218,7 +218,7 @@ class SendProcessor:
         now: Now,
         kind: Kind,
     ) -> tuple[Draft, Wait]:
-        """Return a message with all that later steps need, and for what it waits.
+        """Return a message with all that later steps need, and its delay.
 
         Raises:
             RequestRefused: the message asks for what this broker does not do or its sender may not, or is too long.
@@ -276,7 +276,7 @@ class SendProcessor:
     def _answer_repeat(
         self, first: KnownSend, again: Draft, request: RemotingCommand, peer: Peer, *, timed: bool
     ) -> list[Effect]:
-        """Answer what was sent before as the first send is answered, when its outcome is known; *timed* with its handle."""
+        """Answer a repeated send like the first one, when its outcome is known; *timed* with its handle."""
         context = self._context
         context.counters["duplicate_sends"] += 1
         # What waits keeps no body.

@@ -2,7 +2,7 @@
 First content of a fresh broker: RocketMQ's system topics and groups.
 
 The rule: created by the first leader as records like any other, so all replicas have them with the same
-ids; a later leader adds what is missing and changes nothing that is there.
+ids; a later leader adds missing topics and changes no existing one.
 """
 
 from typing import Final

@@ -1,5 +1,5 @@
 """
-Expansion of ordered topics on the leader: its requests (20505, 20506), who may send meanwhile, its clock.
+Expansion of ordered topics on the leader: its requests (20505, 20506), the senders that may write meanwhile, its clock.
 
 The rules: from the moment a fence is proposed nobody sends to the topic; a send that was stored before is still answered as stored; who
 says from how many queues it chose (our SDK) is asked to look again (20505), everybody else is refused
@@ -79,7 +79,7 @@ def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
     """Refuse a send to a topic whose queue list is changing, or that chose from an old list.
 
     Raises:
-        RequestRefused: nothing was stored; 20505 for senders that say what they chose from.
+        RequestRefused: nothing was stored; 20505 for senders that name the list they chose from.
     """
     expansion, fencing = topic.expansion, context.view.fencing
     if expansion is None and not fencing:
@@ -407,7 +407,7 @@ class ExpansionProcessor:
             )
 
     def _blockers(self, topic: Topic, readers: Sequence[str]) -> list[Blocker]:
-        """Return who is in the way, those who wait for a retry among them; of very many the farthest behind of some."""
+        """Return the groups that are in the way, those farthest behind first; of very many it compares some."""
         retries = dict(self._retries.waiting(readers))
         ends = queue_ends(topic)
         behind = (self._group_blockers(group, topic, ends, retries) for group in readers)
@@ -448,7 +448,7 @@ class ExpansionProcessor:
         return [Blocker(group, NO_QUEUE, count, text)]
 
     def _held(self, group: str, topic: Topic) -> list[Blocker]:
-        """Return whether lanes of a topic wait for an administrator; what they owe is missing in their queues, too."""
+        """Return whether lanes of a topic wait for an administrator; their messages are missing in their queues, too."""
         count = self._lanes(group, topic, LaneState.HELD)
         text = f"group {group} holds {counted(count, 'lane')}: release with orderlymq group release"
 

@@ -48,7 +48,7 @@ class _Level:
         self._groups.append(group)
 
     def pass_to(self, progress: int) -> Counter[int]:
-        """Forget what is before *progress*; return how many messages of each group that was."""
+        """Forget the messages before *progress*; return their number by group."""
         start, end = self._passed, bisect_left(self._offsets, progress, self._passed)
         passed = Counter(self._groups[start:end])
         self._passed = end
@@ -61,7 +61,7 @@ class _Level:
 
 
 class RetryWatch:
-    """Knows what waits in the delay levels, as far as it has looked.
+    """Knows the messages that wait in the delay levels, as far as it has read.
 
     Life cycle: `start` at each begin of leadership; nothing is read before somebody asks.
 

@@ -109,7 +109,7 @@ class CheckService:
         heappush(heap, (self._due_ms(half), half.offset))
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose what is due: checks, and the giving up of those that had enough."""
+        """Propose the due checks, and give up transactions that had enough of them."""
         if now.was_ahead(self._now.wall_ms):
             self.start(now)
         else:
@@ -212,7 +212,7 @@ class CheckService:
         room: int,
         now: Now,
     ) -> list[tuple[int, int]]:
-        """Take what is due of one group and topic off its heap; return (offset, connection to ask).
+        """Take the due transactions of one group and topic off their heap; return (offset, connection to ask).
 
         At most *room* halves are taken; the others are due at the next look. On a full disk nobody is asked, because no commit
         could be stored; those at the floor of the log are given up when it is time.
