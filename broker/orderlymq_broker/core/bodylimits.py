@@ -67,7 +67,7 @@ def excess(request: RemotingCommand) -> str:
 
 
 def read_heartbeat(body: bytes) -> HeartbeatData:
-    """Return what a heartbeat says.
+    """Return the content of a heartbeat.
 
     Raises:
         ModelError: it has too many groups or subscriptions, or is none.

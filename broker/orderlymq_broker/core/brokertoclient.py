@@ -91,7 +91,7 @@ class ClientCalls:
         asker: Peer,
         share: Share = TOOLS,
     ) -> Send:
-        """Return the effect that sends *command*; *answered* is called once, with what came of it.
+        """Return the effect that sends *command*; *answered* is called once, with the outcome.
 
         *asker* is on whose behalf it is asked.
 

@@ -35,7 +35,7 @@ def set_disk(context: Context, ratio: float) -> None:
 
 
 def is_nearly_full(context: Context, ratio: float) -> bool:
-    """Return whether a disk in use by *ratio* has no room for what may wait: from there on refused sends stay refused."""
+    """Return whether a disk in use by *ratio* has no room for messages that may wait: above this mark refused sends stay refused."""
     return ratio >= context.settings.storage.disk_resume_ratio
 
 
@@ -66,7 +66,7 @@ def check_room(context: Context) -> None:
 def check_backlog(context: Context, repeats: int = 0) -> None:
     """Refuse a request that would wait for its record while too much does; sends are refused far earlier.
 
-    What frees something passes always: a client that leaves says so once. A repeat counts the *repeats* that wait, itself
+    Requests that free something always pass: a client that leaves says so once. A repeat counts the *repeats* that wait, itself
     included; no other request does, so that repeats keep nobody from a lock.
 
     Raises:

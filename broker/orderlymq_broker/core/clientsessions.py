@@ -42,7 +42,7 @@ class TooMuchSaid(Exception):  # noqa: N818 - named for what the sender must kno
 
 @dataclass(slots=True)
 class Session:
-    """One connection that has said who it is.
+    """One connection that has named its client.
 
     Attributes:
         client_ids: who has identified itself here, and the account that it signed with; one client,
@@ -50,7 +50,7 @@ class Session:
         heartbeat: the last heartbeat's bytes, which are not read again when they are repeated.
         heartbeat_client: whose heartbeat that was.
         producer_groups: groups that produce over this connection, by client id.
-        consumers: what the last heartbeat said of the client's consumer groups, by client id.
+        consumers: the client's consumer groups in its last heartbeat, by client id.
         said: how many bytes that heartbeat had, by client id.
         pulled: pulls come over this connection (its client's others are then no puller).
         committed: offset commits come over this connection.
@@ -122,7 +122,7 @@ class Sessions:
         self._recognized: dict[int, dict[str, str]] = {}
 
     def get(self, connection: int) -> Session | None:
-        """Return the session of a connection, None while it has not said who it is."""
+        """Return the session of a connection, None while it has named no client."""
         return self._connections.get(connection)
 
     def opened(self, connection: int) -> None:
@@ -130,7 +130,7 @@ class Sessions:
         self._open.add(connection)
 
     def identify(self, peer: Peer, client_id: str) -> Session:
-        """Note that *client_id* is behind the connection of *peer*; who may: ``processors/groups/clientids.py``.
+        """Note that *client_id* is behind the connection of *peer*; ``processors/groups/clientids.py`` judges that before.
 
         Raises:
             TooManyClients: there are many others already.
@@ -149,7 +149,7 @@ class Sessions:
         return session
 
     def close(self, connection: int) -> Session | None:
-        """Forget a connection and return what was known of it."""
+        """Forget a connection and return its session."""
         self._open.discard(connection)
         for group in self._sent_for.get(connection, set()).copy():
             self.retire(group, connection)
@@ -194,7 +194,7 @@ class Sessions:
     def take_said(
         self, session: Session, client_id: str, size: int, consumers: tuple[ConsumerData, ...]
     ) -> None:
-        """Keep what a heartbeat of *size* bytes says of a client."""
+        """Keep the content of a client's heartbeat of *size* bytes."""
         self._note_said(session, client_id, size)
         session.consumers[client_id] = consumers
 
@@ -273,7 +273,7 @@ class Sessions:
             self._sent_for.pop(connection, None)
 
     def consumed(self, group: str, connection: int) -> None:
-        """Note that somebody consumes for *group* over a connection that has not said who it is, and is not gone."""
+        """Note that a client consumes for *group* over an open connection that has named no client."""
         if connection not in self._open:
             return
         groups = self._unnamed_groups.setdefault(connection, set())
@@ -294,7 +294,7 @@ class Sessions:
         return self._recognized.get(connection, {}).get(group, "")
 
     def identified(self, connection: int) -> None:
-        """Forget what was guessed of a connection: it says who it is, or it is gone."""
+        """Forget the guesses about a connection: it has named its client, or it is gone."""
         self._recognized.pop(connection, None)
         for group in self._unnamed_groups.pop(connection, ()):
             connections = self._unnamed[group]
@@ -310,7 +310,7 @@ class Sessions:
         return max(found, default=None)
 
     def claimed_producers(self, groups: Set[str]) -> dict[str, list[Peer]]:
-        """Return who says in heartbeats that it produces for these groups, once with each account that it signed with."""
+        """Return the clients whose heartbeats name these producer groups, once with each account that they signed with."""
         found: dict[str, list[Peer]] = {}
         for group in groups & self._producers.keys():
             sessions = [self._connections[number] for number in sorted(self._producers[group])]

@@ -102,7 +102,7 @@ class Propose:
         creations: topics and groups that they make.
         changes: topics, consumer groups and accounts that they make, change, delete or expand.
         deletes: topics and groups that they delete, and who leaves by them, as ``EntryBuilder.pending_removals`` names them.
-        rows: what they may add to tables that have a limit, as ``EntryBuilder.pending_rows`` names it.
+        rows: rows that they may add to tables with a limit, as ``EntryBuilder.pending_rows`` names them.
         rows_size: bytes that these topics take in a registration.
         view: number of the leadership under which they were counted.
     """

@@ -131,7 +131,7 @@ class EntryBuilder:
             ("offsets",) for those that it moves: a question for one waits for it; messages ("failed", group) that an administrator
             skips: the group keeps its lanes for their letters; ("given", group) for groups whose members get locks or lanes by it:
             nobody deletes them.
-        pending_rows: what may come with it into tables that have a limit: ("offsets",), ("locks",), ("accounts",), ("halves",) and those
+        pending_rows: rows that may come with it into tables with a limit: ("offsets",), ("locks",), ("accounts",), ("halves",) and those
             of a topic ("halves", topic) and of a group there ("halves", group, topic); of ("members",) the memory, and of ("members", account, address) one owner's. Rows that
             are there already count, too.
     """
@@ -154,7 +154,7 @@ class EntryBuilder:
         self._heads: dict[Queue, tuple[int, int]] = {}
 
     def reset(self, physical_end: int) -> None:
-        """Begin from the applied log, which ends at *physical_end*; what is under way counts no more."""
+        """Begin from the applied log, which ends at *physical_end*; pending proposals count no more."""
         self._view += 1
         self._heads = {}
         self.physical_next = physical_end
@@ -294,7 +294,7 @@ class EntryBuilder:
         return offsets_given(self._state, record.topic, record.queues, record.groups)
 
     def _rows(self, record: Record) -> tuple[tuple[tuple[str, ...], int], ...]:
-        """Return what a record may add to `pending_rows`."""
+        """Return the rows that a record may add to `pending_rows`."""
         given = self._given(record)
         return ((("offsets",), given),) if given else _rows(record)
 
@@ -375,7 +375,7 @@ class EntryBuilder:
 
 
 def _removal(record: Record) -> tuple[str, ...] | None:
-    """Return what stands for a record in ``EntryBuilder.pending_removals``."""
+    """Return the key of a record in ``EntryBuilder.pending_removals``."""
     match record:
         case OffsetsCommitted() | OffsetsReset():
             return OFFSET_MOVES if record.commits else None
@@ -396,7 +396,7 @@ def _removal(record: Record) -> tuple[str, ...] | None:
 
 
 def _rows(record: Record) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """Return what a record may add to ``EntryBuilder.pending_rows``."""
+    """Return the rows that a record may add to ``EntryBuilder.pending_rows``."""
     match record:
         case OffsetsCommitted() | OffsetsReset():
             return ((("offsets",), len(record.commits)),) if record.commits else ()
@@ -457,7 +457,7 @@ def parts(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
 
 
 def cut(records: Iterable[Record]) -> list[list[Record]]:
-    """Return records of which each stands for itself as what is proposed together, in their order, none of it large."""
+    """Return independent records in lists that are proposed together, in their order, none of them large."""
     pieces: list[list[Record]] = []
     piece: list[Record] = []
     size = count = 0

@@ -16,7 +16,7 @@ _HEAP_SLACK: Final = 64
 
 
 class LeaseClocks(Generic[K]):
-    """The ends of running leases by what they are of.
+    """The ends of running leases by their subjects.
 
     Attributes:
         ends: monotonic milliseconds at which each lease is over.

@@ -102,7 +102,7 @@ class Listings:
                 del self._waiting[asker]
 
     def _crowd_out(self, asker: Asker) -> _Listing | None:
-        """Take the newest list of who has most; None where *asker* would have as many then."""
+        """Take the newest list of the asker with the most lists; None where *asker* would have as many then."""
         most = max(self._waiting.values(), key=len)
         own = self._waiting.get(asker, ())
 
@@ -149,7 +149,7 @@ def _reply(listing: _Listing) -> list[Effect]:
 
 
 def _write_on(listing: _Listing, room: int) -> tuple[int, bool]:
-    """Write on while there is room; return what is left of it, and whether the list is whole, or too long."""
+    """Write on while there is room; return the rest of the room, and whether the list is whole, or too long."""
     for piece, work in listing.pieces:
         listing.written.append(piece)
         listing.size += len(piece)
@@ -187,7 +187,7 @@ def offset_table(
 
 
 def rows_of(by_name: Mapping[str, T], shown: Callable[[T], Any]) -> Rows:
-    """Yield what is *shown* of each by its name, in order; what goes meanwhile is left out."""
+    """Yield each name in order with its row from *shown*; names that go meanwhile are left out."""
     for name in sorted(by_name):
         found = by_name.get(name)
         if found is not None:

@@ -114,7 +114,7 @@ def _without(text: str, name: str) -> str:
 
 
 def properties_of(stored: bytes | memoryview) -> Properties:
-    """Return stored properties; what is no UTF-8 becomes U+FFFD."""
+    """Return stored properties; invalid UTF-8 becomes U+FFFD."""
     return Properties(bytes(stored).decode(errors="replace"))
 
 

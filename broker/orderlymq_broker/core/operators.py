@@ -1,5 +1,5 @@
 """
-Operators: who has been followed by another one changes nothing, and every replica learns of the newest.
+Operators: one that another has followed changes nothing, and every replica learns of the newest.
 
 The rule: a request with a token is refused once a greater one is in the log, or on its way there. Requests without one are
 served as ever: people's tools have none. A token comes into the log as a record that replicas of every release apply alike; as a
@@ -42,7 +42,7 @@ def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
 
 
 def note_token(context: Context, ext: dict[str, str]) -> list[Effect]:
-    """Return what brings a checked token into the log, before what its operator has asked for; nothing when it is known."""
+    """Return the proposal of a checked token, which comes before the operator's request; nothing when the token is known."""
     token = int(ext[EXT_TOKEN])
     if not context.leading or token <= _greatest(context):
         return []

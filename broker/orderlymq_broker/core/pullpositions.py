@@ -40,7 +40,7 @@ class PullPositions:
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES)
 
     def reset(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Forget groups and topics whose offsets were set: what was pulled before is not in flight any more."""
+        """Forget groups and topics whose offsets were set: messages pulled before are no longer in flight."""
         for group, topic in pairs:
             self._forget(group, topic)
 

@@ -1,5 +1,5 @@
 """
-Who may ask, send and fetch how much: one gate for addresses and one for accounts.
+Quotas of requests, connections and bytes: one gate for addresses and one for accounts.
 
 The rules: a request counts before it is served, what a fetch hands out counts when it is handed out; over a quota the answer is
 RocketMQ's "system busy" (2), which names the quota and what to do, and nothing has happened. Sends, fetches and queries are refused
@@ -56,7 +56,7 @@ _ACCOUNT: Final = _Kind("account", "let an administrator raise spec.quotas of th
 class Bucket:
     """Tokens that come at a steady rate, one second's worth at most.
 
-    Who finds a token may take more than there are, so that a message larger than a second's worth
+    A sender that finds a token may take more than there are, so that a message larger than a second's worth
     passes; the debt is worked off before the next one does. So the average holds, whatever the sizes.
 
     Attributes:

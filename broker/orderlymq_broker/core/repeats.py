@@ -1,5 +1,5 @@
 """
-Repeats of what is under way: sends, messages that are handed back, ends of transactions.
+Repeats of pending requests: sends, messages that are handed back, ends of transactions.
 
 The rules: a repeat has no outcome of its own: it waits for that of the first, and is answered as that is. So many wait at most as
 changes do; a further one is refused, which says of this try alone that it stores nothing. All may be known in one turn, and are

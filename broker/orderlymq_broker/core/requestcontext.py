@@ -1,5 +1,5 @@
 """
-The shared context of all processors: the state, the leader's view of it, who is connected, and how to answer.
+The shared context of all processors: the state, the leader's view of it, connected clients, and answers.
 
 The rules: processors read the state and never change it; what must survive the leader becomes a
 ``Propose``; ``answer`` sends no answer to a oneway request, not even an error, no refusal that its client would take for
@@ -69,7 +69,7 @@ class CreateFirst(Exception):  # noqa: N818 - not an error: what to do before th
 
     @property
     def names(self) -> Creation:
-        """Return what is made, whatever its settings."""
+        """Return the names that are created, without their settings."""
         return tuple((type(each).__name__, each.name) for each in self.records)
 
 
@@ -81,7 +81,7 @@ class Context:
         settings: the settings that hold now: the manifest's, and what administrators changed since.
         leading: this replica leads and has applied its whole log.
         leader_known: as a follower, somebody else is known to lead.
-        view: what the leader has promised beyond the applied state.
+        view: the leader's promises beyond the applied state.
         entries: what proposals pass on their way into the log; gives offsets.
         listings: writes long lists bit by bit.
         ages: how old messages are for certain.
@@ -94,7 +94,7 @@ class Context:
         disk_full: sends are refused until the disk has room again.
         held_end: physical offset where what waits at the floor of the log ends, if that keeps retention from making room; else 0.
         quotas: what addresses and accounts use.
-        replication: what the shell last reported about the replicas, for the status only.
+        replication: the shell's last report about the replicas, for the status only.
     """
 
     def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
@@ -133,7 +133,7 @@ class Context:
         self._opaque = 0
 
     def follow(self, manifest: BrokerSettings) -> None:
-        """Take over what the manifest says now."""
+        """Take over the settings of the changed manifest."""
         self.manifest = manifest
         self.refresh_settings()
 
@@ -260,7 +260,7 @@ def reads_no_code(request: RemotingCommand) -> bool:
 
 
 def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:
-    """Return what is kept of a request that waits for its answer: neither its body nor fields but these.
+    """Return a waiting request without its body and without fields that its answer does not need.
 
     A header may have a megabyte, and a hundred thousand requests wait.
     """

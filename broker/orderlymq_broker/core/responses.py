@@ -1,5 +1,5 @@
 """
-Answering a request when what it changes is applied.
+Answers to requests, sent when their records are applied.
 
 The rule: the answer leaves when the records are applied on this leader; when leadership is lost before,
 the sender learns that nothing changed. Sends have answers of their own: ``processors/send/responses.py``.

@@ -1,9 +1,9 @@
 """
-The leader's view: what is on its way into the log, beyond the applied state.
+The leader's view: pending changes beyond the applied state.
 
 The rules: when leadership is lost the whole view is thrown away, never repaired. Calls that were under
 way keep the view they were made with, so nothing of an old term leaks into a new one. Which offsets are
-given: ``entrybuilder.py``. Repeats of what is under way wait for it: ``repeats.py``. The window of known sends:
+given: ``entrybuilder.py``. Repeats of pending requests wait for them: ``repeats.py``. The window of known sends:
 ``state/send/duplicates.py``.
 """
 
@@ -64,7 +64,7 @@ def count_down(counts: Counter[T], items: Iterable[T]) -> None:
 
 
 class Waiter(NamedTuple):
-    """A request that waits for what it needs, for the *creations*th time."""
+    """A request that waits for topics or groups that it needs, for the *creations*th time."""
 
     request: RemotingCommand
     peer: Peer

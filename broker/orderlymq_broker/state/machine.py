@@ -307,7 +307,7 @@ class Machine:
                 assert_never(record)
 
     def _without_gone(self, record: LocksRequested) -> LocksRequested:
-        """Leave out what was deleted since the leader looked: nobody would ever remove its rows."""
+        """Leave out topics and groups that were deleted meanwhile: nobody would ever remove their rows."""
         state = self.state
         if record.group not in state.groups.by_name or state.is_by_key(record.group):
             return msgspec.structs.replace(record, queues=(), orderly=False)
@@ -329,7 +329,7 @@ class Machine:
         return state.offsets.commit(commits, state.locks, state.topics.by_name, self._writes)
 
     def _end_half(self, record: HalfEnded, batch: Batch) -> Outcome:
-        """End a transaction; what was rolled back may be sent again."""
+        """End a transaction; a message that was rolled back may be sent again."""
         transactions = self.state.transactions
         half = transactions.get(record.offset)
         if half is not None and not record.committed:
@@ -338,7 +338,7 @@ class Machine:
         return transactions.end(record, self._writes)
 
     def _end_timers(self, record: TimersEnded, wall_ms: int, batch: Batch) -> Outcome:
-        """Let timers wait no more; what was cancelled may be sent again."""
+        """End timers; a cancelled message may be sent again."""
         if record.cancelled:
             for timer in record.timers:
                 self.state.dedup.cancel(timer.physical, wall_ms, batch)

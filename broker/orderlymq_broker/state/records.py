@@ -52,7 +52,7 @@ class Append(Struct, frozen=True, array_like=True, tag=1, gc=False):
     Attributes:
         physical: physical offset of the stored record; dense over the whole log.
         size: bytes of the stored record.
-        tags_code: what a pull filters by; in the schedule topic the due time (wall ms).
+        tags_code: the code that pulls filter by; in the schedule topic the due time (wall ms).
         store_timestamp: wall ms of the leader; never falls within a queue.
         unique_key: the UNIQ_KEY property, empty when there is none.
         keys: the KEYS property as it is, tokens separated by blanks.
@@ -109,7 +109,7 @@ class TopicSet(Struct, frozen=True, array_like=True, tag=10):
     """A topic is created or its configuration replaced.
 
     Attributes:
-        only_if_absent: leave an existing topic as it is: for what is created automatically.
+        only_if_absent: leave an existing topic as it is; for automatic creation.
     """
 
     name: str
@@ -380,7 +380,7 @@ class AssignmentChanged(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The record did what it says, which its proposer knows."""
+    """The record was applied; its proposer knows the result."""
 
 
 class Trimmed(Struct, frozen=True):

@@ -39,7 +39,7 @@ _NO_OFFSETS: Mapping[int, int] = {}
 def reset_offsets(
     state: BrokerState, record: OffsetsReset, writes: TableWrites, batch: Batch
 ) -> Outcome:
-    """Set offsets, and forget what stands in the way of consuming once more."""
+    """Set offsets, and forget known copies that would keep the group from consuming again."""
     _forget_copies(
         state,
         {
@@ -81,7 +81,7 @@ def set_topic(
 ) -> TopicChanged | Refused:
     """Create or change a topic, unless that takes a queue away which a group still has to read.
 
-    The leader has judged it by what was applied then; messages may have come since.
+    The leader has judged it by the state applied then; messages may have come since.
     """
     topic = state.topics.get(record.name)
     if topic is not None and not record.only_if_absent:
@@ -143,7 +143,7 @@ def expire_client(
 def advance_retention(
     state: BrokerState, record: RetentionAdvanced, writes: TableWrites, batch: Batch
 ) -> Outcome:
-    """Drop what is older than the new floors; what lanes still owe stays in its queue, and a half that is open in the log.
+    """Drop messages before the new floors. Messages that lanes still owe stay in their queue, and open halves stay in the log.
 
     Both may have come to be so behind the decision.
     """

@@ -21,7 +21,7 @@ FENCE_STEP: Final = 1 << 32
 
 
 def fence(state: BrokerState, writes: TableWrites, *, taken_ms: int, restored_ms: int) -> None:
-    """Take from *state* what is of the former cluster's clients and operators; the times are those of backup and restore."""
+    """Remove the clients and operators of the former cluster from *state*; the times are those of backup and restore."""
     for group in list(state.members.groups()):
         for client_id in list(state.members.of_group(group)):
             state.members.leave(group, client_id, writes)

@@ -1,7 +1,7 @@
 """
-Room that many share: nobody has more than `FACTOR` times what is left.
+Room that many share: nobody has more than `FACTOR` times the rest.
 
-One alone may take most of it, and who comes then finds room all the same, however many there are. A limit for all
+One owner alone may take most of it, and further owners still find room, however many there are. A limit for all
 together would be taken by the first who wants all of it, and a fixed part would be too small where there are few. Pure.
 """
 
@@ -34,7 +34,7 @@ class SharedRoom:
     def has_room(
         self, owner: Hashable, more: int, *, pending: int = 0, pending_of_all: int = 0
     ) -> bool:
-        """Return whether somebody may have so much more; what is *pending* counts as taken."""
+        """Return whether an owner may have so much more; *pending* room counts as taken."""
         part = self._parts[owner] + pending + more
 
         return part <= FACTOR * (self._size - self.used - pending_of_all - more)
@@ -47,5 +47,5 @@ class SharedRoom:
             del self._parts[owner]
 
     def parts(self) -> dict[Hashable, int]:
-        """Return what each has who has something."""
+        """Return the part of each owner that has any."""
         return dict(self._parts)

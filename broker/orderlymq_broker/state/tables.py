@@ -117,7 +117,7 @@ def read_rows(reader: Reader, table: Table) -> Iterator[bytes]:
 
 
 def read_as(reader: Reader, table: Table, kind: type[T]) -> Iterator[T]:
-    """Yield all rows of *table* as what they hold, in key order."""
+    """Yield the decoded rows of *table* in key order."""
     return (msgspec.msgpack.decode(value, type=kind) for value in read_rows(reader, table))
 
 

@@ -1,5 +1,5 @@
 """
 Tables that administrators change: accounts with their white lists, and settings changed at run time.
 
-What an account may do is decided in ``processors/admin/access.py``. Begin with ``access.py``.
+``processors/admin/access.py`` decides what an account may do. Begin with ``access.py``.
 """

@@ -1,10 +1,10 @@
 """
-Who takes which queue of a topic, for groups whose assignment an operator has decided.
+Assignments of queues to members, for groups whose assignment an operator has decided.
 
 The rules: an assignment outlives its author: queues of members that are gone, and queues that are new, go to the
 members with the fewest, and nothing else moves, the same on every raft group that is asked; a group without
 an assignment divides as its clients do (``processors/groups/strategies.py``). An assignment promises nothing about order:
-who may consume a queue is decided by its lock alone.
+the lock of a queue alone decides which member may consume it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -88,7 +88,7 @@ class AssignmentTable:
 def full_assignment(
     assignment: Mapping[QueuePlace, str], queues: Collection[QueuePlace], members: Mapping[str, int]
 ) -> dict[QueuePlace, str]:
-    """Return an owner for each of *queues*: the one decided if it is a member, else who has fewest.
+    """Return an owner for each of *queues*: the decided one if it is a member, else the member with the fewest queues.
 
     *members* says since when each has been there. Of those with equally few it is the newest: in a
     rolling restart what an old one takes has to move again. Nobody gets anything when there are no

@@ -68,7 +68,7 @@ class LockTable:
     """The locks of all groups, and which groups take locks.
 
     Rows go with their topic or their group; only queues that exist are locked, for groups that exist, so there are
-    never more than queues times groups. Who holds what is kept by client, too: a client that dies costs as
+    never more than queues times groups. The locks are kept by client, too: a client that dies costs as
     much as it held.
 
     Attributes:
@@ -180,7 +180,7 @@ class LockTable:
     def request(
         self, record: LocksRequested, stamp: int, wall_ms: int, writes: TableWrites
     ) -> LocksGranted:
-        """Grant what is free, renew what the client holds; the caller has left out queues that are gone."""
+        """Grant free queues and renew the client's own; the caller has left out queues that are gone."""
         if record.orderly and record.group not in self._ordered:
             self._ordered.add(record.group)
             writes.put(
@@ -211,7 +211,7 @@ class LockTable:
         return LocksGranted(record.group, record.client_id, record.lease_ms, tuple(granted))
 
     def release(self, record: LocksReleased, writes: TableWrites) -> LocksFreed:
-        """Free what the client holds of the named queues, or all it holds."""
+        """Free those of the named queues that the client holds, or all that it holds."""
         mine = self.held_by(record.client_id, record.group)
         if record.queues is not None:
             mine = {queue for queue in record.queues if queue in mine}

@@ -34,7 +34,7 @@ _TAG_SIZE: Final = 60
 class MemberTable:
     """Members by group and client id.
 
-    *room* is what they take in memory, about, by account or address (`owner_of`); *large_room* has the large ones alone.
+    *room* is about their memory by account or address (`owner_of`); *large_room* is that of large members alone.
 
     A row goes when its member says so, is silent too long, is proven dead, or its group is deleted; the leader sees to
     all but the last (``processors/groups/members.py``).
@@ -71,7 +71,7 @@ class MemberTable:
         return sorted(self._groups_of.get(client_id, ()))
 
     def subscriptions(self, group: str) -> Mapping[str, Subscription]:
-        """Return what the group wants, by topic: of each topic the newest member's wish."""
+        """Return the subscriptions of the group by topic, of each topic the newest one."""
         merged = self._subscriptions.get(group)
         if merged is None:
             merged = {}
@@ -87,7 +87,7 @@ class MemberTable:
         return merged
 
     def may_want(self, group: str, topic: str) -> bool:
-        """Return whether a topic concerns a group: one whose members say what they want does no longer want the rest.
+        """Return whether a topic concerns a group. Once its members have named subscriptions, other topics no longer do.
 
         Its retry topic does in any case. While nobody says anything, any topic may be wanted again.
         """
@@ -112,7 +112,7 @@ class MemberTable:
         )
 
     def see(self, record: MemberSeen, writes: TableWrites) -> MembersChanged:
-        """Take a member in, or take over what has changed about it.
+        """Add a member, or take over its changes.
 
         The outcome names the group only when the others must look again: a new member, or other
         topics. Another address or subscription version is nobody else's business.
@@ -207,12 +207,12 @@ def owner_of(member: MemberSeen) -> tuple[str, str]:
 
 
 def large_part(size: int) -> int:
-    """Return what a member of this size takes of the room of large ones."""
+    """Return the share of a member of this size in the room of large ones."""
     return size if size > MEMBER_SMALL else 0
 
 
 def size_of(member: MemberSeen) -> int:
-    """Return what a member takes in memory, about: its texts are as long as its client makes them, names of enumerations, too."""
+    """Return about how much memory a member takes. A client chooses how long its texts are, names of enumerations included."""
     names = (member.group, member.client_id, member.address, member.account)
     kinds = (member.consume_type, member.message_model, member.consume_from_where)
 

@@ -85,7 +85,7 @@ class OffsetTable:
 
     @staticmethod
     def _is_allowed(commit: Commit, locks: LockTable) -> bool:
-        """Return whether what the leader saw when it accepted a commit still holds.
+        """Return whether the lock under which the leader accepted a commit still holds.
 
         Without an epoch it was accepted because nobody held the queue; a lock that was granted
         meanwhile begins where the offset stood.
@@ -106,7 +106,7 @@ class OffsetTable:
         writes.delete_numbered_of(Table.OFFSETS, gone, topic)
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
-        """Forget what a group has committed."""
+        """Forget the commits of a group."""
         topics = self._groups.pop(group, {})
         self.count -= sum(map(len, topics.values()))
         writes.delete_grouped(Table.OFFSETS, group, topics)

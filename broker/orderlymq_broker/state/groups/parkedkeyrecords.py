@@ -11,7 +11,7 @@ class ParkedKey(Struct, frozen=True, array_like=True):
     """One key whose messages go to the dead letters until an administrator releases it.
 
     Attributes:
-        offset: queue offset of the message that failed; what came before it is not held.
+        offset: queue offset of the message that failed; earlier messages are not held.
         message_id: what that message is found by.
         since_ms: wall ms of the leader.
         behind: messages that followed it into the dead letters.

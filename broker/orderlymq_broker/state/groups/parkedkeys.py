@@ -118,7 +118,7 @@ class ParkedTable:
         self._released = _Rows(reader, Table.LET_GO_KEYS, ReleasedKey)
 
     def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, ParkedKey]:
-        """Return what is held in a queue, by key."""
+        """Return the parked keys of a queue, by key."""
         return self._held.of_queue(group, topic, queue_id)
 
     def of_group(self, group: str) -> list[ParkedKey]:
@@ -163,14 +163,14 @@ class ParkedTable:
                 return self._release(record, locks, offsets, writes)
 
     def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> None:
-        """Forget what was released where an administrator sets an offset: what fails again is to hold again."""
+        """Forget released keys where an administrator sets an offset: a message that fails again parks its key again."""
         for place in {(commit.group, commit.topic, commit.queue_id) for commit in commits}:
             self._released.drop(list(self._released.of_queue(*place).values()), writes)
 
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
     ) -> None:
-        """Forget what a group or topic that is deleted held."""
+        """Forget the parked keys of a deleted group or topic."""
         self._held.drop_of(group, topic, writes)
         self._released.drop_of(group, topic, writes)
 

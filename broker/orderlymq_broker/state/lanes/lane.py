@@ -39,7 +39,7 @@ class Lane(msgspec.Struct, array_like=True):
         number: given when the lane stopped to be idle; unique in its queue for ever.
         head: the first owed offsets, rising; the first *taken* are in the attempt.
         attempt: number of the newest hand-out, 0 when there was none.
-        holder: who has it, or had it last.
+        holder: the member that has it, or had it last.
         sequence: the holder's number of the fetch that got it.
         tries: how often the first message has failed, or was in hand of a member that ended without a word.
         lost: how often the latter in a row.

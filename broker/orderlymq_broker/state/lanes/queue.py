@@ -200,7 +200,7 @@ class LaneQueue:
     def fetch(
         self, record: LanesFetched, part: QueueFetch, wall_ms: int, writes: TableWrites
     ) -> list[Granted]:
-        """Hand lanes out and take in what the scan has found; the caller has compared *start*."""
+        """Hand lanes out and add the messages that the scan has found; the caller has compared *start*."""
         taken: list[Lane] = []
         self.scanned = max(self.scanned, part.scanned)
         for hand_out in part.hand_outs:
@@ -263,7 +263,7 @@ class LaneQueue:
     def report(
         self, client_id: str, report: Report, wall_ms: int, writes: TableWrites
     ) -> tuple[Answered, bool]:
-        """Take in what a member says about an attempt; return the answer, and whether the attempt has ended."""
+        """Apply a member's report about an attempt; return the answer, and whether the attempt has ended."""
         lane = self.attempt_of(report.lane, report.attempt)
         if lane is None or lane.holder != client_id:
             return self._judge_over(client_id, report), False
@@ -288,7 +288,7 @@ class LaneQueue:
         return Answered(verdict, lane.tries), True
 
     def end(self, lane: Lane, wall_ms: int, writes: TableWrites) -> None:
-        """End the attempt of a lane: what it owes is handed out again."""
+        """End the attempt of a lane: its messages are handed out again."""
         lane.taken = 0
         self._settle(lane, LaneState.READY, wall_ms, writes)
 

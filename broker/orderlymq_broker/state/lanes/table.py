@@ -1,5 +1,5 @@
 """
-The lanes of all groups by group, topic and queue, and who has lanes in hand.
+The lanes of all groups by group, topic and queue, and the members that have lanes in hand.
 
 The rules: a queue's row stays until its topic or group is deleted, and then one number, the floor of all numbers that
 went so, stays for all of them, so that no attempt of a former life is taken for one of now; the committed offset of a
@@ -152,7 +152,7 @@ class LaneTable:
         }
 
     def in_hand_of(self, client_id: str, group: str, topic: str) -> list[tuple[LaneQueue, Lane]]:
-        """Return what a member has in hand of a topic, by queue and number."""
+        """Return the lanes of a topic that a member has in hand, by queue and number."""
         held = self._holders.get(client_id, {}).get(group, {}).get(topic, {})
         queues = self.queues_of(group, topic)
 
@@ -246,7 +246,7 @@ class LaneTable:
     def report(
         self, record: LanesReported, offsets: OffsetTable, wall_ms: int, writes: TableWrites
     ) -> LanesMoved:
-        """Take in what a member says about its attempts."""
+        """Apply the reports of a member about its attempts."""
         queues = self.queues_of(record.group, record.topic)
         answers: list[Answered] = []
         ended = []

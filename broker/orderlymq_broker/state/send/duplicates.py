@@ -125,7 +125,7 @@ def origin_of(said: Mapping[str, str]) -> str:
 
 
 def _copy_of(identity: bytes) -> tuple[bytes, bytes] | None:
-    """Return where a copy went, the topic's id, and its first origin; None for what is no copy."""
+    """Return the topic id of a copy and its first origin; None for a message that is no copy."""
     parts = identity[_IDENTITY.size :].split(_SEPARATOR, 2)
     return None if len(parts) == 1 else (identity[: _TOPIC_ID.size], parts[1])
 

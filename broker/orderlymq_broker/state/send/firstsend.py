@@ -1,4 +1,4 @@
-"""Where a known send went: what the duplicate window keeps of each; ``duplicates.py`` reads and writes it."""
+"""The place of a known send, as the duplicate window keeps it; ``duplicates.py`` reads and writes it."""
 
 import msgspec
 

@@ -1,5 +1,5 @@
 """
-Expansion of ordered topics: who may write while the queue list of a topic changes, and who is in the way.
+Expansion of ordered topics: which senders may write while the queue list of a topic changes, and which groups are in the way.
 
 Phases of one topic on one raft group: OPEN -> FENCED -> SWITCHED -> PROPAGATING -> OPEN, and FENCED -> OPEN when
 the expansion is given up. FENCED: nobody sends, and the ends of the queues are written down as barriers. Transactions that
@@ -51,7 +51,7 @@ _NO_OFFSETS: Mapping[int, int] = {}
 
 
 class Blocker(NamedTuple):
-    """Somebody who has not consumed to the end of a queue.
+    """A group that has not consumed to the end of a queue.
 
     Attributes:
         group: the consumer group; empty for open transactions.
@@ -270,7 +270,7 @@ def offsets_given(state: BrokerState, topic: str, queues: int, groups: Iterable[
 
 
 def blockers(state: BrokerState, topic: Topic, *, with_mixed: bool = True) -> Iterator[Blocker]:
-    """Yield who has not consumed to the end; as many look-ups find the first one as there are offsets and locks.
+    """Yield the groups that have not consumed to the end; as many look-ups find the first one as there are offsets and locks.
 
     Ordered groups only: others promise no order; of a group that has only just come it is unknown
     yet. What a group handed back for later counts as not consumed, and so does a transaction whose
@@ -305,7 +305,7 @@ def queue_ends(topic: Topic) -> QueueEnds:
 def group_blockers(
     state: BrokerState, group: str, topic: Topic, ends: QueueEnds
 ) -> Iterator[Blocker]:
-    """Yield what a group that reads a topic has not consumed, if it is to be waited for."""
+    """Yield the blockers that a group puts in the way of its topic; none if the expansion does not wait for it."""
     if not _may_be_ordered(state, group, topic) or state.only_broadcasts(group):
         return
     online = len(state.members.of_group(group))
@@ -325,7 +325,7 @@ def group_blockers(
 
 
 def open_transactions(state: BrokerState, topic: Topic) -> list[Blocker]:
-    """Return what is in the way because transactions of a topic may still be committed."""
+    """Return the blocker for transactions of a topic that may still be committed."""
     halves = state.transactions.of_topic(topic.name)
     if not halves:
         return []

@@ -64,7 +64,7 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def list_since_ms(self) -> int:
-        """Since when the list is what it is, at the latest; 0 while it never grew."""
+        """When the list got its present length, at the latest; 0 while it never grew."""
         # Rows of earlier versions have no time of expansion: it was not after their phase began.
         return self.grown_ms or (self.since_ms if self.total else 0)
 

@@ -1,5 +1,5 @@
 """
 The table of open half messages.
 
-Who asks producers about them, and when, is ``processors/transactions/``. Begin with ``halves.py``.
+``processors/transactions/`` decides when producers are asked about them. Begin with ``halves.py``.
 """

@@ -1,5 +1,5 @@
 """
-Half messages whose transaction is open: what is known of each until it is committed or rolled back.
+Half messages whose transaction is open, each until it is committed or rolled back.
 
 The rules: a half is open from the entry that stores it to the entry that ends it, and the copy that
 consumers see stands in the same entry as its end, so no crash can part them; a half that is not here
@@ -155,7 +155,7 @@ class TransactionTable:
         return HalvesMoved((record.offset,))
 
     def end(self, record: HalfEnded, writes: TableWrites) -> HalvesMoved:
-        """End a half; one leader ends each only once, because it remembers what is under way.
+        """End a half; one leader ends each only once, because it remembers pending ends.
 
         Retention may have taken one that was given up since its end was proposed. The end counts all the
         same: what is committed stands in the same entry.
