@@ -117,11 +117,12 @@ def _differing(
         if was == now:
             continue
         here = f"{path}.{to_camel(name)}"
-        if isinstance(was, Model) and isinstance(now, Model) and field.json_schema_extra is None:
+        extra = field.json_schema_extra
+        is_fixed = isinstance(extra, dict) and IMMUTABLE.items() <= extra.items()
+        if isinstance(was, Model) and isinstance(now, Model) and not is_fixed:
             yield from _differing(was, now, here)
         else:
-            is_fixed = field.json_schema_extra == IMMUTABLE and None not in (was, now)
-            yield here, was, now, is_fixed
+            yield here, was, now, is_fixed and None not in (was, now)
 
 
 def _is_less(one: object, other: object) -> bool:

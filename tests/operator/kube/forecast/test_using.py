@@ -15,11 +15,15 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleReconciler
 from orderlymq_operator.kube.resources import (
     BACKUPS,
+    CLAIMS,
     CLUSTERS,
+    JOBS,
     PIPELINES,
     SCHEDULED_BACKUPS,
     STATEFUL_SETS,
+    STORAGE_CLASSES,
     Json,
+    Resource,
 )
 from orderlymq_operator.plan.forecast.effects import SERIOUS, Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
@@ -39,6 +43,8 @@ _BACKUP: Json = {
     "destination": {"pvc": {"claimName": "backups", "path": "shop"}},
 }
 _SCHEDULE: Json = {**_BACKUP, "schedule": "30 2 * * *"}
+# What holds a driver and its data; other objects of the same name only follow.
+_MADE = (STATEFUL_SETS, JOBS, CLAIMS)
 _NOW = datetime.now(UTC)
 
 
@@ -198,28 +204,65 @@ async def test_what_cannot_be_changed_is_refused(server: ObjectServer) -> None:
 # -- Pipelines -----------------------------------------------------------------------------------
 
 
-async def test_a_pipeline_that_is_made_and_changed_does_what_was_foretold(world: World) -> None:
-    """Law: a new driver is made, a changed one restarts, another kind of driver waits for the end of the one before."""
-    wanted = {**STREAM, "clusterRef": {"name": "demo"}}
+async def plan(world: World, **spec: Any) -> Forecast:
+    wanted = {**STREAM, "clusterRef": {"name": "demo"}, **spec}
+    return await foretold(world.server, written("Pipeline", pipelineworld.NAME, wanted))
 
-    async def plan(**spec: Any) -> Forecast:
-        manifest = written("Pipeline", pipelineworld.NAME, {**wanted, **spec})
-        return await foretold(world.server, manifest)
 
-    world.server.objects.pop(f"{PIPELINES.path(NAMESPACE, pipelineworld.NAME)}")
-    assert effects(await plan()) == ["Creates"]
+async def test_a_pipeline_is_made_and_stays_as_it_is(world: World) -> None:
+    """Law: a new one is made, also one that the operator has not seen yet; the same manifest again changes nothing."""
+    before = effects(await plan(world))
+    world.server.objects.pop(PIPELINES.path(NAMESPACE, pipelineworld.NAME))
+    new = effects(await plan(world))
     world.want()
     await world.hear()
-    assert world.server.find(STATEFUL_SETS, NAMESPACE, pipelineworld.OBJECT) is not None
 
-    assert effects(await plan()) == []
-    assert effects(await plan(trigger="10s")) == ["Restarts"]
-    assert effects(await plan(spark={"memory": "2g"})) == ["Restarts"]
-    assert effects(await plan(trigger="availableNow")) == ["Removes", "Creates"]
-    assert effects(await plan(suspend=True)) == ["Changes"]
-    assert effects(await plan(storage={"size": "20Gi"})) == ["Changes"]
-    refused = await plan(storage={"size": "1Gi"})
-    assert [each.field for each in refused.refusals] == ["spec.storage.size"]
-    refused = await plan(storage={"accessMode": "ReadWriteMany"})
-    assert [each.field for each in refused.refusals] == ["spec.storage.accessMode"]
-    assert effects(await plan(clusterRef={"name": "other"})) == ["Waits"]
+    assert before == new == ["Creates"]
+    assert effects(await plan(world)) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "kinds", "write"),
+    [
+        ({"trigger": "10s"}, ["Restarts"], ("PATCH", STATEFUL_SETS)),
+        ({"spark": {"memory": "2g"}}, ["Restarts"], ("PATCH", STATEFUL_SETS)),
+        ({"trigger": "availableNow"}, ["Removes", "Creates"], ("DELETE", STATEFUL_SETS)),
+        ({"suspend": True}, ["Changes"], ("PATCH", STATEFUL_SETS)),
+        ({"storage": {"size": "20Gi"}}, ["Changes"], ("PATCH", CLAIMS)),
+        ({"clusterRef": {"name": "other"}}, ["Waits"], None),
+    ],
+)
+async def test_a_changed_pipeline_does_what_was_foretold(
+    world: World, spec: Json, kinds: list[str], write: tuple[str, Resource] | None
+) -> None:
+    """Law: a driver restarts, or ends before one of another kind is made; nothing is touched while a Cluster is missing."""
+    standard = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
+    world.server.put(STORAGE_CLASSES, standard)
+    await world.hear()
+    claim = world.server.find(CLAIMS, NAMESPACE, pipelineworld.OBJECT)
+    assert claim is not None
+    bound = {**claim["spec"], "storageClassName": "standard"}
+    world.server.put(CLAIMS, {**claim, "spec": bound, "status": {"phase": "Bound"}})
+    said = await plan(world, **spec)
+    found = world.server.find(PIPELINES, NAMESPACE, pipelineworld.NAME)
+    assert found is not None
+    changed = {**found["spec"], **spec}
+    world.put({**found, "spec": changed, "metadata": {**found["metadata"], "generation": 2}})
+    world.server.writes()
+    await world.look()
+    kept = {resource.path(NAMESPACE, pipelineworld.OBJECT): resource for resource in _MADE}
+    done = [(method, kept[path]) for method, path, *_ in world.server.writes() if path in kept]
+
+    assert effects(said) == kinds
+    assert done == ([] if write is None else [write])
+
+
+async def test_what_a_pipeline_cannot_change_is_refused(world: World) -> None:
+    """Law: as the schema says."""
+    await world.hear()
+    fields = [
+        [each.field for each in (await plan(world, storage=storage)).refusals]
+        for storage in ({"size": "1Gi"}, {"accessMode": "ReadWriteMany"})
+    ]
+
+    assert fields == [["spec.storage.size"], ["spec.storage.accessMode"]]
