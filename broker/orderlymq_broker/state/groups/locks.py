@@ -340,16 +340,20 @@ class LockTable:
         groups = self._holders.get(lock.client_id)
         if groups is None:
             return
-        queues = groups[lock.group]
-        del queues[lock.topic, lock.queue_id]
-        self.held_count -= 1
-        self.held_of[lock.group] -= 1
-        if not self.held_of[lock.group]:
-            del self.held_of[lock.group]
-        if not queues:
-            del groups[lock.group]
+        del groups[lock.group][lock.topic, lock.queue_id]
+        self._count_out(lock.client_id, lock.group, 1)
+
+    def _count_out(self, client_id: str, group: str, count: int) -> None:
+        """Count queues of a group that a client holds no more, and forget it there when it holds none."""
+        self.held_count -= count
+        self.held_of[group] -= count
+        if not self.held_of[group]:
+            del self.held_of[group]
+        groups = self._holders[client_id]
+        if not groups[group]:
+            del groups[group]
         if not groups:
-            del self._holders[lock.client_id]
+            del self._holders[client_id]
 
     def _set(self, lock: Lock, writes: TableWrites) -> None:
         self._put(lock)
@@ -358,14 +362,17 @@ class LockTable:
     def _drop(self, group: str, topic: str, writes: TableWrites) -> None:
         locks = self._groups[group].pop(topic)
         self.count -= len(locks)
-        for lock in locks.values():
-            self._drop_holder(lock)
+        for client_id in {lock.client_id for lock in locks.values() if lock.client_id}:
+            groups = self._holders[client_id]
+            before = len(groups[group])
+            groups[group] = {queue: None for queue in groups[group] if queue[0] != topic}
+            self._count_out(client_id, group, before - len(groups[group]))
         writes.delete_numbered(Table.LOCKS, group, topic, numbers=locks)
         self._raise_floor(locks.values(), writes)
 
     def _raise_floor(self, gone: Iterable[Lock], writes: TableWrites) -> None:
         """Let the locks that are created again begin above the epochs of those that are gone."""
-        self._floor = max(self._floor, *(lock.epoch for lock in gone))
+        self._floor = max([self._floor, *[lock.epoch for lock in gone]])
         writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
 
     def _free(

@@ -11,11 +11,13 @@ from orderlymq_broker.state.groups.lockrecords import (
 )
 from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record, TopicDeleted, TopicSet
+from orderlymq_broker.state.tables import TableWrites
+from tests.broker.calls import calls_in
 from tests.broker.state.entries import WALL_MS, Replica
 
 
 def known(replica: Replica) -> Replica:
-    replica.take(TopicSet("t", 4, 4), TopicSet("u", 4, 4), GroupSet("g"), GroupSet("h"))
+    replica.take(TopicSet("t", 1_024, 1_024), TopicSet("u", 4, 4), GroupSet("g"), GroupSet("h"))
     return replica
 
 
@@ -167,3 +169,21 @@ def test_a_group_without_locks_is_not_kept(replica: Replica, gone: Record) -> No
     replica.take(gone)
 
     assert list(replica.state.locks.groups()) == ["h"]
+
+
+def test_a_topic_that_goes_with_many_locks_takes_no_call_for_each(replica: Replica) -> None:
+    """Law: replicas drop all of them in one go; what a holder has of other topics stays."""
+    known(replica)
+    calls = []
+    for count in (300, 600):
+        lock(replica, "a", *range(count))
+        lock(replica, "b", count, count + 1)
+        lock(replica, "b", 3, topic="u")
+        locks = replica.restarted().state.locks
+        calls.append(calls_in(lambda: locks.drop_topic("t", TableWrites())))  # noqa: B023 - called at once
+        locks.check()
+        assert list(locks.held_by("b", "g")) == [("u", 3)]
+        assert (locks.count, locks.held_count, locks.held_of["g"]) == (1, 1, 1)
+        assert not locks.holds_any("a")
+
+    assert calls[1] - calls[0] < 50
