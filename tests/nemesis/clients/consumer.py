@@ -3,12 +3,13 @@ An ordered consumer process with our SDK that records what it is given and wheth
 
 ``python -m tests.nemesis.clients.consumer JSON``; it leaves its group at SIGTERM. A listener that finds its
 lease over when it is done records LAPSED instead of DONE: that is how the SDK reports it. In a group by key
-its events name the key and the attempt.
+its events name the key and the attempt, and of one key of each producer a message fails now and then.
 """
 
 import asyncio
 import signal
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,10 @@ from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 
 RETRY_S: Final = 0.2
+# Of one key of each producer a message in so many fails so often, with so short a pause that its backlog has an end.
+_POISON_SHARE: Final = 20
+POISON_TRIES: Final = 2
+_POISON_PAUSE_S: Final = 0.1
 
 
 class ConsumingOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +75,14 @@ async def consume(options: ConsumingOptions) -> None:
                 await asyncio.sleep(RETRY_S)
 
 
+def is_poison(text: str, tries: int) -> bool:
+    """Return whether a message fails that has failed so often."""
+    is_chosen = (
+        text.rpartition(":")[0].endswith("0") and zlib.crc32(text.encode()) % _POISON_SHARE == 0
+    )
+    return is_chosen and tries < POISON_TRIES
+
+
 async def _handle(
     message: ReceivedMessage, context: OrderedContext, options: ConsumingOptions, recorder: Recorder
 ) -> bool:
@@ -89,6 +102,10 @@ async def _handle(
     if options.work_s:
         await asyncio.sleep(options.work_s)
     holds = context.still_holds()
+    if holds and options.by_key and is_poison(text, message.reconsume_times):
+        recorder.record(Kind.FAILED, **facts)
+        context.suspend_current_queue_time = _POISON_PAUSE_S
+        return False
     recorder.record(Kind.DONE if holds else Kind.LAPSED, **facts)
     return holds
 
