@@ -260,7 +260,7 @@ def _check_quorum(state: RaftState) -> None:
     """
     Step down when no majority was heard for an election time-out (section 6.2 of the thesis).
 
-    Who lost its log does not count, as long as anybody is silent: that one may lead with its help.
+    A replica that lost its log does not count while any other is silent: the silent one may lead with its help.
     """
     active = {peer for peer, progress in state.progress.items() if progress.recently_active}
     active.add(state.id)

@@ -113,7 +113,7 @@ def _follow(state: RaftState, leader: NodeId) -> None:
 
 
 def _merge(state: RaftState, entries: tuple[Entry, ...]) -> None:
-    """Add what is new in *entries*, whose predecessor is in the log."""
+    """Add the new ones of *entries*, whose predecessor is in the log."""
     log = state.log
     first = entries[0].index
     if first <= log.last_index:

@@ -4,8 +4,8 @@ The replicated log as one replica sees it: storage below, a tail in memory on to
 The tail holds every entry that is not durable yet or not handed out for applying yet, so that
 the usual path (append, persist, commit, apply) never reads an entry back. Entries are handed
 out for persistence exactly once; *stable* follows when the shell says that they are durable.
-What is committed may be truncated never, what is durable only by a later leader.
-Who appends: replication.py on a leader, follower.py on a follower.
+Committed entries are never truncated, durable ones only by a later leader.
+replication.py appends on a leader, follower.py on a follower.
 """
 
 from bisect import bisect_right
@@ -44,7 +44,7 @@ class LogStorage(Protocol):
 
     def initial_state(self) -> tuple[HardState, Membership]:
         """
-        Return what was durable at the start.
+        Return the state that was durable at the start.
 
         The membership is the one that is effective at the *applied* index that the Node is started
         with: write it when a CONFIG entry is applied, not when it is appended.
@@ -330,7 +330,7 @@ class RaftLog:
             self._in_flight = deque(min(mark, keep) for mark in self._in_flight)
 
     def _prune(self) -> None:
-        """Drop from the tail what is durable and handed out: nobody needs it from memory."""
+        """Drop durable entries that were handed out from the tail: nobody needs them from memory."""
         done = min(self.stable, self.applying) + 1 - self.offset
         if done > 0:
             del self.tail[:done]

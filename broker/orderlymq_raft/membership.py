@@ -1,5 +1,5 @@
 """
-Who belongs to the group, and how that changes one server at a time (thesis chapter 4).
+Membership of the group, and its changes of one server at a time (thesis chapter 4).
 
 Rules kept: a membership is effective from the moment its entry is in the log, committed or not,
 and goes back when the entry is truncated; the next change waits until the last is committed,
@@ -109,9 +109,9 @@ def restore(state: RaftState, meta: SnapshotMeta) -> None:
 
 
 def settle(state: RaftState) -> bool:
-    """Forget what was effective before the commit index; return whether the leader must leave.
+    """Forget memberships from before the commit index; return whether the leader must leave.
 
-    Who leads and is no voter by what is settled: it is removed, or it is a learner.
+    The leader must leave when it is no voter in the settled membership: it is removed, or it is a learner.
     """
     configs = state.configs
     commit = state.log.commit
@@ -123,7 +123,7 @@ def settle(state: RaftState) -> bool:
 
 
 def load(storage: LogStorage, applied: Index) -> list[tuple[Index, Membership]]:
-    """Return what is effective at *applied*, then what the stored log adds behind it."""
+    """Return the membership at *applied*, then those that the stored log adds behind it."""
     _, membership = storage.initial_state()
     configs = [(applied, membership)]
     low, end = Index(applied + 1), Index(storage.last_index() + 1)

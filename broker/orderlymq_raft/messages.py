@@ -95,7 +95,7 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Say "I lead"; *commit* is never beyond what the target is known to have."""
+    """Say "I lead"; *commit* is never beyond the known end of the target's log."""
 
     sender: NodeId
     target: NodeId

@@ -42,7 +42,7 @@ class Node:
     One replica of one group.
 
     Life: built from storage after a start, driven by one thread, dropped at a stop; nothing
-    needs closing. *applied* is what the state machine has durably applied. *random_below(n)*
+    needs closing. *applied* is the index that the state machine has durably applied. *random_below(n)*
     returns a number in 0..n-1. check() asserts the invariants.
     """
 
@@ -257,7 +257,7 @@ class Node:
         log.applied = max(log.applied, index)
 
     def report_unreachable(self, node: NodeId) -> None:
-        """Note that messages to *node* got lost: what was sent ahead must be sent again."""
+        """Note that messages to *node* got lost: entries sent ahead must be sent again."""
         progress = self._state.progress.get(node)
         if progress is not None and progress.state is ProgressState.REPLICATE:
             progress.become_probe()

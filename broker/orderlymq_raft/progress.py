@@ -66,7 +66,7 @@ class Progress:
 
     @property
     def counted_match(self) -> Index:
-        """Return what the peer has, as far as it counts for a commit."""
+        """Return the end of the peer's log, as far as it counts for a commit."""
         return NO_INDEX if self.counts_from_round else self.match
 
     @property

@@ -1,5 +1,5 @@
 """
-Majority quorums: what a majority has reached, and who has won a vote.
+Majority quorums: the index that a majority has reached, and the result of a vote.
 
 Pure arithmetic over plain mappings; knows nothing about logs, terms or peers.
 """

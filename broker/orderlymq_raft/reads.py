@@ -34,7 +34,7 @@ def read_index(state: RaftState, context: int) -> None:
 
 
 def may_read(state: RaftState) -> bool:
-    """Return whether the leader knows the whole of what is committed (section 8)."""
+    """Return whether the leader knows all committed entries (section 8)."""
     return state.log.commit >= state.term_start
 
 

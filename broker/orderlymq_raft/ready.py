@@ -49,7 +49,7 @@ class Ready:
     4. calls advance(), in the order they were handed out, for each Ready that *must_sync*;
     5. sends *messages_after*, once this and every earlier Ready that must was advanced.
 
-    What Node.take_heartbeat_responses() returns is sent at any time, before or after.
+    Messages from Node.take_heartbeat_responses() are sent at any time, before or after.
 
     The next ready() may be asked for before this one is advanced: nothing is handed out twice.
     Identity is what equality means here: each Ready is one turn.

@@ -1,5 +1,5 @@
 """
-How a leader brings its log to its peers, and decides what is committed.
+Replication: a leader brings its log to its peers, and decides the commit index.
 
 Rules kept: only entries of the leader's own term are committed by counting replicas, older
 ones with them (raft paper section 5.4.2); a leader counts itself as any voter, once its own
@@ -111,7 +111,7 @@ def broadcast_commit(state: RaftState) -> None:
 
 
 def maybe_commit(state: RaftState) -> None:
-    """Commit what a majority holds."""
+    """Commit the entries that a majority holds."""
     acked = {peer: progress.counted_match for peer, progress in state.progress.items()}
     index = Index(committed_index(state.membership.voters, acked))
     # Terms never fall along the log, so everything from our no-op on is of our own term.
@@ -194,7 +194,7 @@ def size_of(entries: tuple[Entry, ...]) -> int:
 
 
 def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
-    """Send an append without entries at the end of what was sent: commit index and question."""
+    """Send an append without entries at the end of the sent entries: commit index and question."""
     log = state.log
     prev = Index(progress.next - 1)
     try:
@@ -224,9 +224,9 @@ def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
 
 def _is_stuck(state: RaftState, progress: Progress) -> bool:
     """
-    Return whether only an empty append can show what the peer has.
+    Return whether only an empty append can show the end of the peer's log.
 
-    One at the end of what was sent is refused when something before it was lost, and accepted
+    One at the end of the sent entries is refused when something before it was lost, and accepted
     when only the answers were.
     """
     match progress.state:

@@ -78,7 +78,7 @@ class HardState:
 @dataclass(frozen=True, slots=True)
 class Membership:
     """
-    Who belongs to the group: voters count for majorities, learners only receive the log.
+    Members of the group: voters count for majorities, learners only receive the log.
 
     Raises ValueError when a node is both, or when there are more than VOTERS_MAX voters.
     """

@@ -17,7 +17,7 @@ STALL_ELECTIONS: Final = 10
 
 
 class WriteWatch:
-    """The writes that are under way; *seconds* is the clock, *limit_s* what is too long."""
+    """The pending writes; *seconds* is the clock, a write that takes *limit_s* is too slow."""
 
     def __init__(self, limit_s: float, seconds: Callable[[], float]) -> None:
         self._limit_s = limit_s

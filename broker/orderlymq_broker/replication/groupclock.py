@@ -75,7 +75,7 @@ class GroupClock:
         return self._ahead_ms(self.own_ms()) / 1000
 
     def keep(self, peers: AbstractSet[NodeId], voters: AbstractSet[NodeId]) -> None:
-        """Let those of *voters* count that are others; of the other *peers* note what they show, for they may vote soon."""
+        """Count the other *voters*; note the times of other *peers* too, because they may vote soon."""
         self._peers, self._voters = peers, voters & peers
         self._shown = {node: shifts for node, shifts in self._shown.items() if node in peers}
         self._find_majority()

@@ -53,7 +53,7 @@ class ClientPort(Protocol):
 
 
 class Host(Protocol):
-    """Who must know what the loop finds out; called between turns, never re-entered."""
+    """Observer of the loop's findings; called between iterations, never re-entered."""
 
     def role_changed(self, change: RoleChange) -> None:
         """Note that the role, the leader or the term is another."""
@@ -62,7 +62,7 @@ class Host(Protocol):
         """Begin to serve: this replica leads and has applied all that others have left."""
 
     def serving_ended(self) -> None:
-        """Stop serving; what is pending is answered when its outcome is known."""
+        """Stop serving; pending requests are answered when their outcome is known."""
 
     def lease_changed(self) -> None:
         """Note that `may_answer` may say something else now."""
@@ -86,7 +86,7 @@ class LogWriter(Protocol):
     def append(
         self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
     ) -> None:
-        """Stage entries, behind a cut where they begin, and what the replica has promised."""
+        """Stage entries, behind a cut where they begin, and the promises of the replica."""
 
     def set_membership(self, batch: Batch, membership: Membership) -> None:
         """Stage the membership that was applied."""
@@ -96,7 +96,7 @@ class LogWriter(Protocol):
 
 
 class Applier(Protocol):
-    """The state machine, `Machine`: what is committed goes in, in order."""
+    """The state machine, `Machine`: committed entries go in, in order."""
 
     state: BrokerState
 

@@ -67,7 +67,7 @@ class LeaderLease:
         self._is_open = False
 
     def confirm(self, reads: Iterable[ReadState]) -> bool:
-        """Take in what a majority has confirmed; return whether that is news."""
+        """Take over the confirmation of a majority; return whether it is new."""
         before = self._confirmed
         for read in reads:
             self._confirmed = max(self._confirmed, read.context)

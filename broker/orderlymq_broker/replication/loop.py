@@ -106,7 +106,7 @@ class ReplicationLoop:
         self._stopped = True
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
-        """Let the core handle a request and do what it wants done."""
+        """Let the core handle a request and perform its effects."""
         self.decide(lambda: self._core.handle(request, peer, self._ports.clock.now()))
 
     def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
@@ -123,7 +123,7 @@ class ReplicationLoop:
         self.decide(lambda: self._core.connection_closed(connection))
 
     def decide(self, ask: Callable[[], Iterable[Effect]]) -> None:
-        """Do what the core wants done when it is asked; every call of the core goes through here.
+        """Call the core and perform its effects; every call of the core goes through here.
 
         A replica that cannot read its disk ends: a leader that went on would hold its place and
         serve nobody, and what it had begun when the read failed must not be answered.

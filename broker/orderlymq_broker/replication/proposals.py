@@ -33,8 +33,8 @@ class Proposer:
     """Brings proposals into the log of a leader.
 
     Attributes:
-        waiting: what is not in the log yet.
-        pending: what is in the log and not known to be committed or lost.
+        waiting: proposals that are not in the log yet.
+        pending: proposals in the log that are not known to be committed or lost.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class PendingProposals:
     def add(
         self, index: int, term: int, proposals: Sequence[Propose], proposed_at: float = 0.0
     ) -> None:
-        """Remember what the entry (*index*, *term*) carries."""
+        """Remember the proposals of the entry (*index*, *term*)."""
         entry = _Pending(index, term, tuple(proposals), proposed_at)
         self._count += len(entry.proposals)
         if self._pending and self._pending[-1].index >= index:
@@ -223,7 +223,7 @@ class PendingProposals:
         """Note that the entry (*index*, *term*) is applied.
 
         Returns:
-            What it carried, if it was proposed here, and the proposals that are now known to be
+            Its proposals, if it was proposed here, and the proposals that are now known to be
             lost.
         """
         pending = self._pending

@@ -49,7 +49,7 @@ class Recovery:
         return [_without_memory(each) for each in messages]
 
     def note_commit(self, messages: Sequence[Message], commit: Index) -> None:
-        """Note what a leader names in *messages*, and whether a recovering replica has all of it, its log committed to *commit*."""
+        """Note the leader's commit index in *messages*, and whether a recovering replica has all of it, its log committed to *commit*."""
         commits = [message.commit for message in messages if isinstance(message, Append)]
         if not commits:
             return
@@ -69,7 +69,7 @@ class Recovery:
     def has_caught_up(self, stable: Index) -> bool:
         """Return whether a recovering replica has that on its disk, its log durable up to *stable*.
 
-        What is in memory alone is no reason to vote: the mark would be gone, and with a crash the entries as well.
+        Entries in memory alone are no reason to vote: the mark would be gone, and with a crash the entries as well.
         """
         is_whole = self._owed is not None and stable >= self._owed
         return self.active and is_whole and not self._is_ending

@@ -210,7 +210,7 @@ def promise_to_stick(
 
 
 def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore) -> None:
-    """Write what a replica begins with, once."""
+    """Write the initial state of a replica, once."""
     hard_state, membership = log.initial_state()
     if log.last_index() or membership.members or hard_state != HardState():
         return

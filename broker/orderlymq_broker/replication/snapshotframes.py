@@ -139,7 +139,7 @@ class Progress:
 
 
 def pulse(connection: FrameConnection) -> Callable[[], None]:
-    """Return what a thread calls as long as it advances: the peer hears of it every now and then."""
+    """Return a function that a thread calls while it advances; it reports to the peer every now and then."""
     loop = asyncio.get_running_loop()
     reported_at = time.monotonic()
 

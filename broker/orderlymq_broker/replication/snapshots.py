@@ -148,7 +148,7 @@ class SnapshotSender:
         task.add_done_callback(lambda ended: self._ended(target, ended))
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel pending transfers."""
         await end_tasks(self._tasks.values())
         await finish_in_thread(_remove, self._directory)
 
@@ -327,7 +327,7 @@ class SnapshotReceiver:
         )
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel pending transfers."""
         if self._task is not None:
             await end_tasks([self._task])
 
@@ -369,7 +369,7 @@ class SnapshotReceiver:
             connection.close()
 
     def _message(self, sender: NodeId, offer: Offer) -> InstallSnapshot:
-        """Return what the core learns of the state, once it is complete."""
+        """Return the message that reports the complete state to the core."""
         try:
             meta = offer.manifest.meta
         except ValueError as error:
@@ -406,7 +406,7 @@ class SnapshotReceiver:
             self._is_verifying = False
 
     def _prepare(self, offer: Offer) -> tuple[int, ...]:
-        """Keep what is already here of the same store, delete the rest, say what is missing."""
+        """Keep files of the same store, delete the others, return the missing ones."""
         origin_path = self.directory / _ORIGIN_FILE
         origin = origin_path.read_text() if origin_path.exists() else ""
         if origin != offer.origin:

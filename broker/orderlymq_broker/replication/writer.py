@@ -65,7 +65,7 @@ class WriterThread:
         self._queue.put((ticket, sync, done))
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Commit what was submitted and end the thread; a full disk is not waited for.
+        """Commit the submitted batches and end the thread, without waiting for a full disk.
 
         Returns whether the thread has ended. While it has not, the store is in use.
         """

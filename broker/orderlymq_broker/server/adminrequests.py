@@ -55,7 +55,7 @@ class Administered(Protocol):
         """Return what ``/status`` shows, or who *asked* with a request of its account."""
 
     async def move_leadership(self, target: NodeId | None) -> NodeId:
-        """Let *target*, or the best of the others, lead; return who does.
+        """Let *target*, or the best of the others, lead; return the new leader.
 
         Raises:
             NotLeader: this replica does not lead.
@@ -116,7 +116,7 @@ class AdminRequests:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel pending requests."""
         await end_tasks(self._tasks)
 
     def _status(self, line: Line, command: RemotingCommand) -> None:
@@ -159,7 +159,7 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
     """Read the body of 20504.
 
     Raises:
-        ValueError: what it says cannot be done; the text says what to write instead.
+        ValueError: the request is invalid; the text says what to write instead.
     """
     try:
         request = msgspec.json.decode(body, type=MembershipRequest)

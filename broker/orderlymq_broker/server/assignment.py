@@ -72,7 +72,7 @@ class Assigning:
         router.intercept(RequestCode.QUERY_ASSIGNMENT, self._query, of_replica=False)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel pending requests."""
         await end_tasks(self._tasks)
         await self._client.close()
 

@@ -5,7 +5,7 @@ The copy is a checkpoint of the store: hard links to files that never change, at
 copy at a time; who asks gets pieces of a bounded size at a bounded rate, so that clients of the group are served beside
 it; its links hold disk space, so a table goes when it was read, and the copy goes when nobody reads it any more, or before
 sends would be refused. The leader alone makes one: it knows that whatever was acknowledged before the request is in it.
-What becomes of the files: the package ``orderlymq_backup``.
+The package ``orderlymq_backup`` stores the files.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class CopiedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer to 20520: the copy that can be read under *session*, and what it holds.
+    """The answer to 20520: the copy that can be read under *session*, and its content.
 
     Attributes:
         index, term: the last raft entry that was applied.
@@ -197,7 +197,7 @@ class BackupRequests:
             await self._making.wait()
 
     async def close(self) -> None:
-        """Delete the copy; what is under way has been cancelled or has ended."""
+        """Delete the copy; reads of it were cancelled or have ended."""
         await self.quiet()
         self._session = None
         await finish_in_thread(_remove, self._directory)

@@ -1,7 +1,7 @@
 """
 Client requests between replicas: from the one that was asked to the one that leads.
 
-The rule: what was passed on is answered by the leader or by the end of the connection, never by
+The rule: forwarded requests are answered by the leader or by the end of the connection, never by
 a guess here; nobody stays here for an answer that the leader may not give (``reads_no_code``). A client that was passed on keeps
 its own host and port at the leader, because locks and membership know it by them. `Outbox` stands at the replica that has the client's connection,
 `Inbox` at the leader, where each forwarded client is a line among the others (``router.py``).
@@ -137,7 +137,7 @@ class Outbox:
             self._send_closed(passed.leader, connection)
 
     def retry(self) -> None:
-        """Notify nodes of closed clients again whose links were full: until then they drop what comes of these."""
+        """Notify nodes of closed clients again whose links were full: until then they drop requests of these clients."""
         for node, connection in list(self._unnotified):
             self._send_closed(node, connection)
 
@@ -398,7 +398,7 @@ class ForwardedLine:
         return "the client {}:{} at node {}".format(*self.peer, self.node)
 
     def resume(self) -> None:
-        """Hand over what is held, in a turn that has begun."""
+        """Hand over held requests, in a turn that has begun."""
         self._hand_over(self)
 
     def send(self, command: RemotingCommand) -> None:

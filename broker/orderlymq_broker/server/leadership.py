@@ -100,7 +100,7 @@ class Leadership:
             self._router.set_admission(Admission.WAIT)
 
     def serving_began(self) -> None:
-        """Serve: bind the address, answer what waits."""
+        """Serve: bind the address, answer waiting requests."""
         self.serving = True
         self._ended_at = None
         self._outbox.leader = None
@@ -215,9 +215,9 @@ class Leadership:
         given_up: Callable[[], bool],
         timeout_s: float,
     ) -> bool:
-        """Hold requests back, finish what is under way, call *transfer*, wait for another leader.
+        """Hold requests back, finish pending ones, call *transfer*, wait for another leader.
 
-        *settled* says that nothing is under way any more: what did not reach the log before the
+        *settled* says that no request is pending any more: what did not reach the log before the
         transfer could only be refused. *given_up* says that this replica leads on, as the other one did not come
         as far as to be asked. Returns whether another replica leads; if not, this one serves on. What *transfer* raises passes.
         """
@@ -244,7 +244,7 @@ class Leadership:
         return True
 
     async def pass_on(self, until: float) -> None:
-        """Pass on what is asked here until *until* (the loop's time), or until no client is left."""
+        """Forward requests until *until* (the loop's time), or until no client is left."""
         loop = asyncio.get_running_loop()
         while loop.time() < until and self._router.lines():
             self.tick()

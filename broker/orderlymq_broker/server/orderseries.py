@@ -62,7 +62,7 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
 def backlog_series(
     context: Context, watched: Mapping[str, Series], *, is_examined: bool
 ) -> dict[str, Series]:
-    """Return how many messages each group has to consume, from what was *watched* by group and topic.
+    """Return how many messages each group has to consume, from the *watched* series by group and topic.
 
     An autoscaler takes a row that is missing for trouble and a zero for leave to stop everybody: so a group that has
     consumed all has a row, and none has one before the leader has examined them. A group that broadcasts has none: its members

@@ -150,7 +150,7 @@ class Peers:
         return min(needed, default=None)
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
-        """Let raft send again what was dropped, or end the clients whose requests were."""
+        """Let raft send dropped messages again, or close the clients whose requests were dropped."""
         if purpose == "clients":
             self._outbox.node_lost(node)
         elif not self.is_swapping:

@@ -201,7 +201,7 @@ class PodLabel:
             raise
 
     def _refusals(self) -> Callable[[LabelError], None]:
-        """Return what is told of each failure to take the label, and complains when refusals last."""
+        """Return a function that gets each failure to take the label, and complains when refusals last."""
         now = asyncio.get_running_loop().time
         complain_at = now() + COMPLAIN_AFTER_S
 

@@ -35,7 +35,7 @@ class RestoredGroups:
         self.names = None if value is None else value.decode()
 
     def heard(self, name_server: str, awaited: str | None) -> None:
-        """Take what a name server awaits, in the form of its answer; what none awaits any more is forgotten."""
+        """Take over the names that a name server awaits, in the form of its answer; forget names that none awaits."""
         if self.names is None:
             return
         if awaited:

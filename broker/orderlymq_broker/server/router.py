@@ -1,5 +1,5 @@
 """
-The router of requests: who answers what comes in on the clients' connections.
+The router of requests: it decides which replica answers a client's request.
 
 The rule: a request is answered by this replica only while it surely speaks for the group. While
 that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
@@ -7,7 +7,7 @@ wait here in the order they came, and a leader asks the others to confirm it; wh
 replica leads, those on connections that were accepted here are passed on to it. Order on one
 connection is kept across all of it. Waiting requests are worked off in turns (``turns.py``), before anything that is
 read meanwhile.
-``replication/loop.py`` runs what is served here, ``forwarder.py`` carries what is not.
+``replication/loop.py`` serves requests here, ``forwarder.py`` carries the others to the leader.
 """
 
 import asyncio
@@ -62,17 +62,17 @@ class Line(Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Return whether its end is on the way: what it still asks for is dropped."""
+        """Return whether its end is on the way: its further requests are dropped."""
 
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""
 
     def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
-        """End the connection; *kind* is what it is counted by, *reason* what the log says."""
+        """End the connection; *kind* is the label of the counter, *reason* the text of the log."""
 
 
 class Service(Protocol):
-    """Who answers requests here."""
+    """The service that answers requests here."""
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Answer *request*, now or later."""
@@ -81,10 +81,10 @@ class Service(Protocol):
         """Return whether an answer given now is the truth."""
 
     def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
-        """Return the answer to a request that its sender may not make, None for one that it may."""
+        """Return the refusal of a request that its sender may not make, None for one that it may."""
 
     def request_confirmation(self) -> int:
-        """Ask the group whether this replica may answer what has arrived; `Router.retry` follows."""
+        """Ask the group whether this replica may answer the requests that have arrived; `Router.retry` follows."""
 
     def is_confirmed(self, number: int) -> bool:
         """Return whether the group has confirmed what `request_confirmation` gave *number* to."""
@@ -94,7 +94,7 @@ class Service(Protocol):
 
 
 class Forwarder(Protocol):
-    """Who carries requests to the leader."""
+    """The carrier of requests to the leader."""
 
     def forward(self, line: Line, command: RemotingCommand) -> bool:
         """Pass *command* on; False when the leader cannot be reached."""
@@ -105,7 +105,7 @@ class Forwarder(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request that waits; *confirmation* is what it waits for while this replica serves."""
+    """A request that waits; *confirmation* is the round that it waits for while this replica serves."""
 
     line: Line
     command: RemotingCommand
@@ -190,7 +190,7 @@ class Router:
 
     @property
     def waiting(self) -> int:
-        """Return how many requests wait for somebody who may answer."""
+        """Return how many requests wait for a replica that may answer."""
         return len(self._waiting) - self._lost
 
     def connection_made(self, line: Line) -> None:
@@ -237,7 +237,7 @@ class Router:
         self.connection_lost(line)
 
     def connection_lost(self, line: Line) -> None:
-        """Forget a client and what it still wanted."""
+        """Forget a client and its waiting requests."""
         if self._lines.pop(line.id, None) is None:
             return
         self._lost += self._waiting_of.pop(line.id, 0)
@@ -313,7 +313,7 @@ class Router:
             line.close(orderly=False, kind="not_served", reason=reason)
 
     def resume(self) -> None:
-        """Work off what waits, in a turn that has begun."""
+        """Work off waiting requests, in a turn that has begun."""
         self._awaits_turn = False
         self._work_off()
 

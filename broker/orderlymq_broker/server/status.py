@@ -189,7 +189,7 @@ class Reporter:
         return alive(self._signs())
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether this replica does its work: it leads, or follows somebody who does."""
+        """Return whether this replica does its work: it leads, or follows a leader."""
         hindered = hindrance(self._signs())
         if hindered:
             return False, hindered
@@ -227,7 +227,7 @@ class Reporter:
         )
 
     def status(self, asked: RemotingCommand | None = None) -> Mapping[str, object]:
-        """Return what is known of the group here, as far as who *asked* may read it, and how this replica is."""
+        """Return the status of the group as far as the sender of *asked* may read it, and that of this replica."""
         return {**self._group_status(asked), **self.replica_status()}
 
     def _group_status(self, asked: RemotingCommand | None = None) -> Mapping[str, Any]:
@@ -270,7 +270,7 @@ class Reporter:
         }
 
     def reading(self) -> Reading:
-        """Return what a scrape shows; nothing of the state while another store takes its place."""
+        """Return the metrics of a scrape; none of the state while another store takes its place."""
         status = self._instance.node.status()
         group = self._group_status()
         gauges: dict[str, tuple[str, float]] = {
@@ -375,7 +375,7 @@ class Reporter:
 
 
 def _group_gauges(group: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
-    """Return the gauges of what the core says of the state; none when it says nothing."""
+    """Return the gauges of the state as the core reports it; none when it reports nothing."""
     if not group:
         return {}
     transactions = group["transactions"]

@@ -48,7 +48,7 @@ class LeadershipTransfer:
         self._address = address
 
     async def move(self, target: NodeId | None) -> NodeId:
-        """Let *target*, or the best of the others, lead; return who does.
+        """Let *target*, or the best of the others, lead; return the new leader.
 
         Raises:
             NotLeader: this replica does not lead.
@@ -102,7 +102,7 @@ class LeadershipTransfer:
         await self._leadership.drain(DRAIN_S if until is None else LAST_ANSWERS_S)
 
     async def _finish_alone(self) -> None:
-        """Take nothing new and answer what is in the log: there is nobody to hand over to."""
+        """Take no new requests and answer those in the log: there is no other replica to hand over to."""
         if self._address is not None:
             self._address.release()
         clock = asyncio.get_running_loop()

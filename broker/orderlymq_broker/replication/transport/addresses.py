@@ -24,7 +24,7 @@ ADDRESSES_MAX: Final = 64
 
 
 class AddressBook:
-    """Addresses by node id; what was learned wins over the settings until the next restart.
+    """Addresses by node id; learned addresses win over the settings until the next restart.
 
     Attributes:
         learned: what this process was told, which a store that takes the place of another does not have.
@@ -40,7 +40,7 @@ class AddressBook:
 
     @classmethod
     def load(cls, reader: Reader, settings: Mapping[int, Address]) -> "AddressBook":
-        """Read what was learned before."""
+        """Read the addresses that were learned before."""
         stored = reader.get(Family.META, META_PEERS)
         learned = {} if stored is None else msgspec.msgpack.decode(stored, type=dict[int, Address])
         return cls(settings, learned)

@@ -1,7 +1,7 @@
 """
 One TCP connection between replicas: bytes to frames for its owner, frames to bytes.
 
-What comes on it means nothing here. ``server.py`` greets and leads raft messages, ``snapshots.py`` sends files.
+Frames have no meaning here. ``server.py`` greets and leads raft messages, ``snapshots.py`` sends files.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class FrameConnection(asyncio.Protocol):
         return [str(name) for kind, name in names if kind == "URI"]
 
     def take_large_frames(self) -> None:
-        """Take frames of any size from now on: the peer has proven who it is."""
+        """Take frames of any size from now on: the peer has proven its identity."""
         self._reader.size_max = FRAME_SIZE_MAX
 
     @property
@@ -149,7 +149,7 @@ class FrameConnection(asyncio.Protocol):
         await self._writable.wait()
 
     def close(self) -> None:
-        """Close after what was written is out."""
+        """Close after all written bytes are sent."""
         if self._transport is not None:
             self._transport.close()
 

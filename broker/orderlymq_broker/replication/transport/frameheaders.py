@@ -46,7 +46,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of the called: what the caller has to prove its greeting with."""
+    """The answer of the called side: the challenge that the caller's proof must contain."""
 
     nonce: Annotated[bytes, Meta(min_length=NONCE_SIZE, max_length=NONCE_SIZE)]
 

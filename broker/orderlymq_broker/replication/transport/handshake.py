@@ -30,11 +30,11 @@ _SHOWN_MAX: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this replica is to its peers.
+    """Identity of this replica for its peers.
 
     Attributes:
         address: where they reach it.
-        key: what they prove to each other that they know.
+        key: the shared secret that both sides prove to know.
         is_certified: whether a certificate names the replica that shows it.
     """
 
@@ -66,7 +66,7 @@ class Identity:
         """Return why *node* cannot have shown a certificate with these URIs, or None.
 
         Args:
-            node: who the other end says it is.
+            node: the node that the other end claims to be.
             names: the URIs; None of a plain connection, which only comes about where plain ones are permitted.
         """
         if names is None or not self.is_certified:
@@ -93,7 +93,7 @@ def proof(key: bytes, side: Side, hello: Hello, nonce: bytes, *, is_recovering: 
         side: who proves.
         hello: the greeting of the caller, its nonce included.
         nonce: of the called.
-        is_recovering: what the called says of its own log; False in a proof of the caller.
+        is_recovering: whether the called side recovers its log; False in a proof of the caller.
     """
     said = msgspec.msgpack.encode((side, hello, nonce, is_recovering))
 

@@ -72,13 +72,13 @@ class LinkOwner(Protocol):
     """Hears what becomes of a link; `transport.Receiver` is one."""
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
-        """Note that what was sent to *node* for *purpose* was dropped."""
+        """Note that frames for *node* with *purpose* were dropped."""
 
     def peer_wiped(self, node: NodeId) -> None:
-        """Note that *node* lacks what it once had; called before anything is sent to it."""
+        """Note that *node* has lost its log; called before anything is sent to it."""
 
     def peer_reached(self, node: NodeId) -> None:
-        """Note that raft messages reach *node* from now on; what is sent to it here comes first."""
+        """Note that raft messages reach *node* from now on; messages sent here come first."""
 
 
 async def dial(
@@ -243,16 +243,16 @@ class PeerLink:
 
     @property
     def is_slow(self) -> bool:
-        """Return whether much of what was sent waits for the peer to read."""
+        """Return whether many sent bytes wait for the peer to read."""
         return self.backlog_bytes > SLOW_BACKLOG
 
     @property
     def backlog_bytes(self) -> int:
-        """Return what waits for the peer to read."""
+        """Return how many bytes wait for the peer to read."""
         return 0 if self._connection is None else self._connection.backlog_bytes
 
     def context(self) -> ssl.SSLContext | None:
-        """Return what the peer is called with, None for plain."""
+        """Return the TLS context for calls to the peer, None for plain."""
         return None if self._tls is None or self._plain else self._tls.context()
 
     def send_messages(self, messages: list[Message]) -> None:
@@ -403,6 +403,6 @@ class PeerLink:
 
 
 def _hang_up(calling: "asyncio.Task[FrameConnection]") -> None:
-    """Close what a call has brought that nobody waits for any more."""
+    """Close the connection of a call that nobody waits for any more."""
     if not calling.cancelled() and calling.exception() is None:
         calling.result().abort()

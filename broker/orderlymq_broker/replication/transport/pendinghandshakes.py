@@ -1,5 +1,5 @@
 """
-Accepted connections whose callers have not proven yet who they are.
+Accepted connections whose callers have not proven their identity yet.
 
 The rule: they are bounded in number and in time for all callers, and none keeps the next one out. The oldest goes when
 there are too many, so that a replica gets in as long as fewer strangers call during its handshake

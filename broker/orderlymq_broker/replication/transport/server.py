@@ -1,5 +1,5 @@
 """
-TCP between the replicas of one group: the called side, and who may speak on it.
+TCP between the replicas of one raft group: the called side, which admits replicas alone.
 
 Each replica keeps three outgoing connections to every peer (``links.py``): one for raft, one for the entries of its log and one for
 clients that are passed on. So no heartbeat waits behind a message; what the peer says comes in on the peer's own. The rule: a connection counts only after both
@@ -108,16 +108,16 @@ class Receiver(Protocol):
         """Note up to which entry the state goes that *node* takes in, 0 for none."""
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
-        """Note that what was sent to *node* for *purpose* was dropped."""
+        """Note that frames for *node* with *purpose* were dropped."""
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Note that *node*, maybe unknown so far, is called at *address*."""
 
     def peer_wiped(self, node: NodeId) -> None:
-        """Note that *node* lacks what it once had; called before anything is sent to it or read."""
+        """Note that *node* has lost its log; called before anything is sent to it or read."""
 
     def peer_reached(self, node: NodeId) -> None:
-        """Note that raft messages reach *node* from now on; what is sent to it here comes first."""
+        """Note that raft messages reach *node* from now on; messages sent here come first."""
 
     def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
         """Note that the connection on which *node* spoke to us for *purpose*, "raft" or "clients", is gone."""
@@ -135,7 +135,7 @@ class Transport:
     *sticks_ms* is how long this replica sticks to a leader that it hears; peers learn it.
 
     Attributes:
-        violations: connections that were closed because of what a peer said on them.
+        violations: connections that were closed because a peer broke the rules.
         closes: connections that were closed without that: refused, silent, or followed by another one.
     """
 
@@ -249,7 +249,7 @@ class Transport:
 
     @property
     def strangers(self) -> int:
-        """Return how many connections are open whose callers have not proven who they are."""
+        """Return how many open connections have callers that have not proven their identity."""
         return len(self._unproven)
 
     def is_connected(self, node: NodeId) -> bool:

@@ -87,7 +87,7 @@ def is_of_another_machine(host: str, replica: str | None) -> bool:
 
 @dataclass(slots=True)
 class _Question:
-    """Who is the client at the other end of a connection."""
+    """A question whether a client is at the other end of a connection."""
 
     known: "_Known"
     client_id: str
@@ -99,7 +99,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Guess:
-    """Who may be the client at the other end of a connection: *candidates* are asked for if that is this machine."""
+    """A question for the client at the other end of a connection: one of *candidates*, if that end is on this machine."""
 
     known: "_Known"
     candidates: Callable[[], Iterable[str]]
@@ -112,7 +112,7 @@ class _Client:
     """One client that speaks, or may speak, on a connection.
 
     Attributes:
-        holding: who it is, None while that is being looked for or cannot be proven.
+        holding: the client, None while it is being looked for or cannot be proven.
         is_named: whether it says which process it is, and that one holds its socket.
         is_guess: whether it has sent no heartbeat and is known only as a member of the group that is asked for.
         asked: how often it was looked for.
@@ -281,7 +281,7 @@ class Liveness:
             del self._connected[owners]
 
     async def _identify(self) -> None:
-        """Answer the questions that there are; what comes meanwhile is asked next."""
+        """Answer the present questions; those that come meanwhile are next."""
         await asyncio.sleep(0)
         seconds = asyncio.get_running_loop().time
         while self._questions or self._guesses:
@@ -328,7 +328,7 @@ class Liveness:
     async def _answers(
         self, asked: list[_Question]
     ) -> tuple[list[tuple[_Question, Holding | str]], float, float]:
-        """Return who the local ones of those *asked* for are.
+        """Return the answers about the local clients among those *asked* for.
 
         Returns:
             Also when the connections were read, and the seconds of a CPU that it took.
@@ -359,9 +359,9 @@ class Liveness:
         self._connected[found.owners] += 1
 
     async def _view(self) -> tuple[View, float]:
-        """Return what a look shows that begins after this call, and its seconds of a CPU.
+        """Return the result of a scan that begins after this call, and its seconds of a CPU.
 
-        Who asks meanwhile shares the next one.
+        Callers that come meanwhile share the next one.
         """
         if self._next_look is None:
             # Its failure is that of each who waits for it.

@@ -26,7 +26,7 @@ class View:
     def client_of(
         self, end: SocketEnd, pid: int | None, *, forwarded: bool = False
     ) -> Holding | str:
-        """Return who is the client at the other *end* of a connection, or why that is not known."""
+        """Return the client at the other *end* of a connection, or the reason why it is unknown."""
         if pid is None:
             return "it does not say which process it is"
         try:

@@ -56,6 +56,6 @@ def inode_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
 
 
 def _packed(host: str) -> bytes:
-    """Return an address as packets have it, nothing for what is none."""
+    """Return an address as packets have it, nothing for a text that is no address."""
     address = ip_of(host)
     return b"" if address is None else address.packed

@@ -142,7 +142,7 @@ class View:
     def client_of(
         self, end: SocketEnd, pid: int | None, *, forwarded: bool = False
     ) -> Holding | str:
-        """Return who is the client at the other *end* of a connection with us, or why that is not known.
+        """Return the client at the other *end* of a connection with us, or the reason why it is unknown.
 
         One that is *forwarded* is connected with another broker.
 
@@ -315,7 +315,7 @@ def proof_of_death(process: Process) -> str | None:
 
 
 def _target(descriptor: str) -> str:
-    """Return what a descriptor leads to, nothing when it was closed meanwhile."""
+    """Return the target of a descriptor, nothing when it was closed meanwhile."""
     try:
         return os.readlink(descriptor)
     except _ENDED:
@@ -355,7 +355,7 @@ def _port(end: str) -> str:
 
 
 def _key(end: SocketEnd) -> str:
-    """Return an end as the tables write it, words in the order of this CPU; nothing for what is no address."""
+    """Return an end as the tables write it, words in the order of this CPU; nothing for a text that is no address."""
     address = ip_of(end[0])
     if address is None:
         return ""
