@@ -339,7 +339,7 @@ class Consumer(Facade[consumer.Consumer]):
 
     @property
     def lanes(self) -> LaneFigures | None:
-        """Return what is in hand of a consumer by key; None of any other."""
+        """Return the figures of a consumer by key; None for any other consumer."""
         return self.thread.look(lambda: self.inner.lanes)
 
     @property

@@ -1,5 +1,5 @@
 """
-Typed bodies: what a program works with, to and from the bytes of a message.
+Typed bodies: values of a program, to and from the bytes of a message.
 
     ORDERS = Json(Order)
     await producer.send("orders", ORDERS.encode(order), key=order.id)
@@ -63,7 +63,7 @@ class Json(Generic[T]):
         return body
 
     def decode(self, message: ReceivedMessage) -> T:
-        """Return what the body says.
+        """Return the value of a body.
 
         Raises:
             BodyInvalid: It is no JSON of the type.
@@ -114,7 +114,7 @@ class Msgpack(Generic[T]):
         return body
 
     def decode(self, message: ReceivedMessage) -> T:
-        """Return what the body says.
+        """Return the value of a body.
 
         Raises:
             BodyInvalid: It is no MessagePack of the type.
@@ -173,7 +173,7 @@ class Avro(Generic[T]):
         return into.getvalue()
 
     def decode(self, message: ReceivedMessage) -> T:
-        """Return what the body says, as the schema has it.
+        """Return the value of a body in the form of the schema.
 
         Raises:
             BodyInvalid: It is no Avro, of an unknown schema, or not of the type.
@@ -274,7 +274,7 @@ def _takes_bytes(schema: Any) -> bool:
 
 
 def _fault(error: Exception) -> str:
-    """Return what msgspec says of a body, without what it quotes of it or what the type's own checks say."""
+    """Return msgspec's error about a body, without its quotations and without the texts of the type's own checks."""
     text = str(error)
     if error.__cause__ is not None or not text.startswith(
         ("Expected ", "Object missing ", "Invalid ")

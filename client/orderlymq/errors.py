@@ -33,7 +33,7 @@ class OrderlyMQError(Exception):
         self.add_note(f"See {self.docs}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let it be pickled, as between processes of a pool: its text is not what it was made of."""
+        """Let it be pickled, as between processes of a pool: its text differs from its arguments."""
         return _remade, (type(self), self.args), self.__dict__
 
 

@@ -1,5 +1,5 @@
 """
-Messages as users see them: what is sent, what came back, what was received.
+Messages as users see them: sent messages, results of sends, received messages.
 
 Rule: a `Message` gets its unique key once, at the first send; every further send of the same object
 carries the same key, so that a broker can recognise a repeat. The wire form stands in `wire`.
@@ -49,7 +49,7 @@ class Message:
 
     Attributes:
         topic: where to.
-        body: bytes, opaque to the broker; what is given as text is encoded as UTF-8.
+        body: bytes, opaque to the broker; text is encoded as UTF-8.
         tags: one tag that subscriptions may select by.
         keys: index keys, for queries; a text or several.
         key: sharding key; messages of one key stay in order. A number is its text: 17 and "17" are one key.

@@ -1,7 +1,7 @@
 """
 Observers see every send and every listener call of this process: for traces, metrics and tests.
 
-Rule: an observer changes nothing of the outcome; what it raises is logged and dropped. Without one this costs
+Rule: an observer changes nothing of the outcome; its errors are logged and dropped. Without one this costs
 the look at an empty list. An observer may mark a message before it is sent, with properties of its own.
 """
 
@@ -19,7 +19,7 @@ class Observer(Protocol):
     """Sees what producers and consumers do; called on their event loops, so it must not block."""
 
     def sending(self, group: str, topic: str, messages: Sequence[Message], /) -> object:
-        """See messages before they are sent together; what is returned comes back with their outcome.
+        """See messages before they are sent together; the returned value comes back with their outcome.
 
         *group* and *topic* are the names that brokers know, with the namespace.
         """
@@ -49,7 +49,7 @@ def install(observer: Observer) -> Callable[[], None]:
 
 
 def notify(call: Callable[..., Any], *arguments: object) -> Any:
-    """Call an observer; what it raises is logged and dropped."""
+    """Call an observer; its errors are logged and dropped."""
     try:
         return call(*arguments)
     except Exception:

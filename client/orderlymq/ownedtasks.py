@@ -60,7 +60,7 @@ class Shutdown:
         self._task = asyncio.create_task(work, name=name)
 
     async def wait(self) -> None:
-        """Return when the work is done, or immediately when it was never begun; raise what it raised."""
+        """Return when the work is done, or immediately when it was never begun; raise its error."""
         if self._task is not None:
             await asyncio.shield(self._task)
 

@@ -22,7 +22,7 @@ except ImportError as error:
 
 
 def instrument(provider: TracerProvider | None = None) -> Callable[[], None]:
-    """Make spans from now on; return what ends that.
+    """Make spans from now on; return a function that ends that.
 
     Args:
         provider: makes the spans; the program's own when None.

@@ -1,7 +1,7 @@
 """
 Bodies of the answers that only OrderlyMQ's brokers give, as an administrator reads them.
 
-Rule: what has another shape is refused whole, with the error of every other body.
+Rule: a body of another shape is refused as a whole, with the error of every other body.
 """
 
 from collections.abc import Mapping
@@ -67,6 +67,6 @@ class Expansions(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class Subscription(JsonModel):
-    """What a group's members want of a topic; RocketMQ's body."""
+    """The subscription of a group's members to a topic; RocketMQ's body."""
 
     subscription_data: SubscriptionData | None = None

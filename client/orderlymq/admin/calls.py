@@ -1,7 +1,7 @@
 """
 How an administrator's request is asked: of every broker group at the same time, of any one, of a queue's leader, of the name servers.
 
-Rule: a change is asked of no broker group while one of them is away. `operations` says what is asked.
+Rule: a change is asked of no broker group while one of them is away. `operations` has the requests.
 """
 
 import asyncio

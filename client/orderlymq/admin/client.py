@@ -77,7 +77,7 @@ _TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class QueueLock:
-    """Who holds a queue of an ordered group.
+    """The holder of a queue of an ordered group.
 
     Attributes:
         is_connected: whether the leader has a connection of the holder; None where it does not report it.
@@ -179,7 +179,7 @@ class AdminClient(Lifecycle, MessageOperations):
         return sorted({*info.broker_addr_table, *named} - {*_registered_leaders(info)})
 
     async def group_status(self, address: str) -> dict[str, Any]:
-        """Return what the leader at *address* says about its raft group and its replicas."""
+        """Return the report of the leader at *address* about its raft group and its replicas."""
         answer = await self._instance.call(address, RequestCode.ORDERLYMQ_GROUP_STATUS)
         status = fastjson.loads(answer.body)
         if not isinstance(status, dict):
@@ -271,7 +271,7 @@ class AdminClient(Lifecycle, MessageOperations):
     async def _declare_present(self, topic: str, declared: dict[str, int]) -> None:
         """Declare the queues that an ordered topic has if another administrator was faster, with another number.
 
-        What is a part of the list that is declared stays a part of it: the same command again makes the rest. A shorter
+        Queues of the declared list stay in it: the same command again makes the rest. A shorter
         list could not grow again.
         """
         while True:

@@ -1,7 +1,7 @@
 """
 Message track: which consumer groups have had a message, as RocketMQ's queryMsgById reports it.
 
-Rule: what a group has consumed is read from its committed offsets, so an answer is as good as the last
+Rule: the progress of a group is read from its committed offsets, so an answer is as good as the last
 commit; a group that nobody is a member of is NOT_ONLINE, as in RocketMQ, and its offset is shown beside it.
 The states are RocketMQ's (org.apache.rocketmq.tools.admin.api.TrackType).
 """
@@ -47,7 +47,7 @@ class MessageTrack:
 
 
 async def message_track(admin: AdminClient, message: ReceivedMessage) -> list[MessageTrack]:
-    """Return, for each group that has ever committed an offset in the topic, what it did.
+    """Return the consumption of each group that has ever committed an offset in the topic.
 
     Raises:
         BrokerUnreachable: A broker group has no leader now.

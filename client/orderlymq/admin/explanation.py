@@ -1,5 +1,5 @@
 """
-Where a key's messages are, and for each group: who consumes them, what is ahead of the next one, what stops it.
+The messages of a key: their queue, and for each group the consumer, the messages ahead, and the obstacle.
 
 Rules: what a broker does not know is None, never a zero. More waiting messages than `READ_MAX` are counted, and not read. Only
 the broker group of the key's queue is asked: others that are away know nothing of the key.
@@ -33,9 +33,9 @@ class GroupAndKey:
         committed: first offset that the group has not committed; None when it has no offset.
         following: offset of the next message of the key that waits, among the first `READ_MAX`.
         ahead: messages that the group takes before that one; those of other lanes do not count.
-        parked: what is known of the key when the group has parked it.
+        parked: the report about the key when the group has parked it.
         by_key: the group consumes by key, so nobody holds the queue.
-        lane: of such a group, what the key's lane does; None while it is idle.
+        lane: the state of the key's lane in such a group; None while it is idle.
         lane_property: the property whose values are the lanes of such a group; empty where it is the sharding key. Of a
             sharding key nothing but its place is known then.
         begin: where the search for `following` began: at what is not committed, or by key at what nobody has looked at.
@@ -166,7 +166,7 @@ async def _of_lane(
     committed: int | None,
     end: int,
 ) -> GroupAndKey:
-    """Return what a group by key has to do with a key: its lane, or where the search for its next message stands."""
+    """Return the lane of a key in a group by key, or where the search for its next message stands."""
     place = (queue.broker_name, queue.queue_id)
     for lane in table.lanes:
         if (lane.broker_name, lane.queue_id) == place and lane.offset >= 0:

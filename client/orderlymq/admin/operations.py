@@ -99,7 +99,7 @@ class Operations(AdminCalls):
         skip: bool = False,
         at: tuple[MessageQueue, int] | None = None,
     ) -> list[ParkedKey]:
-        """Release a key wherever it is parked; return what was parked.
+        """Release a key in every queue; return the released entries.
 
         What the group gets of the key from now on is consumed; what went to the dead letters meanwhile
         stays there until it is sent again. A group by key gets the message again that has failed; with *skip*
@@ -126,7 +126,7 @@ class Operations(AdminCalls):
     async def lanes(
         self, group: str, topic: str | None = None, key: str | None = None
     ) -> LaneTable:
-        """Return what the lanes of a group by key do: figures of each queue, and the lanes in trouble.
+        """Return the lanes of a group by key: figures of each queue, and the lanes in trouble.
 
         Each broker names 256 lanes at most; with *key* it names those of that key, whatever they do. `concurrency` is Key
         where one broker says so.
@@ -245,7 +245,7 @@ class Operations(AdminCalls):
         return await self._set_writable(RequestCode.ADD_WRITE_PERM_OF_BROKER, broker)
 
     async def delete_expired(self, address: str) -> None:
-        """Let retention look immediately at what is old enough to go."""
+        """Let retention delete messages that are old enough immediately."""
         for code in (RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE):
             await self._instance.call(address, code)
 
@@ -288,7 +288,7 @@ class Operations(AdminCalls):
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
     ) -> dict[str, Any]:
-        """Return what a consumer says of itself: queues, offsets, rates, and its threads if asked.
+        """Return the report of a consumer about itself: queues, offsets, rates, and its threads if asked.
 
         Raises:
             BrokerError: No broker knows the client, or it does not answer.
@@ -322,7 +322,7 @@ class Operations(AdminCalls):
         return sorted({t for each in answers for t in TopicList.from_json(each.body).topic_list})
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what a group's members want of a topic, None when nobody says.
+        """Return the subscription of a group's members to a topic, None when no member has one.
 
         Raises:
             BrokerError: No broker knows the group (26).

@@ -130,7 +130,7 @@ def _present(route: TopicRoute) -> dict[str, int]:
 
 
 async def kv_table(instance: ClientInstance, address: str, namespace: str) -> Mapping[str, str]:
-    """Return what a name server keeps under *namespace*."""
+    """Return the values that a name server keeps under *namespace*."""
     ext = GetKVListByNamespaceHeader(namespace).to_ext()
     asked = instance.call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, ext)
     answer = await unless_refused(asked, None, ResponseCode.QUERY_NOT_FOUND)

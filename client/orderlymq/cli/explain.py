@@ -66,7 +66,7 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
 
 
 def _lane_said(each: dict[str, Any]) -> str:
-    """Return what the lane of the key does in a group."""
+    """Return the state of the key's lane in a group."""
     if each["laneProperty"]:
         return (
             f"its lanes go by the property {each['laneProperty']} of the messages, not by this key; "

@@ -25,7 +25,7 @@ _WAY_OUT: Final = {
 
 
 def findings(statuses: Iterable[Mapping[str, Any]], group: str) -> dict[str, Any]:
-    """Return what the brokers found about *group*; ``lagSeconds`` is None when no broker reports it."""
+    """Return the findings of the brokers about *group*; ``lagSeconds`` is None when no broker reports it."""
     found: dict[str, Any] = {"lagSeconds": None, **{kind: [] for kind in _OF_GROUP}}
     found["duplicates"] = []
     for status in statuses:
@@ -80,7 +80,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def _way_out(row: Mapping[str, Any]) -> str:
-    """Return what to do about a queue that stands still; a holder that is away has no log to read."""
+    """Return the advice for a queue that stands still; a holder that is away has no log to read."""
     if row.get("connected") is False and row.get("leaseMillis"):
         lease_s = row["leaseMillis"] / 1000
         return f"Another member takes over when its lease of {lease_s:.0f} s ends. Look at the process: if it hangs, end it."
@@ -94,7 +94,7 @@ def _way_out(row: Mapping[str, Any]) -> str:
 
 
 def _listener(row: Mapping[str, Any]) -> str:
-    """Return what the consumer reports of its listener; brokers of earlier releases do not ask."""
+    """Return the consumer's report about its listener; brokers of earlier releases do not ask."""
     words = str(row.get("listener") or "its consumer reports nothing of its listener")
     called = row.get("listenerCalled")
     if called and row.get("listenerRunning"):

@@ -80,7 +80,7 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
 
 
 def lane_line(lane: dict[str, Any]) -> str:
-    """Return what a lane does, and what comes next."""
+    """Return the state of a lane, and its next step."""
     name = lane["key"] or "a message without key"
     place = f"offset {lane['offset']} of queue {lane['queue']} of {lane['topic']}"
     match lane["state"]:

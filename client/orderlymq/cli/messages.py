@@ -67,7 +67,7 @@ async def _find(
 
 
 def _check_not_found(error: OrderlyMQError) -> None:
-    """Let pass what says that there is nothing: that code, or an id that is none.
+    """Suppress errors that say that there is nothing: this code, or an id that is invalid.
 
     Raises:
         OrderlyMQError: It says something else.

@@ -139,7 +139,7 @@ def exit_code(error: Exception) -> ExitCode:
 
 
 def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Give a command its options and run it; what it raises becomes a sentence and an exit code."""
+    """Give a command its options and run it; its errors become a sentence and an exit code."""
 
     @name_server_option
     @reporting
@@ -160,7 +160,7 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run *work*; of what its tasks raise the first counts."""
+    """Run *work*; the first error of its tasks counts."""
     try:
         asyncio.run(work)
     except ExceptionGroup as group:
@@ -185,7 +185,7 @@ async def nearest_topic(name_server: str, topic: str) -> str:
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command `--output` and turn what it raises into a sentence and an exit code."""
+    """Give a command `--output` and turn its errors into a sentence and an exit code."""
     return reporting_as(command, _REPORTED, _told)
 
 
@@ -296,7 +296,7 @@ def print_json_line(data: object) -> None:
 
 
 def print_outcome(output: str, data: object, sentence: str) -> None:
-    """Print what a command has done: as JSON, or as a sentence."""
+    """Print the result of a change: as JSON, or as a sentence."""
     if output == "json":
         print_json(data)
     else:
@@ -306,7 +306,7 @@ def print_outcome(output: str, data: object, sentence: str) -> None:
 def print_rows(
     output: str, data: object, columns: list[str], rows: Iterable[Sequence[object]]
 ) -> None:
-    """Print what a command has found: as JSON, or as a table."""
+    """Print the findings of a command: as JSON, or as a table."""
     if output == "json":
         print_json(data)
     else:
@@ -314,7 +314,7 @@ def print_rows(
 
 
 def print_part(columns: list[str], rows: list[list[object]]) -> None:
-    """Print a table below what was printed, unless it has no rows."""
+    """Print a table below the former output, unless it has no rows."""
     if rows:
         say()
         print_table("", columns, rows)

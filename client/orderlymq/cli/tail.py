@@ -92,7 +92,7 @@ class _Tail:
     async def messages(
         self, queue: MessageQueue, offset: int, end: int | None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield what matches from *offset* on; without *end* also what comes later."""
+        """Yield matching messages from *offset* on; without *end* also later ones."""
         while end is None or offset < end:
             try:
                 result = await self.reader.pull(

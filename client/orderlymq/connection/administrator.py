@@ -1,7 +1,7 @@
 """
 Signatures and calls of administrators, beside the credentials and the TLS that every client may have.
 
-Rule: who may read the files is an administrator. On a laptop they stand in the data directory of the `orderlymq up` that
+Rule: a user who may read the files is an administrator. On a laptop they stand in the data directory of the `orderlymq up` that
 runs: ORDERLYMQ_DATA_DIR, else .orderlymq in the current directory. Credentials that are set come first, as TLS
 that is switched on or off.
 Elsewhere ORDERLYMQ_CLUSTER_SECRET_FILE names a file with the secret of the cluster, for changes at name servers.
@@ -63,7 +63,7 @@ def cluster_secret() -> bytes:
 
 
 def operator_tls(name_servers: Sequence[str]) -> ContextSource | None:
-    """Return what the cluster that runs here is called with; None where one of *name_servers* is not its own, or it is plain.
+    """Return the TLS context for the cluster that runs here; None where one of *name_servers* is not its own, or it is plain.
 
     Raises:
         SettingError: A file of its spec.tls cannot be used.

@@ -97,7 +97,7 @@ def tls_is_set() -> bool:
 
 
 def _switch(variable: str) -> bool | None:
-    """Return what a variable says, None where it is empty or not set.
+    """Return the value of a variable, None where it is empty or not set.
 
     Raises:
         SettingError: It is another word: a guess could send without TLS, or to a host that nobody verified.

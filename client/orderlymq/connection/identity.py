@@ -1,5 +1,5 @@
 """
-Who a client is: its address, its client id, and the keys of its messages.
+Identity of a client: its address, its client id, and the keys of its messages.
 
 Rule: the client id carries the process id, as Java's does (`ip@pid#nanos`), so that a broker on the same
 machine can prove that the process is gone and hand its queue locks over immediately.

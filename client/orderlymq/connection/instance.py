@@ -313,7 +313,7 @@ class ClientInstance:
         await self._remoting.send_oneway(address, command)
 
     def _prepare(self, address: str, command: RemotingCommand) -> None:
-        """Check who calls, and let the hook see a request before it is signed: what it adds is signed, too."""
+        """Check the caller, and show the hook a request before it is signed, so that the hook's fields are signed, too."""
         self.check_caller()
         if self._before_request is not None:
             self._before_request(address, command)
@@ -351,7 +351,7 @@ class ClientInstance:
         )
 
     def _hint(self, *failures: RemotingError) -> str:
-        """Return a question where a peer hangs up on what it reads, as one does that serves TLS."""
+        """Return a question about TLS where a peer hangs up on a plain request."""
         lost = not self.is_encrypted and any(isinstance(each, ConnectionLost) for each in failures)
         return "; or does it serve TLS? set ORDERLYMQ_TLS=true" if lost else ""
 
@@ -403,7 +403,7 @@ class ClientInstance:
     async def try_refresh(
         self, topic: str, level: int = logging.DEBUG, *, keep: bool = True
     ) -> None:
-        """Ask for a topic's route; a failure is logged, and the route stays what it was."""
+        """Ask for a topic's route; a failure is logged, and the former route stays."""
         try:
             await self.route(topic, refresh=True, keep=keep)
         except (TopicNotFound, NameServersUnreachable, BrokerError) as error:
@@ -412,7 +412,7 @@ class ClientInstance:
     async def route_or_template(
         self, topic: str, template_topic: str, queue_max: int
     ) -> TopicRoute:
-        """Return the route to send by; of a topic that never had one, what it gets when a send creates it.
+        """Return the route to send by; for a topic without one, the route that it gets when a send creates it.
 
         A topic that had a route keeps it: its broker refuses sends when the topic is gone, and a queue of the
         template would break the order when only the name servers do not know the topic.

@@ -1,7 +1,7 @@
 """
-Where topics live: what the name servers said last, and the queue lists made from it.
+Routes of topics: the last answers of the name servers, and the queue lists made from them.
 
-Rule: the list that keys are hashed over does not depend on who is alive. An ordered topic's list comes
+Rule: the list that keys are hashed over does not depend on living brokers. An ordered topic's list comes
 from its declaration (`orderTopicConf`); for other topics a broker without a present leader keeps its
 queues, where Java's client drops them and moves keys. A name server that has restarted does not know the topics of
 a group without a leader, so a topic's last route is kept for its senders. Pure; `instance` asks and fills.

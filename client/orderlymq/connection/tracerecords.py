@@ -81,7 +81,7 @@ Trace: TypeAlias = Published | ConsumeBegan | ConsumeEnded | TransactionEnded
 
 
 def parse_traces(body: bytes) -> list[Trace]:
-    """Return the records of one trace message, in its order; what is malformed is left out."""
+    """Return the records of one trace message, in its order; malformed ones are left out."""
     found: list[Trace] = []
     for text in body.decode(errors="replace").split(RECORD_END):
         fields = text.split(FIELD_END)
@@ -119,7 +119,7 @@ def life(traces: Iterable[Trace], message_id: str) -> list[Trace]:
 
 
 def _parse(fields: Sequence[str]) -> Trace | None:
-    """Return what the fields of one record say; fields that old clients leave out have defaults."""
+    """Return one record from its fields; fields that old clients leave out have defaults."""
     match fields[0]:
         case "Pub":
             return _published(fields)

@@ -51,7 +51,7 @@ def read_record(
     """Return the user's view of a record: inflated, under its original topic; of its body the first *body_max* bytes.
 
     Raises:
-        CompressionError: The body is not what its flags say.
+        CompressionError: The body is not compressed as its flags say.
     """
     if body_max is None:
         body = decompress(stored.body, stored.sys_flag, INFLATED_SIZE_MAX)

@@ -1,4 +1,4 @@
-"""The vocabulary of the order oracle: what a history says, and what may be found in it."""
+"""The vocabulary of the order oracle: the events of a history, and the findings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def as_lines(evidence: Iterable[Event]) -> list[str]:
 
 
 def _described(event: Event) -> str:
-    """Return what an event says, without what it leaves open."""
+    """Return an event in words, without its unset fields."""
     facts = [
         f"{name}={value}"
         for name in (

@@ -1,7 +1,7 @@
 """
 The facts of a history, indexed once for all checks of the order oracle. Pure.
 
-Nothing is judged here but what a reset of offsets lets a group pass over.
+Nothing is judged here but the messages that a reset of offsets lets a group pass over.
 """
 
 from collections import defaultdict
@@ -88,7 +88,7 @@ class Facts:
         }
 
     def not_judged(self) -> tuple[str, ...]:
-        """Return what the history does not show."""
+        """Return the checks for which the history has no evidence."""
         missing: list[str] = []
         topics = {event.topic for event in self.acks.values()}
         covered = self.scanned.keys() | {topic for _, topic in self.drained}
@@ -112,7 +112,7 @@ class Facts:
     def judged_since(self, group: str, ack: Event, turn: Event) -> int | None:
         """Return since when a group should not have passed over a message that had its turn; None where nobody knows.
 
-        A reset before that turn may have led back to it, and what was delivered before the reset did not overtake it.
+        A reset before that turn may have led back to it, and messages delivered before the reset did not overtake it.
         """
         resets = self.resets.get((group, ack.topic, ack.queue), ())
         back = [each for each in resets if each.at < turn.at and each.offset <= ack.offset]
@@ -123,7 +123,7 @@ class Facts:
     def is_missing(self, ack: Event, drained: Event) -> bool:
         """Return whether a group has drained a topic without this message, as far as can be known.
 
-        A reset lets the group pass over what stands before its offset, and have what stands behind once more.
+        A reset lets the group pass over messages before its offset, and get the later ones once more.
         """
         seen = self.seen.get((drained.group, ack.message))
         reset = self.reset_before(drained, ack.queue)

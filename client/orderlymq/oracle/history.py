@@ -86,7 +86,7 @@ def read(path: Path) -> Iterator[Event]:
 
 
 def _event(value: object) -> Event:
-    """Return what a line says; fields of other types would break the oracle, or be judged falsely."""
+    """Return the event of a line; fields of other types would break the oracle, or be judged falsely."""
     if not isinstance(value, dict):
         raise TypeError("it is no JSON object with the fields of an event")
     for name, item in value.items():

@@ -114,7 +114,7 @@ class _Lanes:
 
     @staticmethod
     def _want_again(lane: _Lane, offset: int) -> None:
-        """Owe what stands behind the offset of a reset; what is under way may be done all the same."""
+        """Owe the messages behind the offset of a reset; running deliveries may be done all the same."""
         again = {each for each in lane.settled if each >= offset}
         lane.settled -= again
         lane.delivered = {o: e for o, e in lane.delivered.items() if o not in again}
@@ -168,7 +168,7 @@ class _Lanes:
         lane.told.discard(event.offset)
 
     def _overtaken(self, lane: _Lane, event: Event) -> tuple[Defect, Event, str, Event] | None:
-        """Return what is wrong where *event* is delivered before one that is due earlier."""
+        """Return the finding where *event* is delivered before one that is due earlier."""
         for offset in lane.pending:
             if offset >= event.offset:
                 break
@@ -210,7 +210,7 @@ class _Lanes:
         return lane
 
     def _known_in(self, group: str, event: Event) -> dict[int, Event]:
-        """Return what is known to be in the lane of an event."""
+        """Return the messages that are known to be in the lane of an event."""
         whose = group if group in self._by_property else ""
 
         return self._known.get((whose, event.topic, event.queue, _key(event)), {})

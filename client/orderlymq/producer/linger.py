@@ -63,7 +63,7 @@ class Lingering:
 
     @property
     def order(self) -> object:
-        """What stays in order with it; None when nothing does."""
+        """Key or queue of the sends that stay in order with it; None when there are none."""
         return self.message.stored_key if self.queue is None else self.queue
 
     def fail(self, error: Exception) -> None:
@@ -81,7 +81,7 @@ class Linger:
         patience_s: how long a send without a time-out of its own waits while the topic's queues change.
         deadline: returns when a send that begins now is out of time, on the monotonic clock.
         choose: returns the queue of a message, None when any will do.
-        send: sends messages as one, until a deadline; it raises what a single send raises.
+        send: sends messages as one, until a deadline; it raises the errors of a single send.
         through_changes: calls with the route of now, again as long as the topic's queues change.
         ended: called when nothing is left.
     """
@@ -137,7 +137,7 @@ class Linger:
         return future
 
     async def behind(self, order: object) -> None:
-        """Return when what waits now in this order is stored.
+        """Return when the messages that wait now in this order are stored.
 
         Raises:
             SendRefused: One of these sends failed.
@@ -197,7 +197,7 @@ class Linger:
     async def _in_order(
         self, chosen: MessageQueue | None, sends: list[Lingering], route: TopicRoute
     ) -> tuple[list[Lingering], QueuesChanged | None]:
-        """Send to one queue; return what must be chosen again, and why."""
+        """Send to one queue; return the sends whose queue must be chosen again, and why."""
         parts = list(self._parts(sends))
         for at, part in enumerate(parts):
             wanted = [each for each in part if not each.future.done()]
@@ -236,7 +236,7 @@ class Linger:
     # -- while the queues change
 
     def _hold(self, sends: list[Lingering], refused: Exception) -> None:
-        """Have sends wait for the end of a change, and what waits for their round; each as long as it may."""
+        """Let sends wait for the end of a change, and those that wait for their round; each as long as it may."""
         now_s = time.monotonic()
         if self._changing is None:
             sends = [*sends, *self._waiting]
@@ -260,7 +260,7 @@ class Linger:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._give_up)
 
     def _give_up(self) -> None:
-        """Refuse what has waited for as long as it may, and what is behind it; a try that is under way ends by itself."""
+        """Refuse sends that have waited for as long as they may, and those behind them; a running try ends by itself."""
         self._timer, now_s = None, time.monotonic()
         failed: dict[object, Exception] = {}
         held: list[Lingering] = []
@@ -279,7 +279,7 @@ class Linger:
             self._watch(held, now_s)
 
     def _parts(self, sends: list[Lingering]) -> Iterator[list[Lingering]]:
-        """Cut sends to one queue into what may leave together, in order."""
+        """Cut sends to one queue into batches that may leave together, in order."""
         for (alone, _), run in groupby(sends, key=_batch_key):
             entries = list(run)
             if alone:
@@ -292,7 +292,7 @@ class Linger:
     def _fail(
         self, sends: list[Lingering], error: Exception, behind: Iterable[Lingering] = ()
     ) -> None:
-        """Give sends their error, and refuse what waits behind them."""
+        """Give sends their error, and refuse those that wait behind them."""
         orders = {each.order for each in sends} - {None}
         for each in sends:
             each.fail(error)

@@ -65,7 +65,7 @@ PENDING_MAX: Final = 65_535
 class Producer(Lifecycle):
     """Sends messages.
 
-    Life cycle: `start`, any number of sends, `close`, which waits for what is pending; or `async with`.
+    Life cycle: `start`, any number of sends, `close`, which waits for pending sends; or `async with`.
 
     Args:
         group: names the application; shown in listings.
@@ -190,7 +190,7 @@ class Producer(Lifecycle):
                 was computed from keeps its order with `key` or *selector* only.
             selector: chooses the queue; it is asked again when the topic gets more queues.
             argument: for the selector; the key when there is none.
-            timeout: covers all tries, with the questions where the topic is; not what it waits for behind earlier sends.
+            timeout: covers all tries, with the questions where the topic is; not the wait behind earlier sends.
 
         Raises:
             SendRefused: The message is not stored.
@@ -543,7 +543,7 @@ class Producer(Lifecycle):
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        """Let `close` wait for what is awaited inside."""
+        """Let `close` wait for the work inside."""
         self._awaited += 1
         try:
             yield

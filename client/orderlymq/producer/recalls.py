@@ -24,7 +24,7 @@ _RETRY_S: Final = 0.05
 
 
 def read_handle(topic: str, handle: str) -> RecallHandle:
-    """Return what a handle says.
+    """Return the content of a handle.
 
     Raises:
         SettingError: It is no handle, or not of a message of this topic.

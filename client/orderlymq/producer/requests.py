@@ -1,4 +1,4 @@
-"""Sends as commands, and what a producer reads from their answers. Pure."""
+"""Sends as commands, and the answers to them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -96,7 +96,7 @@ def by_random(draw: Callable[[int], int]) -> Selector:
 def by_machine_room(rooms: frozenset[str], draw: Callable[[int], int]) -> Selector:
     """Return a selector among the brokers of some machine rooms.
 
-    A broker's room is what stands before the `@` of its name, as RocketMQ writes it.
+    A broker's room is the part of its name before the `@`, as RocketMQ writes it.
 
     Raises:
         SettingError: At selection, when no queue lies in one of the rooms.
@@ -116,7 +116,7 @@ def by_machine_room(rooms: frozenset[str], draw: Callable[[int], int]) -> Select
 def by_selector(
     selector: Selector, queues: Sequence[MessageQueue], message: Message, argument: object
 ) -> MessageQueue:
-    """Return what a user's selector chooses, if it is one of the queues it was given.
+    """Return the choice of a user's selector, if it is one of the given queues.
 
     Raises:
         SettingError: It raised, returned nothing or something foreign; nothing has been sent.

@@ -102,7 +102,7 @@ class SendOrder:
     def _key(
         self, message: Message, queue: MessageQueue | int | None, argument: object = None
     ) -> SendQueueKey:
-        """Return what a send stays in order with: topic and queue by their whole names, and the key.
+        """Return the order that a send belongs to: topic and queue by their whole names, and the key.
 
         The argument of a selector stands for a key that is not there.
         """

@@ -280,7 +280,7 @@ def check_choice(
     """Refuse arguments of which one would decide and the other be dropped.
 
     Raises:
-        SettingError: A selector or a key beside a queue, an argument for a selector that is not there, or what is no queue.
+        SettingError: A selector or a key beside a queue, an argument without a selector, or an invalid queue.
     """
     if isinstance(queue, bool) or not isinstance(queue, int | MessageQueue | None):
         raise SettingError(f"queue is {queue!r}; give a MessageQueue, or its number in the topic")
@@ -319,7 +319,7 @@ def _check_types(message: Message) -> None:
 def check_message(
     message: Message, size_max: int, deflates: Callable[[bytes], bool] | None = None
 ) -> None:
-    """Refuse what a broker would refuse, before anything is sent; *deflates* says whether a body sent alone is.
+    """Refuse messages that a broker would refuse, before anything is sent; *deflates* says whether a body sent alone is deflated.
 
     Raises:
         SettingError: With the rule and the limit.

@@ -1,7 +1,7 @@
 """
 A tracer sends what producers and consumers did with single messages to the trace topic, in the background.
 
-Rule: tracing never delays, fails or reorders what it traces. Traces that cannot be sent, also in the short time that
+Rule: tracing never delays, fails or reorders the traced messages. Traces that cannot be sent, also in the short time that
 the end of their client has for them, or that are too many, are dropped and counted. `orderlymq.connection.tracerecords` has the form of a trace.
 """
 
@@ -64,7 +64,7 @@ class Tracer:
         self._tasks.keep(self._send_forever, f"trace {self._name}")
 
     async def close(self) -> None:
-        """Send what is left, as far as it goes in a short time, and end."""
+        """Send the remaining traces, as far as it goes in a short time, and end."""
         if self._producer is None:
             return
         with contextlib.suppress(TimeoutError):
@@ -169,7 +169,7 @@ class Tracer:
 def make_tracer(
     trace: bool | str, instance: ClientInstance, name: str, group: str
 ) -> Tracer | None:
-    """Return the tracer for what a user said: False, True, or the name of a topic."""
+    """Return the tracer for a user's setting: False, True, or the name of a topic."""
     if not trace:
         return None
     return Tracer(instance, name, group, trace if isinstance(trace, str) else TRACE_TOPIC)

@@ -71,7 +71,7 @@ class TransactionResult:
 
     Attributes:
         send: where the half message is; its queue offset counts half messages.
-        state: what the local transaction said.
+        state: the result of the local transaction.
         reported: the broker knows it; otherwise it will ask.
         error: what `execute` raised; the state is then unknown.
     """

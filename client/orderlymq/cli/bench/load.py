@@ -67,7 +67,7 @@ class Tally:
 
 
 class Run:
-    """A load, and what comes of it."""
+    """A load and its results."""
 
     def __init__(self, load: Load, group: str, name_server: str) -> None:
         self.load = load
@@ -92,7 +92,7 @@ class Run:
         )
 
     async def go(self, tell: Callable[[Progress], None]) -> None:
-        """Send until the time is over, consume what was sent, report the progress of each second.
+        """Send until the time is over, consume the messages, report the progress of each second.
 
         Raises:
             OrderlyMQError: What no repetition of a send cures.

@@ -16,7 +16,7 @@ class OrderCheck:
     """The verdict on the deliveries of one consumer group.
 
     Attributes:
-        repeats: deliveries of what was delivered before; at least once allows them.
+        repeats: repeated deliveries; at least once allows them.
         broken: deliveries that broke the order.
         findings: a sentence about each of the first that did.
     """

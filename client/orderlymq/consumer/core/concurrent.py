@@ -111,7 +111,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
     # -- what happens
 
     def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901, PLR0912 - one arm per event of a closed union
-        """Take one event and return what is to be done, in this order."""
+        """Take one event and return the instructions, in their order."""
         match event:
             case Assigned():
                 self._assign(event)

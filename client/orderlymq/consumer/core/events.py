@@ -153,7 +153,7 @@ class ListenerDone(OfDelivery):
     """The listener returned or raised.
 
     Attributes:
-        result: what it returned; None when it raised.
+        result: its return value; None when it raised.
         raised: the exception's text, without the message's content.
         suspend_ms, auto_commit: from the ordered context; -1 means the consumer's setting.
         ack_index, delay_level: from the concurrent context.
@@ -299,7 +299,7 @@ class DeadLetter(OfFetcher):
 
     @property
     def presumed(self) -> ParkedFrom | None:
-        """What holds the key while the broker has not answered: nothing may pass a message of unknown outcome."""
+        """The mark that holds the key until the broker answers: nothing may pass a message of unknown outcome."""
         message = self.message
         return self.parked or (
             ParkedFrom(message.queue_offset, message.message_id) if message.key else None
@@ -308,7 +308,7 @@ class DeadLetter(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class SetOffset(OfQueue):
-    """Remember what is to be committed; it leaves with the next pull or the next persist."""
+    """Remember an offset to commit; it leaves with the next pull or the next persist."""
 
     offset: int
     epoch: int | None

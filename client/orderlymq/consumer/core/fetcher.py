@@ -1,5 +1,5 @@
 """
-The pulling side of one assigned queue: from where, when next, and what a reply changes.
+The pulling side of one assigned queue: the next offset, the next time, and the effect of a reply.
 
 Shared by the ordered and the concurrent core. Rules: one pull in flight per queue; the next offset is the
 broker's word; a failed pull is tried again soon and then ever less often, up to once a second.

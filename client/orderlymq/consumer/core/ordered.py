@@ -1,5 +1,5 @@
 """
-The ordered consumer: what the listener gets next of the queues whose lock it holds, and what is committed.
+The ordered consumer: it chooses the next messages for the listener from the queues whose lock it holds, and the commits.
 
 Rules kept here, each of them tested:
 - nothing of a queue is pulled, handed out or committed without a lock whose lease still runs (`locks`);
@@ -97,7 +97,7 @@ class OrderedConsumer(LockedQueues):
     # -- what happens
 
     def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901, PLR0912 - one arm per event of a closed union
-        """Take one event and return what is to be done, in this order."""
+        """Take one event and return the instructions, in their order."""
         match event:
             case Assigned():
                 self._assign(event, now_ms)
@@ -188,7 +188,7 @@ class OrderedConsumer(LockedQueues):
         self._report("warning", f"fix the pull request offset, {state.queue} {event.next_offset}")
 
     def _offsets_reset(self, event: OffsetsReset, now_ms: int) -> None:
-        """Go on at the offsets that an administrator has set; what was known or under way before counts no more."""
+        """Go on at the offsets that an administrator has set; former messages and pulls count no more."""
         for queue, offset in sorted(event.offsets.items()):
             state = self._queues.get(queue)
             if state is None:

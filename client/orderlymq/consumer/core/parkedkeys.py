@@ -46,7 +46,7 @@ def dead_letter_of(state: QueueState, message: ReceivedMessage, reconsume_max: i
 def note_handover(
     group: str, state: QueueState, event: CopySent, message: ReceivedMessage
 ) -> list[Report]:
-    """Learn from a hand-over which key is parked; return what the log is to say."""
+    """Learn from a hand-over which key is parked; return the text for the log."""
     key = message.key or ""
     was = state.parked.pop(key, None)
     if event.parked is not None:

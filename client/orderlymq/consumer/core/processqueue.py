@@ -65,7 +65,7 @@ class ProcessQueue:
         return found[: max(1, end)]
 
     def commit(self) -> int:
-        """Forget what was taken in front of all that waits; return the offset to commit, NOTHING when nothing was."""
+        """Forget taken messages before the first waiting one; return the offset to commit, NOTHING when there were none."""
         end = bisect_left(self._taken, self._waiting[0]) if self._waiting else len(self._taken)
         if not end:
             return NOTHING

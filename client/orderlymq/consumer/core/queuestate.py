@@ -98,7 +98,7 @@ class QueueState(AssignedQueue):
         return False
 
     def restart(self, fetcher: Fetcher) -> None:
-        """Forget what was cached and counted under the former fetcher; a running call stays known."""
+        """Forget the messages and counts of the former fetcher; a running call stays known."""
         self.fetcher = fetcher
         self.stalled = None
         self.finding = False
@@ -154,7 +154,7 @@ class QueueState(AssignedQueue):
 
 
 def message_ids(messages: Sequence[ReceivedMessage]) -> list[str]:
-    """Return what may be logged of messages."""
+    """Return the ids of messages, for the log."""
     return [message.message_id for message in messages]
 
 

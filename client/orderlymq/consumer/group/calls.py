@@ -1,7 +1,7 @@
 """
 Calls of every group member to brokers: the start offset, the members, the assigned queues, messages that are handed back.
 
-`brokercalls` adds what the core of a push consumer asks for.
+`brokercalls` adds the requests of a push consumer's core.
 """
 
 import functools

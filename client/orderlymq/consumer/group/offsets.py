@@ -34,7 +34,7 @@ class OffsetStore(Protocol):
     """Offsets of one group."""
 
     async def load(self) -> None:
-        """Read what was kept; called once, before anything else."""
+        """Read the stored offsets; called once, before anything else."""
 
     def update(
         self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
@@ -49,13 +49,13 @@ class OffsetStore(Protocol):
         """
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Make what was remembered last; failures are logged and tried again with the next call."""
+        """Make the remembered offsets durable; failures are logged and tried again with the next call."""
 
     def remove(self, queue: MessageQueue) -> None:
-        """Forget what was remembered and not persisted."""
+        """Forget remembered offsets that are not persisted."""
 
     def read(self, queue: MessageQueue) -> int:
-        """Return what is remembered, NOT_FOUND when nothing is."""
+        """Return the remembered offset, NOT_FOUND when there is none."""
 
 
 class BrokerOffsets:
@@ -83,7 +83,7 @@ class BrokerOffsets:
             self._offsets[queue] = offset, epoch
 
     def read(self, queue: MessageQueue) -> int:
-        """Return what is remembered."""
+        """Return the remembered offset."""
         found = self._offsets.get(queue)
         return NOT_FOUND if found is None else found[0]
 
@@ -121,7 +121,7 @@ class BrokerOffsets:
         return [each for each, entry in found if entry not in (None, self._persisted.get(each))]
 
     def commit(self, queue: MessageQueue) -> Coroutine[Any, Any, None]:
-        """Commit what is remembered of a queue now, also if it is forgotten before the request leaves.
+        """Commit the remembered offset of a queue now, also if it is forgotten before the request leaves.
 
         Raises:
             BrokerUnreachable: No answer; it may be committed.
@@ -196,14 +196,14 @@ class LocalOffsets:
             self._offsets[queue] = offset
 
     def read(self, queue: MessageQueue) -> int:
-        """Return what is remembered."""
+        """Return the remembered offset."""
         return self._offsets.get(queue, NOT_FOUND)
 
     def remove(self, queue: MessageQueue) -> None:
         """Keep it: a broadcasting member never gives a queue to another."""
 
     async def fetch(self, queue: MessageQueue) -> int:
-        """Return what the file said, or what was remembered since."""
+        """Return the offset of the file, or the one remembered since."""
         return self.read(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:

@@ -37,10 +37,10 @@ _PULL_TIMEOUT_S: Final = 10.0  # RocketMQ's consumerPullTimeoutMillis
 
 
 def check_place(queue: object, offset: object = 0) -> None:
-    """Refuse what is no queue, or no offset in one, before anything remembers it or tries it again and again.
+    """Refuse an invalid queue or offset, before anything remembers it or tries it again and again.
 
     Raises:
-        SettingError: With what is wanted.
+        SettingError: With the expected form.
     """
     if not isinstance(queue, MessageQueue):
         raise SettingError(f"queue is {queue!r}; give a MessageQueue, as fetch_queues returns them")
@@ -116,7 +116,7 @@ class QueueReader:
     async def messages(
         self, queue: MessageQueue, begin: int, end: int
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield what is kept from *begin* to before *end*, also a message whose body cannot be inflated.
+        """Yield the stored messages from *begin* to before *end*, also one whose body cannot be inflated.
 
         Raises:
             PullError: The broker refused or did not answer.

@@ -30,10 +30,10 @@ class Rebalance:
     """Computes the queues of one member; `soon` asks for it now.
 
     Args:
-        topics: what is subscribed, by topic.
+        topics: the subscriptions, by topic.
         everything: every member works on all queues, as in a group that consumes by key.
         present: the queues that the member has or is trying to get.
-        assigned: gets what it is to have.
+        assigned: gets the assigned queues.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 """
-Pulls, commits, locks and messages handed back as commands, and what a consumer reads from the answers. Pure.
+Pulls, commits, locks and messages handed back as commands, and the answers to them. Pure.
 
 Rule: everything here is RocketMQ's protocol plus fields that other brokers ignore: `omqClientId` and
 `omqEpoch` on pulls and commits make the broker's fence exact, `leaseMillis` asks for a lock's lease.
@@ -104,7 +104,7 @@ def copy_to_retry(
 ) -> RemotingCommand:
     """Return a copy for the group's retry topic, as RocketMQ clients send when they hand a message back.
 
-    What came deflated leaves deflated, as large as it was. The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
+    A body that came deflated leaves deflated, as large as it was. The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
     no delay level, or 4.x brokers keep it in the delay queue for minutes first. *behind* is the message that
     it follows, if its key is parked.
     """
@@ -141,7 +141,7 @@ def copy_to_retry(
 
 
 def _copied_properties(message: ReceivedMessage, said: dict[str, str], *, is_dead: bool) -> bytes:
-    """Return the properties of a copy: what the message has, then what is *said* of the copy.
+    """Return the properties of a copy: those of the message, then those *said* of the copy.
 
     A dead letter whose sender has left no room for some of that goes without it, as a broker makes one: its queue waits for it. A retry
     would give its consumer nothing, and its broker is to refuse it.
@@ -352,7 +352,7 @@ def read_locks(
 
 
 def park_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand:
-    """Return the question what is to become of a dead letter, or of what follows one."""
+    """Return the request for the verdict on a dead letter, or on a message that follows one."""
     message = ask.message
     ext = {
         "consumerGroup": group,

@@ -109,7 +109,7 @@ class ConsumeContext:
 
 
 class ConsumeHook:
-    """Runs before and after every listener call; what it raises is logged and dropped."""
+    """Runs before and after every listener call; its errors are logged and dropped."""
 
     def before(self, context: ConsumeContext) -> None:
         """Run before the listener."""

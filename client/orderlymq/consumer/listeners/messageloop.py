@@ -94,7 +94,7 @@ class MessageLoop:
 
     Attributes:
         begin: called when the first loop asks for a message, or when none will.
-        outlives: gets what a body still works on though its listener call was cancelled.
+        outlives: gets the message that a body still works on though its listener call was cancelled.
         in_block: the program is inside `async with`, whose end is the end of the last message.
     """
 
@@ -129,7 +129,7 @@ class MessageLoop:
     def stream(self, thread: int | None = None) -> "MessageStream":
         """Begin a loop of a thread, or of the tasks that ask.
 
-        What an earlier loop has in hand comes again, when no other task or thread works on it any more; a loop that waits ends.
+        The message that an earlier loop has in hand comes again, when no other task or thread works on it any more; a loop that waits ends.
         """
         if self._in_hand is not None:
             self._in_hand.has_later = True
@@ -219,7 +219,7 @@ class MessageLoop:
         )
 
     def end(self, by: Worker = None, error: BaseException | None = None) -> None:
-        """End the loop, with *error* if there is one; what it has not taken counts no try.
+        """End the loop, with *error* if there is one; a message that it has not taken counts no try.
 
         A message that a body works on stays in hand until that has ended, and is done if the loop asks for the next one.
         """

@@ -125,7 +125,7 @@ class ListenerPool:
         self._attempts: dict[MessageQueue, Attempt] = {}
 
     def attempt(self, queue: MessageQueue) -> Attempt | None:
-        """Return what the listener last did with a queue; None when it was not called yet."""
+        """Return the last call of the listener for a queue; None when it was not called yet."""
         return self._attempts.get(queue)
 
     @property
@@ -189,7 +189,7 @@ class ListenerPool:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def cut_off(self) -> None:
-        """Run the hooks behind the calls that go on though they are cancelled; what comes of these concerns nobody."""
+        """Run the hooks of calls that go on though they are cancelled; the results of these are dropped."""
         for task in list(self._seen):
             self._over(task)
 
@@ -376,7 +376,7 @@ class ListenerPool:
 
 
 def _wrong(context: OrderedContext | ConcurrentContext) -> str:
-    """Return what a concurrent listener has set that is no whole number; a bool is none."""
+    """Return the setting of a concurrent listener that is no whole number; a bool is none."""
     if isinstance(context, OrderedContext):
         return ""
     for name in ("ack_index", "delay_level_when_next_consume"):

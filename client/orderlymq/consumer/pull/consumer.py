@@ -1,5 +1,5 @@
 """
-The plain pull consumer: the application decides what is pulled when, and keeps the offsets.
+The plain pull consumer: the application decides about each pull, and keeps the offsets.
 
 Rule: nothing happens that was not asked for. For most uses `LitePullConsumer` (offsets are kept) or
 `Consumer` (messages come by themselves) is easier.
@@ -22,7 +22,7 @@ _BACK_OFF_MAX_S: Final = 5.0
 
 
 class PullConsumer(GroupReader):
-    """Pulls when the application calls `pull`; `close` commits what was set by `update_offset`.
+    """Pulls when the application calls `pull`; `close` commits the offsets of `update_offset`.
 
     Args:
         group: whose committed offsets `committed` and `commit` read and write.

@@ -46,12 +46,12 @@ _RETRY_MAX_S: Final = 1.0
 
 
 class _Position:
-    """One queue: where it is pulled, what is buffered, what was handed out.
+    """One queue: the next offset, the buffered messages, the returned messages.
 
     Attributes:
         handed: one past the last message that `poll` returned.
         done: what of it the caller has come back from; only this may be committed.
-        unreadable: what stands behind the buffer; nothing is pulled until `seek`.
+        unreadable: the message behind the buffer; nothing is pulled until `seek`.
         refusal: why its last pull was refused, if the next one will be, too.
     """
 
@@ -77,7 +77,7 @@ class LitePullConsumer(GroupReader):
     """Polls messages.
 
     Args:
-        auto_commit: `poll` commits what was returned before; else `commit` does.
+        auto_commit: `poll` commits the messages returned before; else `commit` does.
         consume_from: for a group without a committed offset.
     """
 
@@ -157,9 +157,9 @@ class LitePullConsumer(GroupReader):
                 self._start_pulling(position)
 
     async def close(self) -> None:
-        """Commit (with auto-commit) what is done, and end.
+        """Commit (with auto-commit) the done messages, and end.
 
-        What the last `poll` returned is delivered again unless `commit` was called: the caller that closes may not be
+        Messages of the last `poll` are delivered again unless `commit` was called: the caller that closes may not be
         the one that works on it. A cancelled call ends it all the same, a later one waits for that.
         """
         await super().close()
@@ -205,7 +205,7 @@ class LitePullConsumer(GroupReader):
     async def poll(self, timeout: Duration = 5, count: int = 32) -> list[ReceivedMessage]:
         """Return up to *count* messages, in order per queue; an empty list after *timeout*.
 
-        What earlier calls returned is done from now on.
+        Messages of earlier calls are done from now on.
 
         Raises:
             StateError: The consumer does not run, or was closed meanwhile.
@@ -287,7 +287,7 @@ class LitePullConsumer(GroupReader):
                 raise outcome
 
     def _auto_commit(self, now_s: float) -> None:
-        """Begin to commit what is done, at the interval; one that a broker does not answer is waited for, and not by `poll`."""
+        """Begin to commit the done messages, at the interval; one that a broker does not answer is waited for, and not by `poll`."""
         if not self.auto_commit or now_s < self._commit_due_s:
             return
         if self._committing is None or self._committing.done():
@@ -306,7 +306,7 @@ class LitePullConsumer(GroupReader):
                 )
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at *offset*; what is buffered is forgotten.
+        """Go on at *offset* and forget buffered messages.
 
         Raises:
             SettingError: The queue is not assigned, or the offset is negative.

@@ -1,6 +1,6 @@
 """
 The push consumer around its core: start and end, calls to brokers and requests from them.
 
-`core` and `lanes` decide what is consumed next, never this package.
-Begin with `consumer`; `executor` carries out what the core says.
+`core` and `lanes` choose the next messages, never this package.
+Begin with `consumer`; `executor` performs the instructions of the core.
 """

@@ -118,7 +118,7 @@ class BrokerCalls(GroupCalls):
     async def ask_locks(self, queues: Sequence[MessageQueue]) -> None:
         """Ask every broker for the locks of its queues, all at the same time.
 
-        What a thread of a closed consumer still works on is refused here as long as the lease may last: brokers would
+        Queues that a thread of a closed consumer still works on are refused here as long as the lease may last: brokers would
         renew it.
         """
         left = self._left_behind.intersection(queues)
@@ -196,7 +196,7 @@ class BrokerCalls(GroupCalls):
     # -- pulls
 
     async def pull(self, ask: Pull) -> None:
-        """Pull once and post what came of it."""
+        """Pull once and post the result."""
         queue = ask.queue
         subscription = self._subscriptions.get(queue.topic)
         address = await self._instance.address(queue.broker_name, queue.topic)
@@ -258,7 +258,7 @@ class BrokerCalls(GroupCalls):
     def filtered(
         self, messages: tuple[ReceivedMessage, ...], subscription: Subscription
     ) -> tuple[ReceivedMessage, ...]:
-        """Drop what only shares a tag's hash code, then what the user's filters drop."""
+        """Drop messages that only share a tag's hash code, then those that the user's filters drop."""
         matches = subscription.tags.matches_tag
         found = [message for message in messages if matches(message.tags)]
         if self._instance.settings.namespace:

@@ -203,12 +203,12 @@ class Consumer(LoopedConsumer):
 
     @property
     def lanes(self) -> LaneFigures | None:
-        """Return what is in hand of a consumer by key; None of any other."""
+        """Return the figures of a consumer by key; None for any other consumer."""
         return self._core.figures() if isinstance(self._core, LaneCore) else None
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """Return what is subscribed, the group's retry topic included."""
+        """Return the subscriptions, the group's retry topic included."""
         return self._subscriptions
 
     def stats(self) -> Mapping[str, TopicCounters]:
@@ -400,7 +400,7 @@ class Consumer(LoopedConsumer):
         _log.info("the consumer [%s] shutdown OK", self.group)
 
     async def _leave(self) -> None:
-        """Leave the group, which frees all locks and lanes, unless a listener still works: what it has ends with the lease."""
+        """Leave the group, which frees all locks and lanes, unless a listener still works: its queues end with the lease."""
         assert self.listeners is not None
         kept = None
         if self.ordered:
@@ -453,14 +453,14 @@ class Consumer(LoopedConsumer):
     # -- the core and its instructions
 
     def post(self, event: Event) -> None:
-        """Hand an event to the core and do what it says."""
+        """Hand an event to the core and perform its instructions."""
         if self._ended:
             return  # a listener that was cut off at the end of `close` has nothing to say any more
         self._executor.handle(event, lease_clock_ms())
         self._moved()
 
     def _moved(self) -> None:
-        """Note what the core wants after an event: to be woken, or nothing any more."""
+        """Note the core's next wish after an event: to be woken at a time, or nothing any more."""
         if self._state == "SHUTDOWN_ALREADY" and self._core.is_idle:
             self._idle.set()
         self._timer.set(self._core.next_wake_ms())

@@ -1,5 +1,5 @@
 """
-The executor of a push consumer: it carries out what the core says, and hands it what comes of that.
+The executor of a push consumer: it performs the instructions of the core, and hands it the results.
 
 Rules: every instruction that awaits an answer gets one, whatever ended the work; offsets are committed before a
 lock is given back, because the next holder begins at the committed offset; what an event asks for is begun before
@@ -47,7 +47,7 @@ _COMMIT_S: Final = 5.0  # the last commits and locks given back of a consumer th
 
 
 class Executor:
-    """Makes tasks of instructions and events of what comes of them.
+    """Makes tasks of instructions and events of their results.
 
     Attributes:
         listeners: the workers, once the consumer is started.
@@ -83,7 +83,7 @@ class Executor:
         self._is_over = False
 
     def handle(self, event: Event, now_ms: int) -> None:
-        """Hand an event to the core and begin what it says, after what earlier ones have asked for."""
+        """Hand an event to the core and begin its instructions, after those of earlier events."""
         self._events.append((event, now_ms))
         if self._is_handling:
             return
@@ -102,7 +102,7 @@ class Executor:
         await beat()
 
     async def finish(self, cancel_s: float) -> None:
-        """Cut off the listeners that end within *cancel_s*, and commit what is done; no listener holds a queue from now on."""
+        """Cut off the listeners that end within *cancel_s*, and commit the done messages; no listener holds a queue from now on."""
         assert self.listeners is not None
         self.listeners.close()
         await self._tasks.end(self._deliveries, cancel_s)
@@ -117,7 +117,7 @@ class Executor:
         self._is_over = True
 
     def carry_out(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
-        """Begin what is to be done, in this order; nothing is waited for."""
+        """Begin the instructions, in their order, without waiting for any."""
         releases: list[Release] = []
         for instruction in instructions:
             match instruction:

@@ -13,7 +13,7 @@ from orderlymq.ownedtasks import Lifecycle
 
 
 class LoopedConsumer(Lifecycle):
-    """What a push consumer does for loops over it; it has a loop once it is started without a listener."""
+    """Support of a push consumer for loops over it; it has a loop once it is started without a listener."""
 
     group: str
     _loop: MessageLoop | None = None

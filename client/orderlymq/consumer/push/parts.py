@@ -124,7 +124,7 @@ def check_settings(
     *,
     by_key: bool,
 ) -> None:
-    """Refuse what a consumer cannot begin with.
+    """Refuse settings that a consumer cannot begin with.
 
     Raises:
         SettingError: It has no topic, a listener that cannot be called, or by key broadcasts or begins at a time.

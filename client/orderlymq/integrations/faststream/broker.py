@@ -59,7 +59,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         client_settings: of the connection.
         producer_settings: of `publish`.
         graceful_timeout: seconds that handlers have to finish when the broker stops.
-        ack_policy: what the end of a handler means, `NACK_ON_ERROR` unless a subscriber says otherwise.
+        ack_policy: the meaning of a handler's end, `NACK_ON_ERROR` unless a subscriber says otherwise.
         decoder, parser, codec, dependencies, middlewares, apply_types, logger, log_level, description: FastStream's.
     """
 
@@ -196,7 +196,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         schema: Any = None,
         include_in_schema: bool = True,
     ) -> OrderlyMQPublisher:
-        """Register a publisher; a handler that it decorates sends what it returns, with the key of its message.
+        """Register a publisher; a handler that it decorates sends its result, with the key of its message.
 
         Args:
             topic: where to.

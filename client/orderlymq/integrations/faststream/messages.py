@@ -1,7 +1,7 @@
 """
-Messages on their way through FastStream: what came, how it ended, what is published.
+Messages on their way through FastStream: received, ended and published ones.
 
-Rule: a handler's end decides what the SDK's listener does. Acknowledged and rejected messages are done; any other
+Rule: a handler's end decides the result of the SDK's listener. Acknowledged and rejected messages are done; any other
 message comes again, before the next one of its queue or key.
 """
 
@@ -82,7 +82,7 @@ async def parse(delivery: Delivery) -> OrderlyMQMessage:
 
 
 async def decode(message: StreamMessage[Delivery]) -> Any:
-    """Return what the body says, by its content type."""
+    """Return the value of the body, by its content type."""
     return decode_message(message)
 
 
@@ -112,7 +112,7 @@ class OrderlyMQResponse(Response):
         return self.key
 
     def as_publish_command(self) -> "OrderlyMQPublishCommand":
-        """Return what is to be published; the publisher says where."""
+        """Return the message to publish; the publisher says where."""
         return OrderlyMQPublishCommand(
             self.body,
             topic="",
@@ -149,7 +149,7 @@ class OrderlyMQPublishCommand(PublishCommand):
 
     @classmethod
     def of(cls, command: PublishCommand) -> "OrderlyMQPublishCommand":
-        """Return the command itself, or one with what a plain command says."""
+        """Return the command itself, or one with the fields of a plain command."""
         if isinstance(command, OrderlyMQPublishCommand):
             return command
         return cls(

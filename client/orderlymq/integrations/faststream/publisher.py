@@ -142,7 +142,7 @@ class OrderlyMQPublisher(PublisherUsecase):
     async def _publish(
         self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
     ) -> None:
-        """Send what a handler returned; without a key of its own it keeps that of the handled message."""
+        """Send the result of a handler; without a key of its own it keeps that of the handled message."""
         command = OrderlyMQPublishCommand.of(cmd)
         command.destination = self.topic
         command.add_headers(self.headers, override=False)

@@ -1,5 +1,5 @@
 """
-FastStream's test broker: what is published goes to the handlers of its topic in the same task, without a cluster.
+FastStream's test broker: a published message goes to the handlers of its topic in the same task, without a cluster.
 
 `orderlymq_testing` has a real cluster in the process, for tests of order and failures.
 """
@@ -27,7 +27,7 @@ class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=O
     def create_publisher_fake_subscriber(
         self, broker: OrderlyMQBroker, publisher: OrderlyMQPublisher
     ) -> tuple[OrderlyMQSubscriber, bool]:
-        """Return who gets what a publisher sends; one is made where nobody does."""
+        """Return the subscriber of a publisher's messages; one is made where there is none."""
         for each in _subscribers(self.brokers):
             if each.wants(publisher.topic, None):
                 return each, True
@@ -49,7 +49,7 @@ class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=O
 
 
 class _InProcess(OrderlyMQProducer):
-    """Calls handlers instead of sending; refuses what a producer refuses."""
+    """Calls handlers instead of sending; refuses the messages that a producer refuses."""
 
     def __init__(
         self,
