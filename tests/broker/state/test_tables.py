@@ -521,3 +521,43 @@ def test_every_row_is_read_once_whatever_page_it_is_on(count: int) -> None:
     store.write(batch, sync=True)
 
     assert rows_of(store) == [(key, key) for key in sorted(keys)]
+
+
+def in_batch(writes: TableWrites) -> tuple[int, int]:
+    """Return how many rows and ranges leave with an entry."""
+    batch = Batch()
+    writes.flush(batch)
+    return len(batch.puts), len(batch.range_deletes)
+
+
+@pytest.mark.parametrize(("count", "rows", "ranges"), [(255, 255, 0), (256, 0, 1)])
+def test_many_rows_go_as_a_range_and_few_one_by_one(count: int, rows: int, ranges: int) -> None:
+    """Law: of one queue list, of several of a group, and of one topic in several groups, where each counts for itself."""
+    writes, found = TableWrites(), []
+
+    writes.delete_numbered(Table.OFFSETS, "g", "t", numbers=range(count))
+    found.append(in_batch(writes))
+    writes.delete_grouped(Table.OFFSETS, "g", {"t": range(200), "u": range(count - 200)})
+    found.append(in_batch(writes))
+    writes.delete_numbered_of(Table.OFFSETS, {"g": range(count), "h": range(7)}, "t")
+    found.append(in_batch(writes))
+
+    assert found == [(rows, ranges), (rows, ranges), (rows + 7, ranges)]
+
+
+def test_few_rows_that_go_are_those_that_were_meant() -> None:
+    """Law: a row for each number, and none of another list."""
+    store, writes = MemoryStore(), TableWrites()
+    places = [(group, topic, number) for group in "gh" for topic in "tu" for number in range(3)]
+    for place in places:
+        writes.put(Table.OFFSETS, *place, value=0)
+    flushed(store, writes)
+
+    writes.delete_numbered(Table.OFFSETS, "g", "t", numbers=[0, 2])
+    writes.delete_grouped(Table.OFFSETS, "h", {"u": [1, 2]})
+    flushed(store, writes)
+
+    gone = {("g", "t", 0), ("g", "t", 2), ("h", "u", 1), ("h", "u", 2)}
+    assert [key for key, _ in rows_of(store)] == [
+        table_key(Table.OFFSETS, *place) for place in places if place not in gone
+    ]
