@@ -30,7 +30,7 @@ from tests.hostile.target import Target
 _SHARE_IN_PROCESS: Final = 0.25
 # At the ports beside that of the clients: some seconds.
 _PAGES: Final = 300
-_CONSOLE: Final = 600
+_CONSOLE: Final = 300
 _CALLS: Final = 600
 _ENDLESS: Final = 1 << 40
 # Of addresses, for this process and for each that it starts: what asks for more is reported by its case, and ends no machine.
