@@ -47,6 +47,8 @@ class Options:
     server_assignment: bool = bool(os.environ.get("ORDERS_SERVER_ASSIGNMENT"))
     # How long the queues of a consumer stay its own when nobody proves that it ended.
     lease_s: float = float(os.environ.get("ORDERS_LEASE_S", "15"))
+    # Take lanes instead of queues, as a ConsumerGroup with concurrency Key wants it.
+    by_key: bool = bool(os.environ.get("ORDERS_BY_KEY"))
     # For the readiness probe: open once a send of the producer is acknowledged, once the consumer is a member of its group; 0 for none.
     ready_port: int = int(os.environ.get("ORDERS_READY_PORT", "0"))
     # A container that starts again is another process: its messages and its client have other names.
@@ -102,6 +104,8 @@ async def consume(options: Options, history: History, stop: asyncio.Event) -> No
                 "group": options.group,
                 "client": options.process,
             }
+            if context.lane is not None:
+                facts["attempt"] = context.lane.attempt
             await history.record("deliver", **facts)
             # Here an application would do its work.
             await asyncio.sleep(options.work_s)
@@ -113,7 +117,7 @@ async def consume(options: Options, history: History, stop: asyncio.Event) -> No
         options.servers,
         topics=options.topic,
         listener=listener,
-        ordered=True,
+        ordered="key" if options.by_key else True,
         consume_from="first",
         settings=ConsumerSettings(
             server_assignment=options.server_assignment, lock_lease=options.lease_s
