@@ -55,6 +55,7 @@ class Orders:
         crash: bool = False,
         placed: Mapping[str, Iterable[str]] | None = None,
         asked: bool = False,
+        by_key: bool = False,
         lease_s: float = 15,
     ) -> None:
         """Start everything and wait until every consumer has delivered something.
@@ -66,6 +67,7 @@ class Orders:
             crash: consumers end without a word, as by a crash, when they are asked to end.
             placed: nodes that a Deployment may use, by its name.
             asked: consumers take the queues that the brokers name, one of them on each node.
+            by_key: consumers take lanes, in a group with concurrency Key.
             lease_s: how long the queues of a consumer stay its own when nobody proves that it ended.
         """
 
@@ -79,6 +81,8 @@ class Orders:
                 pod["containers"][0].setdefault("env", []).append(
                     {"name": "ORDERS_LEASE_S", "value": str(lease_s)}
                 )
+                if by_key:
+                    pod["containers"][0]["env"].append({"name": "ORDERS_BY_KEY", "value": "1"})
                 if crash:
                     pod["containers"][0]["env"].append({"name": "ORDERS_CRASH", "value": "1"})
                 if asked:
