@@ -8,6 +8,8 @@ one, whose bucket `tests` must exist. Rule: only the proxy knows what goes wrong
 import http.client
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -28,9 +30,11 @@ _START_TIMEOUT_S: Final = 60.0
 _SLOW_S: Final = 0.3
 
 #: The fate of a request: it is served, served late, refused with 503 before or after it was carried out,
-#: or carried out and its connection cut. "refused": with 400, as what is too large. "claimed": not carried out, with an
+#: or carried out and its connection cut. "reset": not carried out, and its connection is reset. "refused": with 400, as what is too large. "claimed": not carried out, with an
 #: error behind the status 200, as S3 may answer a copy. "conflict": with 409, as beside another conditional put.
-Fate = Literal["served", "slow", "busy", "answer lost", "cut", "refused", "claimed", "conflict"]
+Fate = Literal[
+    "served", "slow", "busy", "answer lost", "cut", "reset", "refused", "claimed", "conflict"
+]
 _NOT_CARRIED_OUT: Final[dict[Fate, tuple[int, bytes]]] = {
     "busy": (503, b"<Error><Code>SlowDown</Code></Error>"),
     "refused": (400, b"<Error><Code>InvalidRequest</Code></Error>"),
@@ -145,6 +149,9 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
             if fate == "cut":
                 self.close_connection = True
                 return
+            if fate == "reset":
+                self._reset()
+                return
             if fate == "slow":
                 time.sleep(_SLOW_S)
             if fate in _NOT_CARRIED_OUT:
@@ -155,6 +162,12 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
             if fate == "answer lost":
                 headers, (status, content) = {}, _NOT_CARRIED_OUT["busy"]
             self._answer(status, headers, content)
+
+        def _reset(self) -> None:
+            self.close_connection = True
+            now = struct.pack("ii", 1, 0)  # without the end of a connection in good order
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+            os.close(self.connection.detach())
 
         def _forwarded(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
             with closing(http.client.HTTPConnection(server.backend, timeout=60)) as connection:

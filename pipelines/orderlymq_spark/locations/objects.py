@@ -37,6 +37,10 @@ _ENDPOINTS: Final = (
 # Puts of one object that two writers have under way at the same time.
 _CONFLICTS_MAX: Final = 20
 _CONFLICT_PAUSE_S: Final = 0.5
+# S3 deletes by a POST, which obstore takes for a change that it must not repeat behind a reset connection. What it has
+# repeated takes longer than this.
+_RESET_S: Final = 5.0
+_RESET_PAUSE_S: Final = 0.2
 _REQUEST_MAX: Final = timedelta(seconds=30)
 _RETRY: Final[Any] = {
     "max_retries": 10,
@@ -126,12 +130,18 @@ class ObjectLocation(Location):
             raise self.failed("look for", error) from error
 
     def delete(self) -> None:
-        try:
-            obstore.delete(self._store, self.key)
-        except FileNotFoundError:
-            pass
-        except BaseError as error:
-            raise self.failed("delete", error) from error
+        end = time.monotonic() + _RESET_S
+        while True:
+            try:
+                obstore.delete(self._store, self.key)
+            except FileNotFoundError:
+                return
+            except BaseError as error:
+                if time.monotonic() > end:
+                    raise self.failed("delete", error) from error
+                time.sleep(_RESET_PAUSE_S)
+            else:
+                return
 
     def prune(self) -> None:
         pass

@@ -272,7 +272,7 @@ def test_a_commit_that_another_has_won_is_lost_also_without_an_answer(s3: S3) ->
     assert not place.create("mine")
 
 
-@pytest.mark.parametrize("fate", ["busy", "slow", "answer lost"])
+@pytest.mark.parametrize("fate", ["busy", "slow", "answer lost", "reset"])
 def test_writes_reads_copies_and_deletions_are_tried_again(s3: S3, fate: Fate) -> None:
     place = location(f"s3a://{BUCKET}/again/{fate}".replace(" ", "-"))
     seen: set[str] = set()
