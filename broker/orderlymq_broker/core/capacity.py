@@ -1,7 +1,7 @@
 """
 Where a full disk refuses a send: whether there is room for what stores messages, and whether the broker takes any.
 
-The rule: refusing begins and ends at different marks of the disk, so that it does not flap; what is refused was not
+The rule: refusing begins and ends at different marks of the disk, so that it does not flap; a refused message was not
 stored. Reading goes on. Messages that wait for their time wait longer (``processors/schedule/``), except those at the floor
 of the log that keep retention from making room.
 """

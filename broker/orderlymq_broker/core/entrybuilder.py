@@ -1,9 +1,9 @@
 """
 The gate before the log, and the one place where messages get their offsets.
 
-The rules: a proposal is laid out, decoded again and counted when it is handed in, so what no replica could apply is
+The rules: a proposal is laid out, decoded again and counted when it is handed in, so a record that no replica could apply is
 refused alone and leaves no trace; offsets are given when an entry is built, from the end of the leader's log and
-not from what is committed, and count only when the entry is in the log; store timestamps never fall within a
+not from the commit index, and count only when the entry is in the log; store timestamps never fall within a
 queue, whatever the clock does, so that a search by time can bisect. A new leader begins from its applied log.
 The shell that asks is ``replication/loop.py``.
 """

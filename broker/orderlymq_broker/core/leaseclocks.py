@@ -1,8 +1,8 @@
 """
 When leases end, by the leader's clock: of queue locks and of lanes alike. Pure.
 
-Leases that end in the same millisecond stand together, and a renewed one leaves its former end immediately: what is kept, and what
-one look costs, does not grow with renewals.
+Leases that end in the same millisecond stand together, and a renewed one leaves its former end immediately: the memory, and the time of
+one look, do not grow with renewals.
 """
 
 from collections.abc import Hashable, Iterator

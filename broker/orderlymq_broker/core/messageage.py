@@ -1,7 +1,7 @@
 """
 The age that a message has at least, whatever the clocks of its leaders have shown.
 
-The rules: no message counts as older than it is, also when this leader's clock is ahead; what a clock ahead has stamped is old
+The rules: no message counts as older than it is, also when this leader's clock is ahead; a message that a clock ahead has stamped is old
 at last, too, because the time of a leadership itself proves it. Pure.
 """
 

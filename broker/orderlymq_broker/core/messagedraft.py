@@ -1,7 +1,7 @@
 """
 A message on its way into a queue, before it has its place, and its properties, which are read once.
 
-The rules: what is found by name is what ``orderlymq_protocol.message.properties`` finds; changing one property leaves
+The rules: a name finds the same property as in ``orderlymq_protocol.message.properties``; changing one property leaves
 every other character of the text as it is. Text, because searching text is several times faster than searching
 bytes. The stored record is laid out once, when the message is handed in, without the three fields that depend
 on its place; ``place`` writes these when the entry is built. A message that cannot be laid out is refused before

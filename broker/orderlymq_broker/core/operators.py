@@ -3,7 +3,7 @@ Operators: one that another has followed changes nothing, and every replica lear
 
 The rule: a request with a token is refused once a greater one is in the log, or on its way there. Requests without one are
 served as ever: people's tools have none. A token comes into the log as a record that replicas of every release apply alike; as a
-field of what is asked for, a former release would drop it, and its replicas would judge later requests otherwise.
+field of the request's own record, a former release would drop it, and its replicas would judge later requests otherwise.
 Where operators take their tokens from: ``orderlymq_protocol/operatortoken.py``.
 """
 

@@ -1,7 +1,7 @@
 """
 Quotas of requests, connections and bytes: one gate for addresses and one for accounts.
 
-The rules: a request counts before it is served, what a fetch hands out counts when it is handed out; over a quota the answer is
+The rules: a request counts before it is served, the messages of a fetch count when they are handed out; over a quota the answer is
 RocketMQ's "system busy" (2), which names the quota and what to do, and nothing has happened. Sends, fetches and queries are refused
 when a second's worth is used up. Heartbeats, locks, commits and administration have one more second's worth: a
 client that sends too much keeps its queues. The table is bounded: it forgets addresses and accounts without connections, the

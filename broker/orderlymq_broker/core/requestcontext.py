@@ -1,7 +1,7 @@
 """
 The shared context of all processors: the state, the leader's view of it, connected clients, and answers.
 
-The rules: processors read the state and never change it; what must survive the leader becomes a
+The rules: processors read the state and never change it; a change that must survive the leader becomes a
 ``Propose``; ``answer`` sends no answer to a oneway request, not even an error, no refusal that its client would take for
 success, and no error but 22 to an offset query of RocketMQ's clients: those up to 4.9 take any other for "never committed" and
 jump to the end of the queue. The pieces are put together in ``processors/dispatch.py``.

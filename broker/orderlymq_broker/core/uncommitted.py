@@ -86,7 +86,7 @@ class LeaderView:
         fencing: topics whose fence, or change to fewer queues, was proposed and is not applied: nobody sends to them meanwhile.
         fetching: groups and topics of which lanes are handed out by what was proposed and is not applied, whose messages keep
             *fetching_bytes* in memory.
-        retrying: how many messages to retry topics, or to what waits for them, were proposed and are not applied.
+        retrying: how many proposed messages to retry topics, also delayed ones, are not applied.
         timers_ending: offsets of timers whose end was proposed and is not applied.
         taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
         operator_token: the greatest token of an operator that was proposed, applied or not.

@@ -1,8 +1,8 @@
 """
 Requests that wait for a topic or a group that is made for them.
 
-The rules: what they need is proposed once, for the first of them; they are served in the order in which they came, bit by
-bit, and who comes meanwhile stands behind them; what they keep in memory has the limit of what is not committed yet.
+The rules: the topic or group is proposed once, for the first of them. They are served in the order in which they came, a few at a
+time, and later requests queue behind them. Their memory has a limit of its own, as large as that of uncommitted bytes.
 """
 
 from collections import deque

@@ -2,7 +2,7 @@
 The broker without its sockets: requests, outcomes and time in, effects out.
 
 The rules: pure and synchronous; the state is changed by the machine alone; a replica that does not lead
-refuses definitely what it cannot do (sends: 14) and is silent where an error code would be
+refuses a request that it cannot serve (sends: 14) and is silent where an error code would be
 misunderstood (offset queries: it closes), as clients of RocketMQ need it; a reply that depends on
 a record leaves when the record is applied. A new request code is one entry in ``_handlers``, or in
 ``admin/processor.py``. The shell that drives this is ``replication/loop.py``.

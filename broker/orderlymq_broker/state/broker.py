@@ -1,7 +1,7 @@
 """
 The state of a broker: all tables of one raft group together, and how far the log has come in them.
 
-The rules: it is what the store holds after the last applied entry, so a restarted replica loads it from there;
+The rules: it equals the content of the store after the last applied entry, so a restarted replica loads it from there;
 ``machine.py`` alone changes it; replicas that have applied the same entries have the same digest.
 """
 

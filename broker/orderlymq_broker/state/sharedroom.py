@@ -1,8 +1,8 @@
 """
 Room that many share: nobody has more than `FACTOR` times the rest.
 
-One owner alone may take most of it, and further owners still find room, however many there are. A limit for all
-together would be taken by the first who wants all of it, and a fixed part would be too small where there are few. Pure.
+One owner alone may take most of it, and further owners still find room, however many there are. One limit for all
+would be taken by the first owner that wants all of it, and a fixed part would be too small where there are few. Pure.
 """
 
 from collections import Counter

@@ -2,13 +2,13 @@
 Access control: may this request be served to its signer.
 
 The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white addresses of all, then the account,
-then its own white address, then the signature over the raw header fields and the body, then what the
-request does. Signatures are compared in constant time. Stricter than there: an account has no more
-rights at its white address than elsewhere, its default right is none to what waits in the broker's own topics, dead
+then its own white address, then the signature over the raw header fields and the body, then the rights that the
+request needs. Signatures are compared in constant time. Stricter than there: an account has no more
+rights at its white address than elsewhere, its default right gives nothing in the broker's own topics, dead
 letters are read with a right to their group, taking queue locks and moving a group's offsets needs the group and the topics (it becomes a
 reader of these, for which an expansion waits), and changes of accounts and of the cluster need an administrator.
 
-What only our own operator and command ask (`OPERATOR_CODES`) always needs a signature of version 2
+Requests of our own operator and command (`OPERATOR_CODES`) always need a signature of version 2
 (``signature.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
 address nor a signature of RocketMQ's form proves anything there. The same holds of accounts while access control is off
 (`_ACCOUNT_CODES`). A broker without an operator's account and without access control serves all of it unsigned: one that

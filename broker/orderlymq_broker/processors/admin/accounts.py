@@ -2,8 +2,8 @@
 Administration of accounts: 50, 51, 52, 53.
 
 The rules: names, codes and remarks are RocketMQ's (AdminBrokerProcessor, PlainAccessConfig); a change replaces
-what it names and keeps the rest; a secret is taken in and never given out again. Accounts may be made
-before access control is switched on. Who may do this: ``access.py``.
+the fields that it names and keeps the others; no answer gives a secret out. Accounts may be made
+before access control is switched on. ``access.py`` decides who may do this.
 """
 
 import hmac

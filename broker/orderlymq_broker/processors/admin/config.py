@@ -1,9 +1,9 @@
 """
 Administration of the broker itself: 25, 26, 306, 329.
 
-The rules: keys are shown under RocketMQ's names; what may change while the broker runs is changed for the
-whole group, through the log, so that a fail-over does not undo it; whatever cannot be changed so is
-refused by name with the reason, and then nothing is changed. Which keys there are and what they do:
+The rules: keys are shown under RocketMQ's names; a key that may change while the broker runs is changed for the
+whole group, through the log, so that a fail-over does not undo it; any other key is
+refused by name with the reason, and then nothing is changed. The keys and their meaning:
 ``orderlymq_protocol.brokerkeys``. Model: AdminBrokerProcessor.
 """
 

@@ -2,7 +2,7 @@
 Administration of consumer groups: 200, 201, 207, 208, 225, 303, 317, 352.
 
 The rules: a change is a record and is answered when it is applied; what an older tool does not know of a
-group stays as it is; lag is computed from what is applied, for every queue of a topic, the retry topic's
+group stays as it is; lag is computed from the applied state, for every queue of a topic, the retry topic's
 too; a request that names no topic gets none of those that the group's members no longer subscribe to. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
 """
 

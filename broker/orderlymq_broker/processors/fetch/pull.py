@@ -360,7 +360,7 @@ class PullProcessor:
         """Let a push consumer beyond the end continue at its group's offset, or at the first message where the group has none.
 
         The topic was deleted and created again, or restored: at the end, where RocketMQ sends the consumer, it
-        would skip what was acknowledged since. Programs that pull get RocketMQ's answer: they choose their offsets.
+        would skip messages acknowledged since. Programs that pull get RocketMQ's answer: they choose their offsets.
         """
         low, high = reading.min_offset, reading.max_offset
         stored = self._context.state.offsets.get(

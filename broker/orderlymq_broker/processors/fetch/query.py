@@ -1,7 +1,7 @@
 """
 Questions about messages and queues that change nothing: 12, 33 and 29 to 32.
 
-The rules: only what is applied is shown, never a message that may still be overwritten; a search by key
+The rules: only applied messages are shown, never one that may still be overwritten; a search by key
 gives the newest messages, at most 64, the oldest of them first; a search by time bisects the queue, whose store times do
 not fall. Readers of the wire: QueryMessageProcessor, AdminBrokerProcessor.
 """

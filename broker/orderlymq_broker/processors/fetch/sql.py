@@ -2,7 +2,7 @@
 SQL92 subscriptions: an expression over the properties of a message, compiled once.
 
 The rules: the language and its refusals are RocketMQ's (SelectorParser, ComparisonExpression); values are the texts of
-properties, read as a number where the other side is one; what is missing, or is no number where one is
+properties, read as a number where the other side is one; a property that is missing, or is no number where one is
 needed, makes the comparison unknown, and unknown is no match (three-valued logic). Evaluation reads the
 properties that it needs from the stored bytes and no others. The grammar is in ``grammar.py``.
 """

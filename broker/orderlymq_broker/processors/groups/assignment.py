@@ -2,7 +2,7 @@
 Decisions of operators about the queues of a group (20507), and the facts for them (20508).
 
 The rules: a decision is a record under the operator's token, and its group is asked to rebalance when it is
-applied; members are shown each with its own subscriptions, because those that differ are what goes wrong.
+applied; members are shown each with its own subscriptions, because differing subscriptions are the trouble to find.
 The answer to a member that asks: ``strategies.py``.
 """
 

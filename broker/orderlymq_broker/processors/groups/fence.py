@@ -2,7 +2,7 @@
 The fence: it lets only the holder pull and commit the queues of an ordered group.
 
 The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
-that says who it is (ext omqClientId, omqEpoch) is judged exactly, once ``clientids.py`` has let it use that id; any other is known by the heartbeats
+that names its client (ext omqClientId, omqEpoch) is judged exactly, once ``clientids.py`` has let it use that id; any other is known by the heartbeats
 and lock requests of its connection. Before those, after a fail-over, RocketMQ's Java consumer says in its pulls
 one thing that is its own: the millisecond in which it made its subscription, which the holder's last heartbeat
 has put into the state. A client that says the holder's, from the holder's address, is taken for the holder, unless another

@@ -2,8 +2,8 @@
 Log lines about queue locks: got, taken over after an expiry, refused because somebody else has them.
 
 The rules: the words are those of RocketMQ's RebalanceLockManager, so that they can be searched for; one line
-per request, kind and holder, whatever the number of queues, and few holders; a renewal says nothing; who goes
-on asking in vain is logged once a minute. Pure: the shell takes the lines and writes them.
+per request, kind and holder, whatever the number of queues, and few holders; a renewal is not logged; a client that
+asks in vain again and again is logged once a minute. Pure: the shell takes the lines and writes them.
 """
 
 from collections import deque

@@ -5,7 +5,7 @@ The rules: a reply leaves when its record is committed, one record per request; 
 replica's monotonic clock from the moment at which it applied the grant, be it as the leader or, for a
 later leader, as a follower, which is never before the client asked: longer than needed, never
 shorter. A replica that has not seen the renewal itself runs the lease in full. Expired means strictly
-later than the lease; what is gathered of offset commits goes into the log before any change of a
+later than the lease; gathered offset commits go into the log before any change of a
 lock. The table itself, and why an expiry cannot free a renewed lock: ``state/groups/locks.py``.
 """
 

@@ -1,11 +1,11 @@
 """
 Membership of groups: heartbeats (34), good-byes (35), the list (38), deaths (20502).
 
-The rules: what others must know of a member is a record, written when it joins or changes, never per
-heartbeat; the reply to a heartbeat that says something new leaves when that is applied; members of
+The rules: a member is a record, written when it joins or changes, never per
+heartbeat; the reply to a heartbeat with a change leaves when the change is applied; members of
 an earlier leader are answered until they fail to come back within the grace, or are proven dead; a
 closed connection takes its client out of the list unless it holds locks: it proves nothing, RocketMQ's
-clients pull over the next one long before they say who they are, and nobody else could have their
+clients pull over the next one long before they name themselves, and nobody else could have their
 queues. The notices to the others: ``rebalance.py``.
 """
 

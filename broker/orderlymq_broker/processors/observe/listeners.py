@@ -2,7 +2,7 @@
 Reports of consumers about listeners where a queue stands still: tries, last error, since when (307).
 
 The rules: only members whose queues are nearly called blocked are asked, each once per look and a few at a
-time, and only clients known to answer; what they say is a hint for people and decides nothing; an answer
+time, and only clients known to answer; their reports are a hint for people and decide nothing; an answer
 that is no answer is none. RocketMQ's clients report when the listener was called last and how much is cached,
 our SDK also how often the first message failed and with which error.
 """

@@ -2,8 +2,8 @@
 Watches over a group for its users: lag, queues that stand still, failing messages, leases, members, loads.
 
 Lag in messages and time; messages that fail again and again; leases that run out; members that disagree; two
-clients with one id; hot queues and keys. The rules: it looks every few seconds, in steps of some milliseconds, and what nothing has changed about costs
-no read; every list has an end, the worst come first; what begins is said once as a warning with a hint what to do, and again only while it
+clients with one id; hot queues and keys. The rules: it looks every few seconds, in steps of some milliseconds, and a queue without a change costs
+no read; every list has an end, the worst come first; a new finding is logged once as a warning with its cure, and again only while it
 lasts for long. All of it is one leader's memory. Shown by ``status.py``, as metrics, and in the log.
 """
 

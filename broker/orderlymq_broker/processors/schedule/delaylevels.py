@@ -4,7 +4,7 @@ The delay levels: messages wait in queues of the schedule topic and are appended
 The rules: never early by the leader's clock; the copies and the progress of their level are records of
 one proposal, so a change of leader neither loses nor repeats one; a level has one proposal under way, so
 the next begins where it ended; within a level due times do not fall, so only the first waiting message of
-each is looked at; what a clock ahead has stored waits its level's delay once more, from when this leader
+each is looked at; a message that a clock ahead has stored waits its level's delay once more, from when this leader
 sees it; a tick hands on many, up to a limit for all levels together, in turn: however much is due after an
 outage, no tick is as long as an election. Which message waits how long: ``delays.py``.
 """

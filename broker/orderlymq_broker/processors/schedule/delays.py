@@ -1,7 +1,7 @@
 """
 The delay of a message before it goes to its topic, and the queue that it waits in.
 
-The rules: what waits names topic and queue it belongs to in properties that its consumer will see; a delay level
+The rules: a waiting message names its topic and queue in properties that its consumer will see; a delay level
 beats a time. Sends, retries and commits of transactions ask here. Due messages are handed on by ``delaylevels.py``
 and ``timers.py``.
 """

@@ -4,8 +4,8 @@ Which groups have messages in the delay levels that will be tried again.
 A message that an ordered group handed back waits in the schedule topic until it is due and only then stands in
 the group's retry topic. Its target is written in the message alone, so the waiting ones are read once,
 by the leader, in steps that hold nobody up, and remembered until they have been handed on. The rules:
-what was not looked at yet counts as waiting, for every group; what was proposed and is not applied counts, too. Once somebody has
-asked, each tick reads on: who asks again a moment later has an answer, however many messages wait and come meanwhile.
+messages that are not read yet count as waiting, for every group; so do proposed retries that are not applied. After the first
+question each tick reads on, so a second question a moment later has an answer, however many messages wait and come meanwhile.
 """
 
 from array import array

@@ -3,7 +3,7 @@ Asking producers what became of their half messages (39), until they say it or t
 
 The rules: a check is counted in the log before the question leaves, so a later leader goes on counting
 where this one stopped; any live producer of the group may be asked, each in turn, if its account may write
-the topic (a question shows the message, and a group is what a producer says it is); while none is
+the topic (a question shows the message, and any producer may name any group); while none is
 alive nothing is counted, however long it takes, until the half is as old as messages get; then, and
 after the last check without an answer, a copy goes to TRANS_CHECK_MAX_TIME_TOPIC and the half is kept
 aside. How a half begins and ends: ``halves.py``.

@@ -1,5 +1,5 @@
 """
-Policy for a message that has failed: how long it pauses, when it is dead, and what its group does then. Pure.
+Policy for a message that has failed: its pause, its last try, and the next step of its group. Pure.
 
 The rules are one for groups by queue and by key. Continue: the dead letter goes, later messages of its key are consumed. HoldKey:
 the key is held until an administrator releases it; a message without a key holds nothing, so it goes. StopQueue: nothing

@@ -3,7 +3,7 @@ Consumer offsets: the next message that a group wants of each queue.
 
 The rules: a commit moves an offset forward or not at all; one that was accepted under a lock counts
 only until the queue is locked with a higher epoch, so a late commit of a former holder cannot move
-what the new one reads; only a reset moves backwards.
+the offset of the new one; only a reset moves backwards.
 """
 
 from collections.abc import Collection, Iterator, Mapping

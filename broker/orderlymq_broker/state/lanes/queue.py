@@ -2,8 +2,8 @@
 The lanes of one queue of a group: the rules by which attempts begin and end.
 
 The rules: every offset below *scanned* is complete or owed by exactly one lane, so completions need no list of their
-own; a key has one lane while it owes anything; a lane has one attempt at a time, and what is said about any other
-changes nothing. Apply reads no disk: what leaves the index comes in the record that says so. The tables: ``table.py``.
+own; a key has one lane while it owes anything; a lane has one attempt at a time, and reports about any other
+change nothing. Apply reads no disk: what leaves the index comes in the record that says so. The tables: ``table.py``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,7 +3,7 @@ The lanes of all groups by group, topic and queue, and the members that have lan
 
 The rules: a queue's row stays until its topic or group is deleted, and then one number, the floor of all numbers that
 went so, stays for all of them, so that no attempt of a former life is taken for one of now; the committed offset of a
-queue is the first that its lanes owe. What attempts are: ``queue.py``; who asks: ``processors/lanes/``.
+queue is the first that its lanes owe. ``queue.py`` explains attempts; ``processors/lanes/`` serves the requests.
 """
 
 from collections import Counter

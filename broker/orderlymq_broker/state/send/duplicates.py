@@ -3,8 +3,8 @@ The duplicate window: sends of ordered topics that a repeat would be answered fr
 
 The rules: the first result of an identity stands until the window moves past it; the window moves by
 records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
-must agree; what is taken back leaves it, as its repeat would get the place of a message that does not exist. Of what was cancelled the time stays,
-so that a try that was under way then is distinguished from a later send. An identity is (topic,
+must agree; a message that is taken back leaves it, because its repeat would get the place of a message that does not exist. The time of a cancellation
+stays, so that a try that was under way then is distinguished from a later send. An identity is (topic,
 reconsume times, body checksum, UNIQ_KEY, hash of queue and properties): Java and Go give a Message object its key
 once, so a program that sends one object twice, with another body or tag or to another queue, means two. Copies that the
 broker puts where messages of several topics meet have an origin, too.
