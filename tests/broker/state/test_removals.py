@@ -131,6 +131,17 @@ def test_a_topic_keeps_queues_that_somebody_still_has_to_read(replica: Replica) 
     assert (kept.read_queues, replica.state.topics.by_name["t"].config.read_queues) == (2, 1)
 
 
+def test_a_queue_that_retention_has_emptied_may_go(replica: Replica) -> None:
+    """Law: nothing of it is left to read, however far its groups were."""
+    replica.take(TopicSet("t", 2, 2), GroupSet("g"), OffsetsCommitted((Commit("g", "t", 0, 0),)))
+    replica.append(replica.topic_id("t"), 1)
+    replica.take(RetentionAdvanced((QueueFloor(replica.topic_id("t"), 1, 1),)))
+
+    replica.take(TopicSet("t", 1, 1))
+
+    assert replica.state.topics.by_name["t"].config.read_queues == 1
+
+
 def test_reading_queues_alone_keep_what_is_in_them(replica: Replica) -> None:
     """Law: fewer queues for writing are no reason, and neither is what is created where it exists."""
     replica.take(TopicSet("t", 2, 2), GroupSet("g"), OffsetsCommitted((Commit("g", "t", 0, 0),)))
