@@ -189,6 +189,19 @@ def test_a_member_with_lanes_that_was_seen_elsewhere_is_not_dead(
     assert (world.replica.state.members.get(GROUP, "a") is None) == is_dead
 
 
+def test_lanes_at_the_dead_address_do_not_prove_the_locks_dead() -> None:
+    """Law: whoever took a lock from elsewhere lives, though a member of its name does not."""
+    world = LaneWorld(["x"])
+    world.fetch(scan=1)
+    world.replica.take(GroupSet("other"))
+    world.take(LocksRequested("other", "a", "h:2", 1_000, ((TOPIC, 0),)))
+
+    world.take(ClientDead("a", "gone", addresses=("h:1",)))
+
+    assert world.replica.state.locks.holds_any("a")
+    assert world.replica.state.lanes.holds_any("a")
+
+
 def test_a_client_that_holds_much_goes_in_pieces(replica: Replica) -> None:
     """Law: it is a member until the last piece."""
     replica.take(TopicSet("t", 2, 2), GroupSet("g"), MemberSeen("g", "c", "h:1"))
