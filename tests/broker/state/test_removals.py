@@ -214,6 +214,20 @@ def test_a_client_that_holds_much_goes_in_pieces(replica: Replica) -> None:
     assert replica.take(ClientDead("c", "gone")) == [MembersChanged(("g",), (("g", "t", 1),))]
 
 
+def test_retention_counts_what_goes_now(replica: Replica) -> None:
+    """Law: what went before is not counted again."""
+    replica.take(TopicSet("t", 1, 1))
+    topic_id = replica.topic_id("t")
+    for _ in range(5):
+        replica.append(topic_id)
+
+    counted = [
+        replica.take(RetentionAdvanced((QueueFloor(topic_id, 0, floor),)))[0] for floor in (2, 2, 5)
+    ]
+
+    assert counted == [Trimmed(2), Trimmed(0), Trimmed(3)]
+
+
 def test_retention_leaves_what_lanes_owe() -> None:
     """Law: from the first message on that one of them has not completed."""
     world = LaneWorld(["x", "y", "x"])
