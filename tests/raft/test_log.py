@@ -161,6 +161,7 @@ def test_a_snapshot_answers_for_its_own_index_before_it_is_durable() -> None:
     with pytest.raises(NotThere):
         log.term(Index(10))
     log.append((entry(10, 3),))
+    assert log.term(Index(9)) == 3
     with pytest.raises(Compacted):
         log.entries(Index(9), 99)
     log.check()
