@@ -281,3 +281,37 @@ def test_an_older_snapshot_that_lands_leaves_the_newer_one() -> None:
     assert (log.snapshot, log.term(Index(9))) == (second, 9)
     log.land(second)
     assert log.snapshot is None
+
+
+def test_a_truncation_below_the_tail_leaves_nothing_of_it() -> None:
+    """Law: what follows it is read from where it is added again."""
+    log = opened(1, 1)
+    log.append((entry(3, 1), entry(4, 1)))
+
+    log.truncate(Index(2))
+    log.append((entry(2, 2),))
+
+    assert (log.last_index, log.last_term) == (2, 2)
+    assert log.entries(Index(2), 99) == (entry(2, 2),)
+    log.check()
+
+
+def test_a_snapshot_takes_the_place_of_all_that_was_not_committed() -> None:
+    """Law: neither stored entries, nor those in memory, nor those on their way to the disk count any more."""
+    log = opened(1, 1, commit=1, applied=1)
+    log.append((entry(3, 1),))
+    log.hand_out()
+    log.take_off()
+    meta = SnapshotMeta(Index(9), Term(3), Membership())
+
+    log.restore(meta)
+    log.take_off()
+    stable = [log.stable]
+    for landed in (None, meta):
+        log.land(landed)
+        stable.append(log.stable)
+
+    assert log.tail == []
+    assert stable == [1, 1, 9]
+    assert (log.applied, log.commit) == (9, 9)
+    log.check()
