@@ -523,13 +523,14 @@ class BrokerCore:
     def connection_closed(self, connection: int) -> list[Effect]:
         """Forget a connection; its clients leave their groups but keep their locks."""
         self.access.closed(connection)
-        self.pulls.close(connection)
+        effects = self.pulls.close(connection)
         self.lanes.fetcher.close(connection)
         self.context.listings.close(connection)
         session = self.context.sessions.close(connection)
         self.context.quotas.close(connection)
 
-        effects = self.members.closed(session) if session is not None else []
+        if session is not None:
+            effects += self.members.closed(session)
         self.watch.closed(connection)
 
         return [*effects, *self.calls.closed(connection)]

@@ -70,6 +70,8 @@ _GIVEN_UP_COUNT: Final = 64
 # What one turn does for held pulls: looks at so many, or answers a sixteenth of it, in some milliseconds.
 RELEASE_WORK_MAX: Final = 4_096
 RELEASE_WORK: Final = 16
+# And of a connection that is gone it forgets so many.
+FORGOTTEN_MAX: Final = 4_096
 # Messages, deadlines and other events whose pulls are being answered at the same time, at most, as a rule.
 RELEASES_USUAL: Final = 16
 
@@ -281,10 +283,13 @@ class PullProcessor:
             _, number, connection = heappop(self._deadlines)
             yield self._by_connection.get(connection, _NONE_HELD).get(number)
 
-    def close(self, connection: int) -> None:
-        """Forget the held pulls of a connection that is gone."""
-        for held in list(self._by_connection.get(connection, {}).values()):
+    def close(self, connection: int) -> list[Effect]:
+        """Forget the held pulls of a connection that is gone, some now and the others in later turns."""
+        pulls = self._by_connection.get(connection, _NONE_HELD)
+        for held in list(islice(pulls.values(), FORGOTTEN_MAX)):
             self._forget(held)
+
+        return [Later(lambda _: self.close(connection))] if pulls else []
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
         """Ask every waiting consumer to pull again immediately: it will be judged again."""
