@@ -1,14 +1,21 @@
 """Findings of the leaders in sentences for people: what it is, what to do, where to look."""
 
-import shlex
 import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from orderlymq.admin.client import QueueLock
 from orderlymq_console.links import WAITING, group_link, key_link, topic_link
-from orderlymq_console.models import Trouble
-from orderlymq_console.status import StatusReport, WatchReport
+from orderlymq_console.models import Model, Trouble
+from orderlymq_console.status import (
+    DisagreeingReport,
+    ExpiringReport,
+    FailingReport,
+    GroupReport,
+    StatusReport,
+    WatchReport,
+)
+from orderlymq_protocol.findings import words
 from orderlymq_protocol.plurals import counted
 
 DISK_NEARLY_FULL: Final = 0.85
@@ -18,82 +25,41 @@ UNDECIDED_S: Final = 120.0
 
 def of_watch(watch: WatchReport, group: str | None = None) -> Iterator[Trouble]:
     """Yield what one leader found, about *group* alone if one is given; queues that stand still are `blocked.py`'s."""
-    for row in watch.expiring:
+    of_groups: list[
+        tuple[str, FailingReport | ExpiringReport | DisagreeingReport | GroupReport]
+    ] = [
+        *(("expiring", row) for row in watch.expiring),
+        *(("failing", row) for row in watch.failing),
+        *(("disagreeing", row) for row in watch.disagreeing),
+        *(("notHolding", row) for row in watch.not_holding),
+        *(("holdsFull", row) for row in watch.holds_full),
+    ]
+    for kind, row in of_groups:
         if group in (None, row.group):
-            yield Trouble(
-                severity="warning",
-                text=f"The lock of queue {row.queue} of {row.topic} in group {row.group} ends in "
-                f"{row.left_millis / 1000:.0f} s: {row.holder} has missed renewals.",
-                todo="Look whether the holder hangs. Another member takes the queue over when the lease ends.",
-                link=group_link(row.group),
-            )
-    for failing in watch.failing:
-        if group in (None, failing.group):
-            dead = " It is a dead letter." if failing.dead else ""
-            yield Trouble(
-                severity="warning",
-                text=f"Message {failing.message_id} of {failing.topic}, key {failing.key or 'none'}, failed "
-                f"{counted(failing.tries, 'time')} in group {failing.group}.{dead}",
-                # People copy it into a shell, and the producer chose the id.
-                todo=f"orderlymq message show {shlex.quote(failing.message_id)} --topic {failing.topic}",
-                link=key_link(failing.topic, failing.key)
-                if failing.key
-                else group_link(failing.group),
-            )
-    for disagreeing in watch.disagreeing:
-        if group in (None, disagreeing.group):
-            yield Trouble(
-                severity="warning",
-                text=f"Members of group {disagreeing.group} disagree: {' and '.join(disagreeing.members)} "
-                f"differ in {disagreeing.difference}.",
-                todo="Give all members the same subscriptions and settings, or groups of their own.",
-                link=group_link(disagreeing.group),
-            )
+            link = group_link(row.group)
+            if isinstance(row, FailingReport) and row.key:
+                link = key_link(row.topic, row.key)
+            yield _trouble(kind, row, link)
     for double in watch.duplicates:
         if group is None or group in double.groups:
-            yield Trouble(
-                severity="warning",
-                text=f"Two clients have the id {double.client_id}: {' and '.join(double.addresses)}.",
-                todo="Give each process another instance name; both consume the same queues now.",
-                link=group_link(double.groups[0]) if double.groups else "",
-            )
-    yield from _of_policy(watch, group)
+            link = group_link(double.groups[0]) if double.groups else ""
+            yield _trouble("duplicates", double, link)
+    if group is None:
+        for queue in watch.hot_queues:
+            yield _trouble("hotQueues", queue, topic_link(queue.topic))
+        for key in watch.hot_keys:
+            yield _trouble("hotKeys", key, topic_link(key.topic))
 
 
-def _of_policy(watch: WatchReport, group: str | None) -> Iterator[Trouble]:
-    for row in watch.not_holding:
-        if group in (None, row.group):
-            yield Trouble(
-                severity="warning",
-                text=f"Group {row.group} says onDeadLetter HoldKey, and a member does not hold keys.",
-                todo="Consume with the Python SDK, or choose StopQueue, which all clients obey.",
-                link=group_link(row.group),
-            )
-    for row in watch.holds_full:
-        if group in (None, row.group):
-            yield Trouble(
-                severity="critical",
-                text=f"Group {row.group} has parked {row.keys} keys, the most there may be: its next dead "
-                "letter stops a queue.",
-                todo="Repair what fails and release keys.",
-                link=group_link(row.group),
-            )
-    if group is not None:
-        return
-    for queue in watch.hot_queues:
-        yield Trouble(
-            severity="warning",
-            text=f"Queue {queue.queue_id} of {queue.topic} got {queue.share:.0%} of the topic's messages in a minute.",
-            todo=HOT_QUEUE,
-            link=topic_link(queue.topic),
-        )
-    for key in watch.hot_keys:
-        yield Trouble(
-            severity="warning",
-            text=f"Key {key.key} has about {key.share:.0%} of the messages of {key.topic}.",
-            todo=HOT_KEY,
-            link=topic_link(key.topic),
-        )
+def _trouble(kind: str, row: Model, link: str) -> Trouble:
+    # A leader writes `queue_id` of a hot queue, and every other member in camel case.
+    text, cure = words(kind, {**row.model_dump(), **row.model_dump(by_alias=True)})
+    return Trouble(
+        severity="critical" if kind == "holdsFull" else "warning",
+        text=text,
+        todo=cure.strip("`"),
+        link=link,
+    )
 
 
 def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
@@ -177,10 +143,6 @@ def of_transactions(name: str, status: StatusReport) -> Iterator[Trouble]:
         )
 
 
-HOT_QUEUE: Final = "Look for a key that is too coarse, or for producers that name the queue themselves. More queues do not help one key."
-HOT_KEY: Final = (
-    "Choose a finer key if the order allows it: one key is consumed one message after the other."
-)
 DECIDE: Final = (
     "Run a producer of the group, whose check answers COMMIT or ROLLBACK. Then have it asked again: "
     "orderlymq message check-transaction MESSAGE_ID. Consumers see nothing of the message until then."

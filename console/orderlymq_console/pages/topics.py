@@ -17,7 +17,6 @@ from orderlymq_console.models import (
     TopicRow,
     bounded,
 )
-from orderlymq_console.pages.findings import HOT_KEY, HOT_QUEUE
 from orderlymq_console.pages.lags import lag_rows
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.pages.pagination import cut, search
@@ -27,6 +26,7 @@ from orderlymq_protocol.body.config import TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import BrokerStatsData, TopicOffset
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.findings import FINDINGS
 from orderlymq_protocol.names import is_hidden_topic
 
 #: Queues that one page shows.
@@ -191,12 +191,17 @@ def _hot(statuses: Answers[StatusReport], topic: str) -> list[HotSpot]:
         if status.examined is None:
             continue
         found += [
-            HotSpot(kind="queue", name=f"{name}:{row.queue_id}", share=row.share, todo=HOT_QUEUE)
+            HotSpot(
+                kind="queue",
+                name=f"{name}:{row.queue_id}",
+                share=row.share,
+                todo=FINDINGS["hotQueues"].cure,
+            )
             for row in status.examined.hot_queues
             if row.topic == topic
         ]
         found += [
-            HotSpot(kind="key", name=row.key, share=row.share, todo=HOT_KEY)
+            HotSpot(kind="key", name=row.key, share=row.share, todo=FINDINGS["hotKeys"].cure)
             for row in status.examined.hot_keys
             if row.topic == topic
         ]

@@ -91,7 +91,7 @@ def test_each_finding_is_a_line_with_what_to_do() -> None:
     assert "failed 4 times, a dead letter" in said[1]
     assert "`orderlymq message show ID2 --topic orders`" in said[1]
     assert "ends in 9 s" in said[2]
-    assert "a and b in topic orders: * and x" in said[3]
+    assert "a and b differ in topic orders: * and x" in said[3]
     assert "a:1 and b:2" in said[4]
 
 

@@ -3,16 +3,16 @@ Observations of a group for operators: its status, metrics with labels, and warn
 
 The rules: reading the status changes nothing and costs nothing that grows with the number of messages; the
 shell adds what only it knows (role, replicas, disk) and serves it as /status and as 20500. A warning is said
-once, with a hint what to do, and again only while its reason lasts for long. ``watch.py`` finds the reasons.
+once, with its cure, and again only while its reason lasts for long. ``watch.py`` finds the reasons.
 """
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.core.requestcontext import Context
+from orderlymq_protocol.findings import FINDINGS, words
 from orderlymq_protocol.names import SCHEDULE_TOPIC
 
 # Producer groups with open transactions that the status names; those with the most come first.
@@ -157,87 +157,13 @@ class Warnings:
         """Turn findings into warnings: once, and again while they last for long."""
         present: set[tuple[str, ...]] = set()
         for kind, rows in found.items():
-            subject, text = _WARNINGS[kind]
             for row in rows[:SHOWN_MAX]:
-                about = (kind, *(str(row[name]) for name in subject))
+                about = (kind, *(str(row[name]) for name in FINDINGS[kind].subject))
                 present.add(about)
                 due = self._due.get(about)
                 if due is None or now.monotonic_ms >= due:
                     self._due[about] = now.monotonic_ms + REPEAT_MS
-                    # People copy it into a shell, and the producer chose the id.
-                    quoted = shlex.quote(str(row.get("messageId")))
-                    self._waiting.append(text.format(**row, way_out=_way_out(row), quoted=quoted))
+                    self._waiting.append(" ".join(words(kind, row)))
         self._due = {about: due for about, due in self._due.items() if about in present}
         # Nobody takes them on a replica without a shell; the newest say the most.
         del self._waiting[:-SHOWN_MAX]
-
-
-def _way_out(row: Mapping[str, Any]) -> str:
-    """Return the advice for a queue that stands still; a holder that is away has no log to read."""
-    if row.get("connected") is False and row.get("leaseMillis"):
-        return (
-            f"another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, or when its death is "
-            "proven; look at that process, and end it if it hangs"
-        )
-    if row.get("byKey"):
-        return (
-            "the group takes keys: look with orderlymq group show at its lanes, and whether its members fetch; "
-            "a reset of its offsets ends what all lanes of the queue owe"
-        )
-
-    return (
-        "look at the log of that process and at its stack in the console, then repair or restart it, or skip the message "
-        "in the console; orderlymq group reset moves the offsets of the topic"
-    )
-
-
-# What makes a warning the same one, and what it says.
-_WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "blocked": (
-        ("group", "topic", "queue", "offset"),
-        "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
-        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; {way_out}",
-    ),
-    "failing": (
-        ("group", "messageId", "dead"),
-        "message {messageId} of {topic} with key {key} failed in group {group} "
-        "(tries: {tries}, dead letter: {dead}); orderlymq message show {quoted} --topic {topic} shows it, a "
-        "dead letter is sent again with orderlymq message resend",
-    ),
-    "expiring": (
-        ("group", "topic", "queue", "holder"),
-        "the lock of queue {queue} of {topic} in group {group} runs out in {leftMillis} ms: {holder} "
-        "(connected: {connected}) has missed renewals; another member takes the queue over then",
-    ),
-    "disagreeing": (
-        ("group", "members"),
-        "members of group {group} disagree: {members} differ in {difference}; give all members the "
-        "same subscriptions and settings, or groups of their own, or messages are passed over",
-    ),
-    "duplicates": (
-        ("clientId",),
-        "client id {clientId} of groups {groups} is used on two connections at the same time, {addresses}: two "
-        "processes with one id consume the same queues; give each an instance name of its own",
-    ),
-    "notHolding": (
-        ("group",),
-        "group {group} says onDeadLetter: HoldKey, and a member handed a dead letter over without holding "
-        "its key: clients of RocketMQ cannot, the later messages of the key go on; consume with the "
-        "Python SDK, or choose StopQueue, which all clients obey",
-    ),
-    "holdsFull": (
-        ("group",),
-        "group {group} has parked {keys} keys, the most there may be: its next dead letter stops a queue; "
-        "repair what fails and release them (orderlymq group parked {group}, orderlymq group release)",
-    ),
-    "hotQueues": (
-        ("topic", "queue_id"),
-        "queue {queue_id} of {topic} got {share:.0%} of the topic's messages in a minute, with {queues} "
-        "queues: look for a key that is too coarse (orderlymq pipeline run skew-report)",
-    ),
-    "hotKeys": (
-        ("topic", "key"),
-        "key {key} has about {share:.0%} of the messages of {topic}: they are consumed one after the "
-        "other whatever the number of queues; choose a finer key if their order allows it",
-    ),
-}

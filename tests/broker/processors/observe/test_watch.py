@@ -140,7 +140,7 @@ def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None
     assert (row["holder"], row["connected"], row["leaseMillis"]) == ("alice", False, 60_000)
     assert row["listener"] == "its holder is not connected"
     assert "its lease of 60 s ends" in text
-    assert "log of that process" not in text
+    assert "listener's log" not in text
 
 
 def test_a_queue_of_which_only_lanes_wait_is_not_blocked() -> None:
@@ -325,7 +325,7 @@ def test_a_hot_queue_and_a_hot_key_are_found(admin: AdminShell) -> None:
         warnings(admin, "orders"), key=lambda text: text[:3], reverse=True
     )
     assert "skew-report" in hot_queue
-    assert "choose a finer key" in hot_key
+    assert "Choose a finer key" in hot_key
 
     admin.pass_time(60_000 + LOOK_MS, step=1_000)
     assert (watch(admin)["hotQueues"], watch(admin)["hotKeys"]) == ([], [])
