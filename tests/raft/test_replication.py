@@ -1,5 +1,7 @@
 """The messages that a leader sends to a peer, by what the peer has answered."""
 
+import pytest
+
 from orderlymq_raft import (
     Append,
     AppendResponse,
@@ -14,7 +16,6 @@ from orderlymq_raft import (
     SnapshotMeta,
     Term,
     TimeoutNow,
-    transfer,
 )
 from orderlymq_raft.log import Unavailable
 from orderlymq_raft.replication import PROBE_BYTES_MAX
@@ -98,39 +99,6 @@ def test_no_more_bytes_leave_than_may_be_under_way() -> None:
         [each.entries[0].index for each in sent if isinstance(each, Append) and each.target == PEER]
         for sent in steps
     ] == [[2, 3], [4], [5], []]
-
-
-def test_a_target_is_asked_to_run_once() -> None:
-    """Also when it has to get its log again: a second request could start a second election."""
-    replica = leader()
-    replica.node.transfer_leadership(PEER)
-    first = work(replica)
-
-    replica.node.report_wiped(PEER)
-    work(replica)
-    second = say(replica, ack(replica, 5))
-
-    assert [each for each in first if isinstance(each, TimeoutNow)] == [
-        TimeoutNow(ME, PEER, Term(1))
-    ]
-    assert not [each for each in second if isinstance(each, TimeoutNow)]
-
-
-def test_a_transfer_to_another_target_begins_again() -> None:
-    """The first one did not take over; the second one is asked as well, when its log is complete."""
-    replica = leader()
-    replica.node.transfer_leadership(PEER)
-    work(replica)
-
-    replica.node.transfer_leadership(OTHER)
-    waiting = work(replica)
-    say(replica, ack(replica, 3, OTHER))
-    sent = say(replica, ack(replica, 5, OTHER))
-
-    assert not [each for each in waiting if isinstance(each, TimeoutNow)]
-    assert [each for each in sent if isinstance(each, TimeoutNow)] == [
-        TimeoutNow(ME, OTHER, Term(1))
-    ]
 
 
 def test_a_lost_append_is_found_by_the_second_answer_to_heartbeats() -> None:
@@ -344,32 +312,6 @@ def test_a_snapshot_under_way_is_asked_for_behind_what_was_compacted() -> None:
     assert sent == [Append(ME, OTHER, Term(1), Index(5), Term(1), Index(7))]
 
 
-def test_a_second_request_for_the_same_transfer_changes_nothing() -> None:
-    """Neither is it a new one, which would have its whole time again, nor does it lack entries."""
-    replica = leader()
-    replica.node.propose(b"y")
-    work(replica)
-
-    assert transfer.begin(replica.node._state, OTHER) is True
-    replica.tick()
-    elapsed = replica.node._state.election_elapsed
-    assert elapsed > 0
-    assert transfer.begin(replica.node._state, OTHER) is False
-
-    assert replica.node._state.election_elapsed == elapsed
-
-
-def test_a_transfer_has_a_whole_election_time_out() -> None:
-    """It is not over early because the leader looked for its majority some time ago."""
-    replica = leader()
-    replica.tick()
-    assert replica.node._state.election_elapsed > 0
-
-    replica.node.transfer_leadership(OTHER)
-
-    assert replica.node._state.election_elapsed == 0
-
-
 def test_a_peer_that_is_not_there_is_sent_no_snapshot() -> None:
     """Its transfer would begin with nobody to receive it; the first answer to a heartbeat begins it."""
     replica = leader()
@@ -448,15 +390,6 @@ def test_a_peer_that_needs_a_snapshot_keeps_no_entry_from_the_others() -> None:
         (InstallSnapshot, PEER),
         (Append, OTHER),
     ]
-
-
-def test_a_target_that_is_probed_is_not_asked_twice() -> None:
-    """Law: a transfer does not send it an append beside the one that it has not answered yet."""
-    replica = leader()
-
-    replica.node.transfer_leadership(OTHER)
-
-    assert not work(replica)
 
 
 def test_an_older_answer_does_not_end_a_probe() -> None:
@@ -556,3 +489,47 @@ def test_a_large_entry_leaves_once_however_often_heartbeats_overtake_it() -> Non
     carried = [each for each in answered if isinstance(each, Append) and each.entries]
     assert [(each.target, each.prev_index) for each in carried] == [(OTHER, 5)]
     assert not [each for each in under_way if isinstance(each, Append) and each.entries]
+
+
+def test_an_answer_of_who_is_no_member_changes_nothing() -> None:
+    """Law: it may have been removed while its answer was on its way."""
+    replica, stranger = leader(), NodeId(9)
+    before = replica.node.status()
+
+    answers = (
+        ack(replica, 5, stranger),
+        InstallSnapshotResponse(stranger, ME, Term(1), Index(5)),
+        answer(0, stranger),
+    )
+
+    assert not say(replica, *answers)
+    assert replica.node.status() == before
+
+
+@pytest.mark.parametrize("size", [PROBE_BYTES_MAX, PROBE_BYTES_MAX + 1])
+def test_a_peer_that_is_probed_gets_small_entries_or_one_question(size: int) -> None:
+    """Law: up to the bound entries leave without a question; what comes later waits for the answer."""
+    replica = leader()
+    replica.node.report_unreachable(PEER)
+    replica.node.propose(bytes(size))
+    first = work(replica)
+
+    replica.node.propose(b"y")
+
+    assert not [each for each in work(replica) if each.target == PEER]
+    (sent,) = [each for each in first if isinstance(each, Append) and each.target == PEER]
+    assert bool(sent.entries) == (size <= PROBE_BYTES_MAX)
+
+
+def test_a_probe_that_is_about_to_leave_is_not_asked_about() -> None:
+    """Law: an answer to a heartbeat that comes before it finds nothing lost."""
+    replica = leader()
+    beat(replica)
+    replica.node.report_unreachable(PEER)
+    replica.node.propose(b"a")
+
+    sent = say(replica, answer(1))
+
+    assert [each for each in sent if isinstance(each, Append) and each.target == PEER] == [
+        Append(ME, PEER, Term(1), Index(5), Term(1), Index(5), (entry(6, 1, b"a"),))
+    ]
