@@ -63,7 +63,7 @@ FILES: Final = {
     "pq": "client/consumer/core/test_processqueue.py",
     "prod": "client/producer/test_producer.py",
     "pul": "client/consumer/pull/test_consumer.py",
-    "raft": "raft/test_paper.py",
+    "raft": "raft/rules/test_paper.py",
     "real": "client/test_real_cluster.py",
     "res": "client/consumer/core/test_ordered_results.py",
     "rex": "clients/rocketmq/test_examples.py",

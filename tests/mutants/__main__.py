@@ -69,6 +69,20 @@ def _place(modules: Sequence[Path], paths: Sequence[Path]) -> int:
     return next(held, len(paths))
 
 
+# What pytest is told besides the tests of an area.
+_SWITCHES = (
+    "-q",
+    "--capture=no",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-o",
+    # A busy machine leaves a run in the background little, and the tracer takes more: no rule is broken by that.
+    "timeout=600",
+)
+
+
 def _is_open(record: Record, mutant: Mutant) -> bool:
     """Return whether a mutant is to be tried: it was not yet, or a test may notice it by now."""
     verdict = record.get(mutant)
@@ -143,19 +157,8 @@ def _run(
         explained=lambda mutant: record.explanation(mutant) is not None,
         done=done,
     )
-    switches = [
-        "-q",
-        "--capture=no",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-o",
-        # A busy machine leaves a run in the background little, and the tracer takes more: no rule is broken by that.
-        "timeout=600",
-    ]
     left_out = () if options.seeds else (f"--ignore={path}" for path in area.random)
-    code = pytest.main([*switches, *left_out, *(options.tests or area.tests)], plugins=[trials])
+    code = pytest.main([*_SWITCHES, *left_out, *(options.tests or area.tests)], plugins=[trials])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise SystemExit(f"pytest ended with {code!r}")
 

@@ -28,7 +28,7 @@ AREAS: Final = (
     Area(
         ("broker/orderlymq_raft/*.py",),
         ("tests/raft",),
-        ("tests/raft/test_chaos.py", "tests/raft/test_partitions.py"),
+        ("tests/raft/rules/test_chaos.py", "tests/raft/rules/test_partitions.py"),
     ),
     Area(
         ("broker/orderlymq_broker/state/lanes/*.py",),

@@ -1,7 +1,7 @@
 """
 Leases, and the stickiness of the voters that they rest on (thesis 6.4.1, 4.2.3).
 
-"Consensus: Bridging Theory and Practice"; its other rules: test_thesis.py.
+"Consensus: Bridging Theory and Practice"; its other rules: rules/test_thesis.py.
 """
 
 import pytest

@@ -130,6 +130,12 @@ def environment(port: int) -> dict[str, str]:
     }
 
 
+def _reset(connection: socket.socket) -> None:
+    """End a connection without good order."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.close(connection.detach())
+
+
 def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a class, not a function
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -150,7 +156,8 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
                 self.close_connection = True
                 return
             if fate == "reset":
-                self._reset()
+                self.close_connection = True
+                _reset(self.connection)
                 return
             if fate == "slow":
                 time.sleep(_SLOW_S)
@@ -162,12 +169,6 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
             if fate == "answer lost":
                 headers, (status, content) = {}, _NOT_CARRIED_OUT["busy"]
             self._answer(status, headers, content)
-
-        def _reset(self) -> None:
-            self.close_connection = True
-            now = struct.pack("ii", 1, 0)  # without the end of a connection in good order
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
-            os.close(self.connection.detach())
 
         def _forwarded(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
             with closing(http.client.HTTPConnection(server.backend, timeout=60)) as connection:

@@ -2,7 +2,7 @@
 The rules of raft, one test each, by the section that states them.
 
 Sections are those of "In Search of an Understandable Consensus Algorithm (Extended Version)";
-memberships, reads, transfers and pre-votes follow the thesis: test_thesis.py, leases: test_leases.py.
+memberships, reads, transfers and pre-votes follow the thesis: test_thesis.py, leases: ../test_leases.py.
 """
 
 import pytest
