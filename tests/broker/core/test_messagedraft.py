@@ -1,5 +1,7 @@
 """A message before it has its place: how its properties are read once and its record is laid out, whatever stands in it."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -20,6 +22,7 @@ from orderlymq_protocol.message.record import (
     encode_with_positions,
     pack_host,
 )
+from orderlymq_protocol.message.tags import tags_code
 from tests.broker.store.memory import MemoryStore
 
 BORN, OWN = pack_host("192.0.2.7", 4711), pack_host("192.0.2.100", 10911)
@@ -207,3 +210,109 @@ def test_joined_properties_are_those_of_the_joined_text(text: str, other: str) -
     joined.drop(*NAMES)
     assert own.by_name == decode_properties(text)
     assert others.by_name == decode_properties(other)
+
+
+@pytest.mark.parametrize("name", ["TAGS", "KEYS", "X_TAGS", "nobody"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "TAGS\x01a\x02",
+        "TAGS\x01a",
+        "KEYS\x01k\x02TAGS\x01a\x02WAIT\x01w\x02",
+        "KEYS\x01k\x02TAGS\x01a",
+        "TAGS\x01a\x02KEYS\x01k\x02TAGS\x01b\x02WAIT\x01w\x02TAGS\x01c\x02",
+        "X_TAGS\x01x\x02TAGS\x01a\x02KEYS\x01k\x02",
+        "TAGS\x01a\x02X_TAGS\x01x\x02KEYS\x01k",
+        "KEYS\x01TAGS\x01a\x02TAGS\x01b\x02WAIT\x01w\x02",
+        "TAGS\x01\x02TAGS\x01a\x02KEYS\x01k\x02",
+    ],
+)
+def test_what_is_dropped_is_gone_and_nothing_else(text: str, name: str) -> None:
+    """Law: every entry of that name, wherever it stands; all other characters stay as they are."""
+    properties, others = Properties(text), Properties(text).by_name
+    there = others.pop(name, None) is not None
+
+    properties.drop(name)
+
+    expected = remove_property(text.encode(), name).decode() if there else text
+    assert (properties.text, properties.by_name) == (expected, others)
+
+
+def test_what_is_no_text_is_read_as_far_as_it_is() -> None:
+    """Law: a property of bytes that are no UTF-8 hides none of the others."""
+    found = properties_of(b"TAGS\x01\xff\x02KEYS\x01k\x02")
+
+    assert found.by_name == {"TAGS": "\ufffd", "KEYS": "k"}
+
+
+NATURAL_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("reply_queue", "queue", "code"),
+    [(0, 0, LONG_MAX), (NATURAL_MAX, NATURAL_MAX, -LONG_MAX - 1), (1, 2, 0)],
+)
+def test_numbers_as_large_as_their_fields_are_laid_out(
+    reply_queue: int, queue: int, code: int
+) -> None:
+    """Law: the record names the queue of the answer, that of the message, and its code."""
+    message = draft().wait_in(Topic(4, TopicSet("later", 1, 1)), queue, code)
+    message.queue_id = reply_queue
+    message.lay_out(OWN)
+
+    record = message.place(message.into, 7, 1_000, 5_000)
+
+    assert (record.reply_queue, record.queue_id, record.tags_code) == (reply_queue, queue, code)
+
+
+@pytest.mark.parametrize(
+    ("reply_queue", "queue", "code"),
+    [
+        *((wrong, 0, 0) for wrong in (True, "1", -1, NATURAL_MAX + 1)),
+        *((0, wrong, 0) for wrong in (True, "1", -1, NATURAL_MAX + 1)),
+        *((0, 0, wrong) for wrong in (True, "1", LONG_MAX + 1, -LONG_MAX - 2)),
+    ],
+)
+def test_a_number_that_is_none_is_refused_before_it_is_in_anybodys_way(
+    reply_queue: Any, queue: Any, code: Any
+) -> None:
+    """Law: each for itself, for a record that holds it stops every replica."""
+    message = draft().wait_in(Topic(4, TopicSet("later", 1, 1)), queue, code)
+    message.queue_id = reply_queue
+
+    with pytest.raises(ValueError, match="tags code"):
+        message.lay_out(OWN)
+
+
+@pytest.mark.parametrize(("delay_ms", "says"), [(-1, 9), (0, 5_000), (1, 5_001), (60_000, 65_000)])
+def test_a_message_that_waits_says_until_when(delay_ms: int, says: int) -> None:
+    """Law: counted from its store time; without a delay its code says it."""
+    message = draft().wait_in(Topic(4, TopicSet("later", 1, 1)), 0, 9)
+    message.delay_ms = delay_ms
+    message.lay_out(OWN)
+
+    assert message.place(message.into, 7, 1_000, 5_000).tags_code == says
+
+
+def test_tags_become_the_code_by_which_they_are_found() -> None:
+    """Law: the same as a client that subscribes to them makes."""
+    message = draft(properties="TAGS\x01paid\x02")
+    message.lay_out(OWN)
+
+    assert message.code == tags_code("paid") != 0
+
+
+@pytest.mark.parametrize("born", ["192.0.2.7", "2001:db8::7"])
+@pytest.mark.parametrize("store", ["192.0.2.100", "2001:db8::100"])
+def test_each_host_may_be_of_either_kind(born: str, store: str) -> None:
+    """Law: a producer with IPv6 at a broker with IPv4, too."""
+    message = draft()
+    message.born_host = pack_host(born, 1)
+    message.lay_out(pack_host(store, 2))
+    message.place(message.into, 7, 1_000, 5_000)
+
+    found = decode_record(bytes(message.stored))
+
+    assert (found.born_host, found.store_host) == ((born, 1), (store, 2))
+    assert (found.queue_offset, found.physical_offset, found.store_timestamp) == (7, 1_000, 5_000)

@@ -30,6 +30,7 @@ from orderlymq_broker.state.topics.expansionphases import (
     Blocker,
     blockers,
     farthest,
+    offsets_given,
     readers_of,
     switch,
 )
@@ -540,3 +541,22 @@ def test_a_switch_changes_nothing_of_a_topic_but_its_queues(replica: Replica) ->
 
     after = replica.state.topics.by_name["orders"].config
     assert after == replace(before, read_queues=4, write_queues=4)
+
+
+def test_offsets_that_a_switch_may_give_are_counted_before(replica: Replica) -> None:
+    """Law: one for each reader, here or elsewhere, in each new queue; of a topic that is not here all queues are new."""
+    missing = offsets_given(replica.state, "orders", 3, ["g"])
+    replica.take(TOPIC, GroupSet("here"), member("here"))
+
+    given = [offsets_given(replica.state, "orders", queues, ["g", "here"]) for queues in (1, 2, 4)]
+
+    assert (missing, given) == (3, [0, 0, 4])
+
+
+def test_a_switch_of_a_former_release_makes_a_topic_without_barriers(replica: Replica) -> None:
+    """Law: a raft group that had no queue of it has nothing to wait for."""
+    replica.take(ExpansionSwitched("orders", 3, 8, 2, keeps_barriers=True))
+
+    found = expansion(replica)
+    assert found is not None
+    assert found.grown_barriers == ()
