@@ -89,6 +89,12 @@ def _is_open(record: Record, mutant: Mutant) -> bool:
     return verdict is None or (verdict.noticed == "no" and record.explanation(mutant) is None)
 
 
+def _simulate(seed: int) -> str:
+    from tests.sim.world import simulate as run_seed  # noqa: PLC0415 - only for who wants seeds
+
+    return run_seed(seed).check
+
+
 def _run(
     area: Area,
     paths: Sequence[Path],
@@ -135,11 +141,6 @@ def _run(
             )
             console.print(mutant.change, markup=False, highlight=False, soft_wrap=True)
 
-    def simulate(seed: int) -> str:
-        from tests.sim.world import simulate as run_seed  # noqa: PLC0415 - only for who wants seeds
-
-        return run_seed(seed).check
-
     if options.seeds:
         # Loaded before the forks, not in each child.
         import_module("tests.sim.world")
@@ -152,7 +153,7 @@ def _run(
         ROOT,
         jobs=options.jobs,
         seeds=options.seeds,
-        simulate=simulate,
+        simulate=_simulate,
         baseline=Baseline(ROOT),
         explained=lambda mutant: record.explanation(mutant) is not None,
         done=done,
