@@ -43,13 +43,15 @@ _RESET_S: Final = 5.0
 _RESET_PAUSE_S: Final = 0.2
 _REQUEST_MAX: Final = timedelta(seconds=30)
 _RETRY: Final[Any] = {
-    "max_retries": 10,
+    # The time is the limit: the pauses are drawn by chance, and ten of them took 1.5 s.
+    "max_retries": 10_000,
     # Longer than a store is usually away, shorter than Spark waits for a task.
     "retry_timeout": timedelta(seconds=120),
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),
         "max_backoff": timedelta(seconds=15),
-        "base": 2,
+        # A pause is drawn from the least to this times the one before: with less than e they grow no longer.
+        "base": 4,
     },
 }
 

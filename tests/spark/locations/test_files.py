@@ -4,6 +4,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,24 @@ def test_writes_reads_copies_and_deletions_are_tried_again(s3: S3, fate: Fate) -
 
     assert (place / "b").read_text() == "content"
     assert place.names() == ["b"]
+
+
+def test_a_store_that_comes_back_in_time_is_no_error_however_often_it_was_asked(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is a time: chance may make ten pauses short."""
+    pause = timedelta(milliseconds=1)
+    short = {"init_backoff": pause, "max_backoff": 2 * pause, "base": 2}
+    monkeypatch.setitem(objects._RETRY, "backoff", short)
+    objects.store_of.cache_clear()
+    s3.decide = Once("busy", 40)
+    place = location(f"s3a://{BUCKET}/back/x")
+    try:
+        place.write("content")
+    finally:
+        objects.store_of.cache_clear()
+
+    assert place.read_text() == "content"
 
 
 def test_a_store_that_stays_away_is_an_error_with_the_place(
