@@ -9,12 +9,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orderlymq_spark.frames import is_remote_session, ordered, read_batch
-from orderlymq_spark.jobs import archive
+from pyspark.sql import SparkSession
+
+from orderlymq_spark.frames import (
+    is_remote_session,
+    ordered,
+    read_batch,
+)
+from orderlymq_spark.jobs import archive, lag
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.jobs.cdc import job as cdc
+from orderlymq_spark.jobs.skew import job as skew
 from orderlymq_spark.run.session import start_session
-from orderlymq_spark.specs import ArchiveSpec, CdcSpec, OrderAuditSpec, Source
+from orderlymq_spark.specs import (
+    ArchiveSpec,
+    CdcSpec,
+    LagSpec,
+    OrderAuditSpec,
+    SkewSpec,
+    Source,
+)
 
 
 def main(settings: dict[str, Any]) -> dict[str, Any]:
@@ -55,9 +69,29 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "remote": is_remote_session(spark),
         "rows": rows,
+        "filtered": filtered(spark, bootstrap, topic),
         "archived": archived.data["messages"],
         "audits": audits,
         "applied": applied,
+        "reports": reports(spark, source),
+    }
+
+
+def filtered(spark: SparkSession, bootstrap: str, topic: str) -> int:
+    """Return how many rows a filter lets through that is pushed to the source."""
+    frame = read_batch(spark, bootstrap=bootstrap, topic=topic, pushFilters=True)
+    return frame.where("queue_offset < 3 and sharding_key is not null").count()
+
+
+def reports(spark: SparkSession, source: Source) -> dict[str, int]:
+    """Return the messages that the reports have counted."""
+    loads = SkewSpec(type="skew-report", source=source, capacity_per_queue=100)
+    behind = LagSpec(
+        type="lag", bootstrap=source.bootstrap, topic=source.topic, groups=["connected"]
+    )
+    return {
+        "skew": skew.run("loads", loads, lambda: spark).data["messages"],
+        "lag": sum(each["lag"] for each in lag.run("b", behind, lambda: spark).data["queues"]),
     }
 
 

@@ -13,7 +13,7 @@ from tests.spark.connect.connectserver import connect_server
 from tests.spark.faults.kills import ROOT
 from tests.spark.topics import Topics, numbers_by_key
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def test_frames_sink_archive_audits_and_changes_work_from_a_client(
     server: str, topics: Topics, tmp_path: Path
 ) -> None:
     """The same numbers as from a classic session; the copy is in order per key."""
-    topic, target = topics.make(), topics.make(queues=3)
+    topic = topics.make()
+    targets = {name: topics.make(queues=3) for name in ("target",)}
     topics.numbered(topic, 60)
     events = topics.make()
     rows = [{"type": "insert", "table": "t", "data": {"id": number}} for number in range(3)]
@@ -41,7 +42,7 @@ def test_frames_sink_archive_audits_and_changes_work_from_a_client(
         "master": server,
         "bootstrap": topics.bootstrap,
         "topic": topic,
-        "target": target,
+        **targets,
         "events": events,
         "folder": str(tmp_path),
     }
@@ -58,10 +59,13 @@ def test_frames_sink_archive_audits_and_changes_work_from_a_client(
     assert json.loads(client.stdout.splitlines()[-1]) == {
         "remote": True,
         "rows": 60,
+        "filtered": 6,
         "archived": 60,
         "audits": {"topic": 60, "archive": 60, "stream": 60},
         "applied": {"events": 5, "rows": 3, "ofNoRow": 1, "unreadable": 1},
+        "reports": {"skew": 60, "lag": 60},
     }
-    found = numbers_by_key(topics.read(target))
-    for key in range(5):
-        assert [int(number) for number in found[f"key-{key}"]] == list(range(12))
+    for name, target in targets.items():
+        found = numbers_by_key(topics.read(target))
+        for key in range(5):
+            assert [int(number) for number in found[f"key-{key}"]] == list(range(12)), name
