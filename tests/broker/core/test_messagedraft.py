@@ -22,6 +22,7 @@ from orderlymq_protocol.message.record import (
     encode_with_positions,
     pack_host,
 )
+from orderlymq_protocol.message.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
 from orderlymq_protocol.message.tags import tags_code
 from tests.broker.store.memory import MemoryStore
 
@@ -316,3 +317,12 @@ def test_each_host_may_be_of_either_kind(born: str, store: str) -> None:
 
     assert (found.born_host, found.store_host) == ((born, 1), (store, 2))
     assert (found.queue_offset, found.physical_offset, found.store_timestamp) == (7, 1_000, 5_000)
+
+
+def test_the_flags_of_a_message_are_kept_but_for_the_kind_of_its_hosts() -> None:
+    """Law: a half message stays one; what its sender says of addresses does not count."""
+    message = draft()
+    message.sys_flag = 0b100 | BORN_HOST_IPV6 | STORE_HOST_IPV6
+    message.lay_out(OWN)
+
+    assert decode_record(bytes(message.stored)).sys_flag == 0b100
