@@ -76,6 +76,12 @@ def _batch(space: Space) -> int:
     return int(space.must(ARCHIVE).get("status", {}).get("lastBatch", -1))
 
 
+def _driver(space: Space) -> tuple[str, int]:
+    """Return the UID of the driver's pod and how often its container has ended."""
+    pod = space.must(f"pod/{DRIVER}")
+    return pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]
+
+
 def _files(space: Space, place: str = "/var/lib/orderlymq/archive") -> Json:
     """Read the archive in the driver's pod, which has its volume."""
     found: Json = json.loads(space.kubectl("exec", DRIVER, "--", "python", "-c", _LOOK, place))
@@ -223,11 +229,14 @@ def test_an_archive_in_an_object_store_of_the_cluster_holds_every_message_once(
     space.kill(DRIVER)
     seconds = space.until(lambda: _batch(space) > before, "it goes on", _STARTS_S)
     record_property("goes_on_after_a_kill_s", round(seconds, 1))
+    driver = _driver(space)
     with store.unreachable():
         time.sleep(_UNREACHABLE_S)
     before = _batch(space)
     seconds = space.until(lambda: _batch(space) > before, "it goes on", _STARTS_S)
     record_property("goes_on_after_a_cut_s", round(seconds, 1))
+    last_words = space.kubectl("logs", DRIVER, "--previous", "--tail=60", check=False)
+    assert _driver(space) == driver, f"requests are repeated, and the driver goes on\n{last_words}"
     _stop_producing(space)
     space.until(_settled(space), "everything is archived", _STARTS_S)
 
