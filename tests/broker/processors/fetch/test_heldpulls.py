@@ -6,8 +6,8 @@ from sys import getsizeof
 import pytest
 
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.processors.fetch import pull as pulling
 from orderlymq_broker.processors.fetch.pull import (
+    FORGOTTEN_MAX,
     HELD_BYTES_MAX,
     RELEASE_WORK_MAX,
     WAKE_WORK_MAX,
@@ -450,13 +450,10 @@ def test_the_heap_of_deadlines_does_not_keep_answered_pulls(shell: Shell) -> Non
     assert len(shell.core.pulls._deadlines) <= 1_001
 
 
-def test_a_connection_with_many_held_pulls_goes_in_several_turns(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_with_many_held_pulls_goes_in_several_turns(shell: Shell) -> None:
     """Law: a hundred thousand that its peer leaves behind do not keep the leader from its followers; others wait on."""
-    monkeypatch.setattr(pulling, "FORGOTTEN_MAX", 10)
     create(shell, ORDERS, GroupSet("billing"))
-    for peer, count in ((ALICE, 25), (BOB, 3)):
+    for peer, count in ((ALICE, 2 * FORGOTTEN_MAX + 5), (BOB, 3)):
         for _ in range(count):
             shell.submit(11, pull_ext(sysFlag=6), peer=peer)
     left = []
@@ -468,5 +465,5 @@ def test_a_connection_with_many_held_pulls_goes_in_several_turns(
         shell.later.clear()
         shell.run(step.step(shell.now))
 
-    assert left == [18, 8]
+    assert left == [FORGOTTEN_MAX + 8, 8]
     assert shell.core.pulls.held_count == 3
