@@ -265,6 +265,16 @@ def _print(data: dict[str, Any]) -> None:
         say(f"\nNote: {data['advice']}.")
 
 
+#: Seconds, as `spec.retry` takes them.
+_PAUSE: Final = Span(0.001, 86_400)
+
+
+def _in_milliseconds(
+    _context: click.Context, _parameter: click.Parameter, said: float | None
+) -> int | None:
+    return None if said is None else milliseconds(said)
+
+
 @group.command("set")
 @click.argument("name")
 @click.option(
@@ -293,15 +303,15 @@ def _print(data: dict[str, Any]) -> None:
 @click.option(
     "--retry-pause",
     "retry_pause_millis",
-    type=Span(0.001, 86_400),
-    callback=lambda _context, _parameter, said: said and milliseconds(said),
+    type=_PAUSE,
+    callback=_in_milliseconds,
     help="By key, how long a message that failed once waits for its next try; then twice as long each time.",
 )
 @click.option(
     "--retry-pause-max",
     "retry_pause_max_millis",
-    type=Span(0.001, 86_400),
-    callback=lambda _context, _parameter, said: said and milliseconds(said),
+    type=_PAUSE,
+    callback=_in_milliseconds,
     help="The longest of these pauses.",
 )
 @connected

@@ -276,10 +276,9 @@ class ClusterAccess:
         found: LaneEnds | None = None
 
         async def ask(some: Sequence[str]) -> list[LaneTable]:
-            asked = (
+            return await together(
                 unless_foreign(self._admin.lanes(group, topic, key), LaneTable()) for key in some
             )
-            return list(await asyncio.gather(*asked))
 
         wanted = sorted(set(keys))
         for at in range(0, len(wanted), _LOOKS_AT_ONCE):
