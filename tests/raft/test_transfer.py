@@ -1,11 +1,19 @@
 """How a leader hands its place over."""
 
+import pytest
+
 from orderlymq_raft import (
+    Heartbeat,
+    HeartbeatResponse,
+    Index,
+    NodeId,
+    NotLeader,
+    ProposalRefused,
     Term,
     TimeoutNow,
     transfer,
 )
-from tests.raft.harness.solo import ME, OTHER, PEER, ack, say, work
+from tests.raft.harness.solo import ME, OTHER, PEER, ack, lead, say, solo, work
 from tests.raft.test_replication import leader
 
 
@@ -75,3 +83,50 @@ def test_a_target_that_is_probed_is_not_asked_twice() -> None:
     replica.node.transfer_leadership(OTHER)
 
     assert not work(replica)
+
+
+def test_only_a_leader_hands_its_place_over() -> None:
+    """It names the leader, which the caller may ask."""
+    replica = solo()
+    say(replica, Heartbeat(PEER, ME, Term(1), Index(0), 1))
+
+    with pytest.raises(NotLeader) as caught:
+        transfer.begin(replica.node._state, OTHER)
+
+    assert caught.value.leader == PEER
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (NodeId(9), "node 9 is no voter; choose one of the voters"),
+        (ME, "node 1 leads already; choose another voter"),
+    ],
+)
+def test_a_target_that_cannot_lead_next_is_refused(target: NodeId, reason: str) -> None:
+    """Law: nothing has begun then, so that another target may be chosen."""
+    replica = leader()
+
+    with pytest.raises(ProposalRefused) as caught:
+        transfer.begin(replica.node._state, target)
+
+    assert (caught.value.reason, str(caught.value)) == (reason, reason)
+    assert replica.node._state.transferee is None
+
+
+@pytest.mark.parametrize("leases", [True, False])
+def test_a_leader_gives_up_its_lease_before_it_asks(*, leases: bool) -> None:
+    """Law: the target may lead at any time from then on, and what has no lease loses none."""
+    replica = solo(lease_reads=leases)
+    lead(replica)
+    say(replica, ack(replica, 1))
+    replica.tick()
+    replica.tick()
+    work(replica)
+    say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+    before = replica.node.lease_valid
+
+    transfer.begin(replica.node._state, PEER)
+
+    assert (before, replica.node.lease_valid) == (leases, False)
+    assert replica.node._state.lease_revoked is leases

@@ -13,6 +13,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     QueueFetch,
     Said,
 )
+from orderlymq_broker.state.records import QueueFloor, Refused, RetentionAdvanced
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 
@@ -169,3 +170,14 @@ def test_messages_that_are_gone_are_taken_out_once() -> None:
 
     assert world.lane("x").head == (1, 2)
     world.check()
+
+
+def test_what_retention_has_taken_by_now_is_owed_by_nobody() -> None:
+    """Law: the leader looks again, from the first message that is there."""
+    world = LaneWorld(["x", "y"])
+    late = world.plan("a", scan=2)
+    floor = QueueFloor(world.replica.topic_id(TOPIC), 0, 1)
+
+    world.take(RetentionAdvanced((floor,)))
+
+    assert isinstance(world.take(late), Refused)

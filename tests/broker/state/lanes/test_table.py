@@ -7,11 +7,14 @@ from functools import partial
 import msgspec
 import pytest
 
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.groups.lockrecords import LocksGranted, LocksReleased, LocksRequested
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
+    Found,
     LaneFreed,
     LanesFetched,
+    LanesGranted,
     LanesMoved,
     LanesReported,
     LanesReturned,
@@ -34,7 +37,7 @@ from orderlymq_broker.state.records import (
     TopicSet,
 )
 from orderlymq_broker.state.tables import TableWrites
-from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import Table, table_bounds
 from tests.broker.calls import calls_in
 from tests.broker.state.entries import WALL_MS
@@ -327,3 +330,116 @@ def test_each_restore_begins_above_the_numbers_of_all_before() -> None:
     first = serials[0][1]
     assert first > 100
     assert serials == [((100,), first), ((200,), first + 100)]
+
+
+def test_a_fetch_gets_what_all_of_its_queues_give() -> None:
+    """Law: a lane that was handed out is known to its member; else it would wait for the end of a lease."""
+    world = LaneWorld(["x"], queues=2)
+    world.replica.append(world.replica.topic_id(TOPIC), 1)
+    plan = world.plan("a", scan=1)
+    (part,) = plan.queues
+    other = msgspec.structs.replace(part, queue_id=1)
+
+    granted = world.take(msgspec.structs.replace(plan, queues=(part, other)))
+
+    assert isinstance(granted, LanesGranted)
+    assert [(each.queue_id, each.key) for each in granted.granted] == [(0, "x"), (1, "x")]
+
+
+def test_a_queue_that_was_stopped_wakes_those_who_wait_for_it() -> None:
+    """Law: also when the member that has got past the dead message goes on with the next of the lane."""
+    world = LaneWorld(["x", "x"])
+    (x,) = world.fetch(scan=2)
+    world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)
+    (x,) = world.fetch(take=2)
+    renew = Report(0, x.lane, x.attempt, Said.RENEW)
+
+    waiting = world.take(LanesReported(GROUP, TOPIC, "a", (renew,)))
+    past = world.take(LanesReported(GROUP, TOPIC, "a", (msgspec.structs.replace(renew, offset=0),)))
+
+    assert isinstance(waiting, LanesMoved)
+    assert isinstance(past, LanesMoved)
+    assert (waiting.topics, past.topics, past.ended) == ((), ((GROUP, TOPIC),), ())
+
+
+def test_a_report_says_which_attempts_have_ended() -> None:
+    """Law: their leases end with them, and others may fetch what is free now."""
+    world = LaneWorld(["x"])
+    (x,) = world.fetch(scan=1)
+
+    moved = world.take(
+        LanesReported(GROUP, TOPIC, "a", (Report(0, x.lane, x.attempt, Said.DONE, 0),))
+    )
+
+    assert isinstance(moved, LanesMoved)
+    assert moved.topics == ((GROUP, TOPIC),)
+    assert moved.ended == ((GROUP, TOPIC, 0, x.lane, x.attempt),)
+
+
+def test_offsets_are_set_where_no_lane_is() -> None:
+    """Law: an administrator may set them before any member has come."""
+    world = LaneWorld(["x", "y"])
+
+    world.take(OffsetsReset((Commit(GROUP, TOPIC, 0, 1, 0),)))
+
+    assert world.committed == 1
+    assert [each.offsets for each in world.fetch(scan=1)] == [(1,)]
+
+
+def test_the_lanes_of_a_topic_that_goes_leave_those_of_the_others() -> None:
+    """Law: in memory, in the counts of the group and in the store."""
+    world = LaneWorld(["x", "y"], queues=3)
+    world.take(TopicSet("u", 1, 1))
+    world.replica.append(world.replica.topic_id("u"))
+    world.fetch(scan=2)
+    mine = world.plan("a", scan=1)
+    (part,) = mine.queues
+    part = msgspec.structs.replace(part, start=0, scanned=1, begins=True, hand_outs=())
+    found = (Found("x", (0,), 1),)
+    world.take(
+        LanesFetched(GROUP, "u", "a", 2, 1_000, (msgspec.structs.replace(part, found=found),))
+    )
+    # A queue without lanes comes before one that has some.
+    world.replica.append(world.replica.topic_id(TOPIC), 2)
+    rest = [
+        QueueFetch(1, 0, 0, begins=True),
+        QueueFetch(2, 0, 1, found=found, begins=True),
+    ]
+    world.take(LanesFetched(GROUP, TOPIC, "a", 3, 1_000, tuple(rest)))
+
+    world.take(TopicDeleted("u"))
+    world.check()
+    assert world.replica.state.lanes.count_of(GROUP) == 3
+    world.take(TopicDeleted(TOPIC))
+
+    assert world.replica.state.lanes.total == 0
+    world.replica.state.check_invariants()
+
+
+def test_a_topic_that_no_group_has_looked_at_goes_without_a_change_of_lanes() -> None:
+    """Law: a deletion writes nothing for the groups that it does not concern."""
+    world = LaneWorld(["x"])
+    world.fetch(scan=1)
+    writes, batch = TableWrites(), Batch()
+
+    world.replica.state.lanes.drop(writes, topic="other")
+
+    writes.flush(batch)
+    assert not batch
+
+
+def test_a_restore_ends_every_attempt_in_the_store_too() -> None:
+    """Law: a replica that starts behind it finds what the others have in memory."""
+    world = LaneWorld(["x", "y"], queues=2)
+    x, _ = world.fetch(scan=2)
+    world.take(LanesFetched(GROUP, TOPIC, "a", 2, 1_000, (QueueFetch(1, 0, 0, begins=True),)))
+    lanes, writes, batch = world.replica.state.lanes, TableWrites(), Batch()
+
+    lanes.fence(100, WALL_MS, writes)
+    writes.flush(batch)
+    world.replica.store.write(batch, sync=True)
+
+    assert not lanes.holds_any("a")
+    assert world.done(x) == "stale"
+    assert list(lanes.rows()) == list(world.replica.restarted().state.lanes.rows())
+    world.check()
