@@ -72,11 +72,24 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
         f"{counts}; {counted(data['owed'], 'message')} owed.",
         *(f"  {lane_line(each)}" for each in troubled[:SHOWN_MAX]),
         *([f"  and {left} more; --output json shows them."] if left > 0 else []),
-        *(
-            f"No new lanes of queue {each['queue']} of {each['topic']} at {each['brokerGroup']}: {each['why']}."
-            for each in data["limited"]
-        ),
+        *_limited_lines(data["limited"]),
     ]
+
+
+def _limited_lines(limited: list[dict[str, Any]]) -> list[str]:
+    """Return one line for the queues of a topic at a broker group that hand out no new lanes for one reason."""
+    queues: dict[tuple[str, str, str], list[int]] = {}
+    for each in limited:
+        place = (each["topic"], each["brokerGroup"], each["why"])
+        queues.setdefault(place, []).append(each["queue"])
+    lines = []
+    for (topic, broker_group, why), numbers in queues.items():
+        named = ", ".join(map(str, numbers[:SHOWN_MAX]))
+        more = f" and {len(numbers) - SHOWN_MAX} more" if len(numbers) > SHOWN_MAX else ""
+        noun = "queue" if len(numbers) == 1 else "queues"
+        lines.append(f"No new lanes of {noun} {named}{more} of {topic} at {broker_group}: {why}.")
+
+    return lines
 
 
 def lane_line(lane: dict[str, Any]) -> str:

@@ -15,6 +15,10 @@ def _lane(key: str, state: str, seconds: int) -> LaneShown:
     )
 
 
+def _limited(broker_group: str, queue_id: int, why: str) -> QueueLanes:
+    return QueueLanes("orders", broker_group, queue_id, 0, 0, 0, 0, 0, 0, 0, limited=why)
+
+
 def test_a_lane_takes_one_line_whatever_its_key_and_its_reason_say() -> None:
     """Both come from clients; a line break in them would pass for the line of another lane."""
     lane = replace(_lane("a\nb", "held", 5), reason="ValueError: no\n  other (offset 1")
@@ -36,3 +40,21 @@ def test_a_listener_that_does_not_return_is_named() -> None:
     assert first == "Lanes: 2 in hand, 0 ready, 1 parked, 0 held; 9 messages owed."
     assert [line.split()[0] for line in named] == ["bad", "slow"]
     assert "in hand of c1 for 60 s, 2 behind it" in named[1]
+
+
+def test_queues_without_new_lanes_share_a_line_for_each_reason() -> None:
+    """Thousands may be limited; only some of them are named, and all are counted."""
+    rows = [_limited("broker-a", each, "full") for each in range(12)]
+    rows += [
+        _limited("broker-b", 7, "full"),
+        _limited("broker-a", 12, ""),
+        _limited("broker-a", 13, "stopped"),
+    ]
+
+    _, *limited = lane_lines(lane_data(LaneTable("Key", tuple(rows)), NOW_MS))
+
+    assert limited == [
+        "No new lanes of queues 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more of orders at broker-a: full.",
+        "No new lanes of queue 7 of orders at broker-b: full.",
+        "No new lanes of queue 13 of orders at broker-a: stopped.",
+    ]
