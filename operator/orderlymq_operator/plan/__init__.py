@@ -1,7 +1,6 @@
 """
-The planner: from desired and observed state to actions, as pure functions.
+The planner: pure functions that turn desired and observed state into actions.
 
-`refusals` names what no cluster can become, `guard` what waits for a confirmation. No clock, network, file or log lives here, and
-nothing that knows whether brokers are processes or pods.
-Begin with `actions` (what a plan may ask for and what a backend observes), then `planner`.
+It uses no clock, network, file or log, and does not know whether brokers are processes or pods. `refusals` says what is
+refused, `guard` what needs confirmation. Begin with `actions` (actions and observed state), then read `planner`.
 """

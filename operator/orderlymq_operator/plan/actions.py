@@ -1,8 +1,8 @@
 """
 The actions that a plan may ask of a backend (one closed union), and the observed state that a backend returns.
 
-Rule: an action names what is to be done, never how. The same actions serve processes on one machine and pods.
-Every action may be repeated, because a backend that crashed half way is asked again.
+Rule: an action names the result, never the way to it. The same actions serve processes on one machine and pods. A
+backend that crashes half way is asked again, so every action may be repeated.
 """
 
 from collections.abc import Mapping
@@ -22,12 +22,13 @@ Truth: TypeAlias = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicConfig:
-    """A topic in one group: number of read and write queues, permission bits, order flag.
+    """A topic in one raft group: number of read and write queues, permission bits, order flag.
 
-    Rule: every step and every table of topics holds it whole, so that no place has to list its fields.
+    Rule: every step and every table of topics holds this object as a whole, so that no other place has to list its
+    fields.
 
     Attributes:
-        attributes: those of RocketMQ 5, which tools give a topic; no manifest names them.
+        attributes: topic attributes of RocketMQ 5, which tools set; manifests do not name them.
     """
 
     queues: int
@@ -37,7 +38,7 @@ class TopicConfig:
 
 
 def topic_config(topic: Topic, queues: int) -> TopicConfig:
-    """Return the settings of *topic* where *queues* of its queues stand."""
+    """Return the settings of *topic* for a raft group that holds *queues* of its queues."""
     return TopicConfig(queues, PERMISSION_BITS[topic.spec.permission], topic.ordered)
 
 
@@ -46,7 +47,7 @@ class GroupConfig:
     """A consumer group in one raft group, in the terms of RocketMQ's SubscriptionGroupConfig.
 
     Attributes:
-        concurrent: declared concurrent, so that it is given no queue locks.
+        concurrent: the manifest declares it concurrent, so brokers give it no queue locks.
     """
 
     orderly: bool
@@ -64,11 +65,11 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True, order=True)
 class UserConfig:
-    """An account in one raft group; permissions by name, and a fingerprint instead of the secret.
+    """An account in one raft group: permissions by name, and a fingerprint instead of the secret.
 
     Attributes:
-        overlap_s: how long a secret that changes stays valid, as wanted.
-        former_until_ms: until when the former secret is valid, as found; 0 when there is none.
+        overlap_s: how long the former secret stays valid after a change, as desired.
+        former_until_ms: when the former secret stops being valid, as observed; 0 if there is no former secret.
     """
 
     admin: bool
@@ -88,7 +89,7 @@ class ConditionReport:
     """A condition without its time stamp.
 
     Attributes:
-        generation: of which generation of its object it was said, where a status said it before; 0 for the present one.
+        generation: generation of the object that an earlier status reported it for; 0 for the present generation.
     """
 
     status: Truth
@@ -99,7 +100,7 @@ class ConditionReport:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """Which object a condition is about."""
+    """The object that a condition is about."""
 
     kind: str
     name: str
@@ -108,28 +109,28 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class OfRaftGroup:
-    """The raft group that an action is on."""
+    """Base of the actions on one raft group."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class OfReplica(OfRaftGroup):
-    """The replica that an action is on."""
+    """Base of the actions on one replica."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class OfTopic:
-    """The topic that an action is on."""
+    """Base of the actions on one topic."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class OfTopicInGroup(OfTopic):
-    """The raft group in which an action is on a part of a topic."""
+    """Base of the actions on the part of a topic in one raft group."""
 
     group: str
 
@@ -143,41 +144,41 @@ class StartNameServer:
 
 @dataclass(frozen=True, slots=True)
 class RestartNameServer:
-    """Stop name server *index* in good order and start it with the settings of today."""
+    """Stop name server *index* gracefully and start it with the current settings."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartReplica(OfReplica):
-    """Start a replica; one that joins later starts without a vote."""
+    """Start a replica; if *join*, it starts without a vote."""
 
     join: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RestartReplica(OfReplica):
-    """Stop a replica in good order and start it with the settings of today."""
+    """Stop a replica gracefully and start it with the current settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopReplica(OfReplica):
-    """Stop a replica that is no member any more; its data is set aside, not deleted."""
+    """Stop a replica that is no longer a member; its data is set aside, not deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddLearner(OfReplica):
-    """Let a running replica receive the log, without a vote."""
+    """Add a running replica as a learner: it receives the log and has no vote."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromoteReplica(OfReplica):
-    """Give a learner that has caught up its vote."""
+    """Promote a learner that has caught up to a voter."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveReplica(OfReplica):
-    """Take a replica out of the membership; the process goes on until it is stopped."""
+    """Remove a replica from the membership; its process runs until it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,7 @@ class DeleteTopic(OfTopicInGroup):
 
 @dataclass(frozen=True, slots=True)
 class FenceTopic(OfTopicInGroup):
-    """Refuse writes to a topic on one raft group and note where its queues end."""
+    """Refuse writes to a topic on one raft group and record where its queues end."""
 
     attempt: int
     total: int
@@ -231,7 +232,7 @@ class FenceTopic(OfTopicInGroup):
 
 @dataclass(frozen=True, slots=True)
 class AbortExpansion(OfTopicInGroup):
-    """Abort an expansion on one raft group: the old list stays, writes are let in."""
+    """Abort an expansion on one raft group: the old queue list stays valid and writes are accepted again."""
 
     attempt: int
     reason: str
@@ -239,7 +240,7 @@ class AbortExpansion(OfTopicInGroup):
 
 @dataclass(frozen=True, slots=True)
 class SwitchTopic(OfTopicInGroup):
-    """Make the new list valid on one raft group; *readers* are consumer groups of all raft groups."""
+    """Make the new queue list valid on one raft group; *readers* are the consumer groups of all raft groups."""
 
     attempt: int
     total: int
@@ -249,7 +250,7 @@ class SwitchTopic(OfTopicInGroup):
 
 @dataclass(frozen=True, slots=True)
 class PublishTopic(OfTopicInGroup):
-    """Notify one raft group that every name server returns the new list."""
+    """Tell one raft group that every name server returns the new queue list."""
 
     total: int
     propagation_ms: int
@@ -260,8 +261,8 @@ class SetGroup:
     """Create or change a consumer group in one raft group.
 
     Attributes:
-        seed: topics on which a group that is created now begins at *start_from*; "Earliest" changes no position.
-        also: other raft groups that get the positions, too, before the group exists in this one.
+        seed: topics on which a new consumer group begins at *start_from*; "Earliest" sets no position.
+        also: other raft groups that get these positions too, before the consumer group exists in this one.
     """
 
     consumer_group: str
@@ -282,7 +283,7 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class SetUser:
-    """Create or change an account in one raft group; the backend knows where *user*'s secret is."""
+    """Create or change an account in one raft group; the backend finds the secret of *user*."""
 
     user: str
     access_key: str
@@ -300,7 +301,7 @@ class DeleteUser:
 
 @dataclass(frozen=True, slots=True)
 class ReportCondition:
-    """Write down what is known about an object."""
+    """Record the condition of an object."""
 
     subject: Subject
     condition: ConditionReport
@@ -308,11 +309,11 @@ class ReportCondition:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """A change that is not allowed; a plan with one of these holds nothing else.
+    """A refused change; a plan that contains one contains nothing but refusals.
 
     Attributes:
         field: path of the field in the manifest.
-        reason: why not.
+        reason: why the change is refused.
         advice: what to do instead.
     """
 
@@ -328,9 +329,9 @@ class Refuse:
 
 # One step of a queue expansion on one raft group.
 ExpansionStep: TypeAlias = FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
-# What a queue expansion may ask for.
+# The actions that a queue expansion may ask for.
 ExpansionAction: TypeAlias = ExpansionStep | PutOrderConfig
-# Requests to brokers and name servers, which every backend carries out alike: ``brokers/requests.py``.
+# Requests to brokers and name servers, which every backend carries out in the same way: ``brokers/requests.py``.
 RemoteAction: TypeAlias = (
     AddLearner
     | PromoteReplica
@@ -363,11 +364,11 @@ Lane: TypeAlias = tuple[str, str]
 
 
 def lane_of(action: Action) -> Lane:
-    """Return what *action* is about: one that fails holds back those of the same lane that come after it.
+    """Return the lane of *action*: if an action fails, the later actions in its lane are held back.
 
-    A plan puts what depends on something behind it in the same lane: the queue list of a topic is published before its
-    first queue exists and withdrawn after the last one is gone; a replica starts before it learns. Lanes do not depend
-    on each other, so that a raft group which does not answer holds back nothing but itself.
+    A plan puts actions that depend on each other into one lane. The queue list of a topic is published before its
+    first queue exists and withdrawn after its last queue is gone; a replica starts before it becomes a learner. Lanes
+    do not depend on each other, so a raft group that does not answer holds back only its own actions.
     """
     match action:
         case StartNameServer(index) | RestartNameServer(index):
@@ -390,7 +391,7 @@ def lane_of(action: Action) -> Lane:
 
 @dataclass(frozen=True, slots=True)
 class ObservedBlocker:
-    """Who has not consumed to the end; *queue* is -1 for retries and transactions."""
+    """A consumer group that has not consumed to the end; *queue* is -1 for retries and transactions."""
 
     consumer_group: str
     queue: int
@@ -403,14 +404,15 @@ class ObservedExpansion:
     """The expansion of one topic on one raft group that has the topic, as its leader reports it.
 
     Attributes:
-        total: queues of the valid list over all raft groups; 0 while the topic never grew.
-        next_total: of the list that comes, while fenced.
-        write_queues: queues of this raft group that are written by the valid list.
+        total: queues of the valid list over all raft groups; 0 if the topic never grew.
+        next_total: queues of the next list, while fenced.
+        queues: queues that this raft group has in the next list, while fenced.
+        write_queues: queues of this raft group that producers write to by the valid list.
         attempt: number of the last expansion.
         age_ms: time since the phase began.
-        reason: why the last expansion was aborted; empty when it was not.
+        reason: why the last expansion was aborted; empty if it was not.
         barriers: (queue, offset), while fenced.
-        readers: consumer groups that read the topic here.
+        readers: consumer groups that read the topic on this raft group.
     """
 
     phase: ExpansionPhase = "open"
@@ -428,22 +430,22 @@ class ObservedExpansion:
 
 @dataclass(frozen=True, slots=True)
 class ObservedReplica:
-    """One replica as it is found.
+    """One replica as observed.
 
     Attributes:
-        running: somebody keeps it alive (it may be restarting at this moment).
-        answers: it says how it is.
-        healthy: it answers, and follows or leads.
+        running: a keeper keeps its process alive (the process may be restarting at this moment).
+        answers: it reports its state.
+        healthy: it answers, and is a follower or the leader.
         join: it was started as a later member.
-        caught_up: the leader says that it has nearly the whole log, and has heard of it just now.
-        keeps_up: it has nearly the whole log and follows; on a busy machine a leader may not have heard of it
-            for a moment, which is no news, and no leave to do something either.
-        failing: several observations found it not healthy, and its keeper says that it does not serve.
-        ended: several observations got no answer, and its keeper says that no process runs.
+        caught_up: the leader reports that it has nearly the whole log and heard from it very recently.
+        keeps_up: it follows and has nearly the whole log. Unlike `caught_up`, it stays True when the leader of a busy
+            machine has not heard from the replica for a moment; it permits no change.
+        failing: several observations found it unhealthy, and its keeper reports that it does not serve.
+        ended: several observations got no answer, and its keeper reports that no process runs.
         leaving: it is being replaced at this moment.
-        revision: settings revision it runs with; None when it does not run.
-        domains: failure domains that it runs in, the largest first, of one kind at each place; empty where they are
-            not known or it has not been ready for long.
+        revision: settings revision that it runs with; None if it does not run.
+        domains: its failure domains, the largest first, with one kind of domain at each position; empty if they are
+            not known or the replica became ready only recently.
     """
 
     member: Member = "outside"
@@ -462,15 +464,15 @@ class ObservedReplica:
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """One raft group as it is found; a group that was never started is not observed at all.
+    """One raft group as observed; a raft group that was never started is not observed.
 
     Attributes:
         replicas: every replica that was ever started and not set aside, by node id.
-        topics: topics by name; None while nobody answers for the group, or where it refuses to say.
-        consumer_groups: likewise.
-        users: accounts by access key, likewise.
-        expansion: how far topics that grow are, by topic; without those that are not asked for.
-        refused: its words, where it refuses to say one of them; empty where it does not answer.
+        topics: topics by name; None if no replica answers for the raft group, or if it refuses to report them.
+        consumer_groups: consumer groups by name; None as for `topics`.
+        users: accounts by access key; None as for `topics`.
+        expansion: progress of the topics that grow, by topic; without topics that nobody asked about.
+        refused: text of the refusal, if it refuses to report a table; empty if it does not answer.
     """
 
     leader: int | None = None
@@ -484,16 +486,16 @@ class ObservedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ObservedNameServer:
-    """One name server.
+    """One name server as observed.
 
     Attributes:
         order_config: its ORDER_TOPIC_CONFIG, or None while it does not answer.
-        routes: queues written per group in its routes of the topics that grow.
-        brokers: names of the groups that are registered with it; None where nobody has asked.
-        failing: several observations got no answer, and its keeper says that it does not serve.
+        routes: queues to write per raft group, in its routes of the topics that grow.
+        brokers: names of the raft groups that are registered with it; None if nobody has asked.
+        failing: several observations got no answer, and its keeper reports that it does not serve.
         leaving: it is being replaced at this moment.
-        revision: settings revision it runs with; None where it is that of today, or nobody has looked.
-        serves_plain: whether it takes connections without TLS.
+        revision: settings revision that it runs with; None if that is the current one, or if it was not read.
+        serves_plain: whether it accepts connections without TLS.
     """
 
     order_config: Mapping[str, str] | None = None
@@ -507,15 +509,15 @@ class ObservedNameServer:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The world as a backend sees it.
+    """The state of a cluster as a backend observes it.
 
     Attributes:
-        accepted: what was wanted before, with which immutable fields are compared.
-        name_servers: those that are kept running, by index.
+        accepted: the desired state that was accepted before; immutable fields are compared with it.
+        name_servers: the name servers that are kept running, by index.
         groups: raft groups by broker name.
-        conditions: what was reported last.
-        secrets: fingerprint of each User's secret by its name; None where it cannot be read.
-        tls_modes: those of `spec.tls.mode` that processes run with; none where nothing runs, or nobody has looked.
+        conditions: the conditions that were reported last.
+        secrets: fingerprint of each User's secret by its name; None if the secret cannot be read.
+        tls_modes: values of `spec.tls.mode` that processes run with; empty if nothing runs, or if they were not read.
     """
 
     accepted: Desired | None = None

@@ -1,13 +1,14 @@
 """
 Which member of a consumer group gets which queue, and whether the present owners match that.
 
-For members that ask (QUERY_ASSIGNMENT) `assign_queues` decides. The brokers store the decision and complete it by the
-same rule when a member leaves while no operator runs. For members that compute their share themselves, `examine`
-compares: every queue of an ordered group should have one living owner, the one that this computation names.
+`assign_queues` decides for members that ask (QUERY_ASSIGNMENT). The brokers store the decision. If a member leaves
+while no operator runs, they complete the decision by the same rule. For members that compute their share themselves,
+`examine` compares: every queue of an ordered consumer group should have one living owner, the one that this
+computation names.
 
-Rules: pure. Sticky moves a queue of a living member only when no member has come or gone for a while. A rolling restart
-that starts the new member before it ends the old one therefore moves each queue once. The order of messages does not
-depend on this module: the lock of a queue decides which member may consume it.
+Rules: pure. Sticky moves a queue of a living member only if no member has come or gone for a while. Therefore a
+rolling restart that starts each new member before it ends the old one moves each queue once. The order of messages
+does not depend on this module: the queue lock decides which member may consume a queue.
 """
 
 from collections import deque
@@ -31,17 +32,17 @@ _ALONE: Final[Mapping[str, AssignmentStrategy]] = {
     "AveragelyByCircle": AveragelyByCircle(),
     "ConsistentHash": ConsistentHash(),
 }
-# A queue without a holder for this long is no hand-over any more: RocketMQ's clients ask again every 20 s.
+# A queue that has no holder for this long is no longer in a hand-over: RocketMQ's clients ask again every 20 s.
 ORPHAN_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a group.
+    """One member of a consumer group.
 
     Attributes:
-        zone: empty where none is known.
-        since_ms: when it subscribed, by its own clock; 0 where that is not known.
+        zone: empty if not known.
+        since_ms: when it subscribed, by its own clock; 0 if not known.
     """
 
     client_id: str
@@ -53,12 +54,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInput:
-    """The queues of one topic and who may take them.
+    """The queues of one topic and the members that may own them.
 
     Attributes:
-        present: owners by the last decision; also of members that are gone.
-        zones: zone of each raft group's leader; without those that are not known.
-        calm: nobody has come or gone for the strategy's delay.
+        present: owners by the last decision, including members that are gone.
+        zones: zone of each raft group's leader; without the zones that are not known.
+        calm: no member has come or gone for the strategy's delay.
     """
 
     queues: Sequence[MessageQueue]
@@ -71,10 +72,10 @@ class AssignmentInput:
 def assign_queues(
     strategy: Strategy, group: str, given: AssignmentInput
 ) -> dict[MessageQueue, str]:
-    """Return the owner of each queue; the last ones while nobody is there."""
+    """Return the owner of each queue; if there are no members, return the last owners."""
     names = sorted(member.client_id for member in given.members)
     if not names:
-        # The last owners are kept in mind: who comes back takes up where it was.
+        # Keep the last owners, so that a member that comes back gets its old queues.
         return {queue: o for queue in given.queues if (o := given.present.get(queue))}
     if strategy in _ALONE:
         alone = _ALONE[strategy]
@@ -92,7 +93,7 @@ def _stick(given: AssignmentInput, *, by_zone: bool) -> dict[MessageQueue, str]:
         residents.setdefault(zones[name], []).append(name)
 
     def candidates(queue: MessageQueue) -> list[str]:
-        """Return who should take a queue: the members of its zone, everybody where there is none."""
+        """Return the members that should take a queue: those of its zone, or all members if its zone has none."""
         zone = given.zones.get(queue.broker_name, "") if by_zone else ""
         return (residents.get(zone) if zone else None) or everybody
 
@@ -105,7 +106,9 @@ def _stick(given: AssignmentInput, *, by_zone: bool) -> dict[MessageQueue, str]:
         if queue not in owners:
             _give(queue, _least(candidates(queue), loads, since), owners, loads)
     if given.calm:
-        for queue, owner in sorted(owners.items()):  # first into their zone, then evenly inside it
+        for queue, owner in sorted(
+            owners.items()
+        ):  # first to a member in the queue's zone, then evenly within the zone
             near = candidates(queue)
             if owner not in near:
                 _give(queue, _least(near, loads, since), owners, loads)
@@ -119,8 +122,8 @@ def _even(
     candidates: Callable[[MessageQueue], Sequence[str]],
     since: Mapping[str, int],
 ) -> None:
-    """Move queues, always from who has the most, until one more would only swap the roles."""
-    # Queues of one raft group have the same candidates, so the first one of each stands for all.
+    """Move queues from the member that has the most, until one more move would only swap two members' counts."""
+    # All queues of one raft group have the same candidates, so the first queue stands for the others.
     held: dict[str, dict[str, deque[MessageQueue]]] = {name: {} for name in loads}
     for queue in sorted(owners):
         held[owners[queue]].setdefault(queue.broker_name, deque()).append(queue)
@@ -143,10 +146,10 @@ def _even(
 
 
 def _least(names: Collection[str], loads: Mapping[str, int], since: Mapping[str, int]) -> str:
-    """Return who has the fewest, the newest of those with equally few.
+    """Return the member with the fewest queues; of several, the newest.
 
-    In a rolling restart what an old member takes has to move again. Brokers complete a decision by the
-    same rule.
+    In a rolling restart, a queue that an old member takes would have to move again. Brokers complete a decision by
+    the same rule.
     """
     return min(names, key=lambda name: (loads[name], -since[name], name))
 
@@ -165,7 +168,7 @@ def _give(
 
 
 class Holding(NamedTuple):
-    """Who holds a queue's lock, and since when it has been so; empty for nobody."""
+    """The member that holds a queue's lock, and for how long; an empty id if no member holds it."""
 
     client_id: str
     for_ms: int
@@ -173,15 +176,16 @@ class Holding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentState:
-    """Observed state of a group.
+    """Observed state of a consumer group.
 
     Attributes:
-        members: by raft group that was asked: they may differ for a moment.
-        queues: of all topics that the group reads.
-        holdings: of queues whose state is known; an ordered group's queue that is missing was never locked.
-        decided: owners by the operator's decision; empty for members that compute it themselves.
-        wanted: who was refused a queue a moment ago; the brokers report it, because only members know how they assign.
-        topics: those that each raft group has.
+        members: members by the raft group that reported them; the reports may differ for a moment.
+        queues: queues of all topics that the consumer group reads.
+        holdings: holders of the queues whose state is known; a missing queue of an ordered group was never locked.
+        decided: owners by the operator's decision; empty for members that compute their share themselves.
+        wanted: by queue, the member that was refused it a moment ago. Brokers report it, because only members know
+            how they assign.
+        topics: topics of each raft group.
     """
 
     ordered: bool
@@ -195,11 +199,11 @@ class AssignmentState:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Trouble of a group that lasts longer than a hand-over.
+    """Problems of a consumer group that have lasted longer than a hand-over.
 
     Attributes:
         orphans: queues without a holder.
-        contended: queues that another member than their holder wants, with the wanting one.
+        contended: queues that a member other than the holder wants, each with that member.
         parted: raft groups that do not know a member that reads one of their topics.
     """
 
@@ -209,12 +213,12 @@ class Examination:
 
     @property
     def notify(self) -> bool:
-        """Whether a notice would help: the members should assign and lock again."""
+        """Whether a notice would help: members then assign and lock again."""
         return bool(self.orphans or self.contended or self.parted)
 
 
 def examine(world: AssignmentState) -> Examination:
-    """Compare who has the queues with who should have them."""
+    """Compare the members that hold the queues with the members that should hold them."""
     members = {member.client_id for found in world.members.values() for member in found}
     parted = _parted(world)
     if not world.ordered or not members:
@@ -242,7 +246,10 @@ def examine(world: AssignmentState) -> Examination:
 
 
 def _parted(world: AssignmentState) -> tuple[str, ...]:
-    """Return the raft groups that do not know each member that reads one of their topics; no member calls the others."""
+    """Return the raft groups that do not know every member that reads one of their topics.
+
+    A member connects only to raft groups whose topics it reads.
+    """
     everybody = [member for found in world.members.values() for member in found]
     parted = []
     for name, found in world.members.items():

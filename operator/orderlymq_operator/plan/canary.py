@@ -1,7 +1,7 @@
 """
-The topics of a canary: each stands in one raft group alone, with a published list as any Ordered topic.
+The topics of a canary: each exists in one raft group only, with a published list as for any Ordered topic.
 
-Pure. The canary itself may not publish lists: only the holder of the cluster's secret changes where clients go.
+Pure. The canary itself may not publish lists: only the holder of the cluster's secret may change where clients send.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ CANARY_CONFIG: Final = TopicConfig(CANARY_QUEUES, PERMISSION_BITS["ReadWrite"], 
 
 
 def canary_actions(desired: Desired, observed: Observed) -> Iterator[Action]:
-    """Yield what the topics of the canary need; nothing of a group that does not answer."""
+    """Yield the actions that the canary's topics need; skip raft groups that do not answer."""
     lists = [
         server.order_config
         for server in observed.name_servers.values()

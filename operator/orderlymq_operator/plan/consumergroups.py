@@ -1,8 +1,9 @@
 """
-The assigner of one consumer group: it keeps the assignment stored and notifies members when that helps.
+The assigner of one consumer group: it keeps the stored assignment current and notifies members if that helps.
 
-The assigner remembers what no broker reports: since when the members are the same, and since when a queue has no owner.
-A restart of the operator forgets both and only makes it wait longer. Pure: the caller gives the time and performs the steps.
+The assigner remembers what no broker reports: how long the members have been the same, and how long a queue has had
+no owner. A restart of the operator clears both, which only makes it wait longer. Pure: the caller gives the time and
+performs the steps.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from orderlymq_operator.plan.assignment import (
 from orderlymq_operator.resources.consumergroup import Assignment
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-# A notice makes every member ask for members, routes and locks; more often would be a load of its own.
+# A notice makes every member ask for members, routes and locks, so frequent notices would be a load themselves.
 NOTIFY_PAUSE_MS: Final = 15_000
 
 Owners = tuple[tuple[str, int, str], ...]
@@ -29,7 +30,7 @@ Owners = tuple[tuple[str, int, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SetAssignment:
-    """Store who takes which queue of a topic on every raft group; no owners end a decision."""
+    """Store the owners of a topic's queues on every raft group; an empty list of owners ends the decision."""
 
     consumer_group: str
     topic: str
@@ -38,7 +39,7 @@ class SetAssignment:
 
 @dataclass(frozen=True, slots=True)
 class NotifyMembers:
-    """Ask the members of a consumer group to look again."""
+    """Ask the members of a consumer group to assign and lock again."""
 
     consumer_group: str
 
@@ -48,13 +49,13 @@ class AssignmentView:
     """A consumer group as its raft groups report it at one moment.
 
     Attributes:
-        members: by raft group.
-        queues: of the topics it reads.
-        holders: client id by queue that is locked.
-        stored: by raft group, the decisions by topic.
-        zones: zone of each raft group's leader, where known.
-        wanted: who was refused a queue a moment ago, by queue.
-        topics: those that each raft group has.
+        members: members by raft group.
+        queues: queues of the topics that it reads.
+        holders: client id by locked queue.
+        stored: stored decisions by raft group and topic.
+        zones: zone of each raft group's leader, if known.
+        wanted: the member that was refused a queue a moment ago, by queue.
+        topics: topics of each raft group.
     """
 
     ordered: bool
@@ -80,7 +81,7 @@ class GroupAssigner:
     def decide(
         self, spec: Assignment, view: AssignmentView, now_ms: int
     ) -> list[SetAssignment | NotifyMembers]:
-        """Return what to do now."""
+        """Return the steps to take now."""
         names = frozenset(member.client_id for found in view.members.values() for member in found)
         if self._changed_ms is None or names != self._members:
             self._members, self._changed_ms = names, now_ms
@@ -117,13 +118,13 @@ class GroupAssigner:
         calm: bool,
     ) -> dict[MessageQueue, str]:
         members = {member.client_id: member for found in view.members.values() for member in found}
-        # Who does not subscribe to the topic could take its queues and never read them.
+        # A member that does not subscribe to the topic could take its queues and never read them.
         wanting = [
             member
             for member in members.values()
             if any(name == topic for name, _ in member.subscriptions)
         ]
-        # The first raft group that has a decision: all get the same, the first one gets it first.
+        # Use the first raft group that has a decision: all get the same one, and the first gets it first.
         present = next((found[topic] for found in view.stored.values() if topic in found), ())
         owners = {MessageQueue(topic, broker, number): owner for broker, number, owner in present}
         first = not present
@@ -145,13 +146,13 @@ class GroupAssigner:
         return [SetAssignment(self._group, topic, ()) for topic in sorted(topics)]
 
     def _holdings(self, view: AssignmentView, now_ms: int) -> dict[MessageQueue, Holding]:
-        """Return who has had each queue for how long, as far as this assigner has seen it."""
+        """Return the holder of each queue and for how long, as far as this assigner has observed it."""
         known = self._holders
         self._holders = {}
         for queue in view.queues:
             holder = view.holders.get(queue, "")
             before = known.get(queue)
             since = before[1] if before is not None and before[0] == holder else now_ms
-            # A group that has just changed hands its queues over: nothing is late yet.
+            # After a change of members, queues are handed over: none of them is late yet.
             self._holders[queue] = (holder, max(since, self._changed_ms or 0))
         return {q: Holding(h, now_ms - since) for q, (h, since) in self._holders.items()}

@@ -1,4 +1,4 @@
-"""Actions in words; for progress, logs and dry runs."""
+"""Actions described in words, for progress output, logs and dry runs."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,15 +1,17 @@
 """
 Queue expansion of ordered topics: fence, drain, switch, publish, propagate.
 
-A key belongs to `hash % queues`. A topic may therefore get more queues only when everything of the old mapping is
-consumed: every raft group fences writes, the ordered consumer groups drain, every raft group switches, the name servers
-publish the list. Senders that do not name the list they chose from wait until every client must have read the new one.
+A key belongs to queue `hash % queues`. Therefore a topic may get more queues only when all messages of the old
+mapping are consumed. Every raft group fences writes, the ordered consumer groups drain, every raft group switches,
+and the name servers publish the list. Senders that do not name the list they chose from then wait until every client
+must have read the new one.
 
-Rules: pure and level-based like `planner`; every state in which a crash can leave raft groups and name servers leads on.
-No client learns the new list before every raft group has switched. When a leader lifts its fence the expansion is aborted
-on all raft groups, unless one has switched already: then the raft group is fenced again and follows. After an aborted
-expansion writes stay open for a while before the next attempt. A raft group beside the list stays beside it. A list is
-fenced for, switched to or published only with as many queues as its total says: senders are refused for the total.
+Rules: pure and level-based like `planner`; a crash in any state can be continued from what raft groups and name
+servers then hold. No client learns the new list before every raft group has switched. If a leader lifts its fence,
+the expansion is aborted on all raft groups, unless one has switched already: then the raft group is fenced again and
+follows. After an aborted expansion, writes stay open for a while before the next attempt. A raft group that is not in
+the list never joins it. Raft groups fence for, switch to and publish a list only if it has as many queues as its
+total says, because senders are refused by the total.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,19 +45,21 @@ from orderlymq_operator.resources.topic import (
 from orderlymq_protocol.body.config import TOPIC_ATTRIBUTES
 from orderlymq_protocol.plurals import counted
 
-# With more than this to consume a fence would likely be in vain: writes stay open until the groups are nearer.
+# If a consumer group is further behind than this, a fence would likely be in vain: writes stay open until it is
+# nearer.
 LAG_MAX: Final = 10_000
 # After an aborted expansion writes stay open for this many times the fence's limit.
 PAUSE_FACTOR: Final = 3
-# What only a person ends, by words of a broker, and what is said of it. A fence would stand until its limit, again and again.
+# Blockers that only a person can end, by the words of a broker, and the text to report. A fence would stand until its
+# limit, again and again.
 _PERSONS: Final = {
     "nobody online": "group {group} is behind, nobody online",
     "release with orderlymq group release": "group {group} holds keys: release with orderlymq group release",
     "given up: ask again": "transactions were given up: ask again with orderlymq message check-transaction",
 }
-# An expansion that is about to be aborted is not switched any more: the raft groups would part.
+# Do not switch an expansion that is about to be aborted: some raft groups would switch and others abort.
 SWITCH_MARGIN_MS: Final = 1_000
-# Names of readers in the body of a switch, of which brokers read 2 MiB.
+# Limit for the names of readers in the body of a switch; brokers read at most 2 MiB.
 _READERS_SIZE_MAX: Final = (2 << 20) - 1024
 _BLOCKERS_SHOWN_MAX: Final = 64
 _BARRIERS_SHOWN_MAX: Final = 1024
@@ -63,10 +67,10 @@ _BARRIERS_SHOWN_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ExpansionRequest:
-    """Expansion policy in the manifest of a topic.
+    """The expansion that a topic's manifest asks for.
 
     Attributes:
-        config: of the whole topic, with all its queues.
+        config: settings of the whole topic, with all its queues.
     """
 
     topic: str
@@ -80,10 +84,10 @@ class ExpansionState:
     """Observed state of one topic.
 
     Attributes:
-        groups: every raft group of the cluster, in order; None where the topic does not exist.
+        groups: every raft group of the cluster, in order; None if it does not have the topic.
         lists: the published list of each name server; None for one that does not answer.
-        routes: queues written per raft group in each name server's route, None as above.
-        leaving: raft groups that are to be taken away.
+        routes: queues to write per raft group in each name server's route; None as for `lists`.
+        leaving: raft groups that are to be removed.
     """
 
     groups: Mapping[str, ObservedExpansion | None]
@@ -98,14 +102,14 @@ class ExpansionState:
 
     @property
     def published(self) -> Mapping[str, int]:
-        """The smallest list that a name server returns: what somebody may still be using."""
+        """The smallest list that a name server returns: a client may still be using it."""
         lists = [found for found in self.lists if found]
         return min(lists, key=lambda found: sum(found.values()), default={})
 
 
 @dataclass(frozen=True, slots=True)
 class ExpansionPlan:
-    """Next actions in order, and the status; *status* is None when there is no expansion."""
+    """The next actions in order, and the status; *status* is None if there is no expansion."""
 
     actions: tuple[ExpansionAction, ...] = ()
     status: ExpansionStatus | None = None
@@ -113,25 +117,25 @@ class ExpansionPlan:
 
     @property
     def holds(self) -> bool:
-        """Return whether nothing else may touch the topic now."""
+        """Return whether no other action may change the topic now."""
         begun = self.status is not None and self.status.phase not in ("Waiting", "Aborted")
         return begun or bool(self.actions)
 
 
 class _MisfitError(Exception):
-    """The queues that exist cannot stand in a list of the wanted total."""
+    """The existing queues do not fit into a list of the wanted total."""
 
 
 @dataclass(slots=True)
 class _Layout:
-    """One expansion: to how many queues, and how they stand."""
+    """The target of an expansion: the total of queues, and how many each raft group holds."""
 
     total: int
     layout: dict[str, int]
 
 
 def expanding_topics(topics: Iterable[Topic]) -> list[str]:
-    """Return the names of the topics whose expansion brokers have to be asked about."""
+    """Return the names of the topics about whose expansion brokers must be asked."""
     return [
         topic.topic_name
         for topic in topics
@@ -140,7 +144,7 @@ def expanding_topics(topics: Iterable[Topic]) -> list[str]:
 
 
 def topics_under_way(groups: Mapping[str, ObservedGroup]) -> frozenset[str]:
-    """Return the topics whose expansion has begun in a raft group and has not ended."""
+    """Return the topics that are being expanded in some raft group."""
     return frozenset(
         name
         for group in groups.values()
@@ -150,7 +154,7 @@ def topics_under_way(groups: Mapping[str, ObservedGroup]) -> frozenset[str]:
 
 
 def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> ExpansionPlan | None:
-    """Return the plan of a topic's expansion; None when it does not grow.
+    """Return the plan of a topic's expansion; None if it does not grow.
 
     The caller has made sure that every raft group answers.
     """
@@ -173,7 +177,7 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         return None  # it is still being created
     silent = [group for group in _silent(name, world, observed) if under_way]
     if silent:
-        # Nobody asked, because its manifest allows no expansion by now; the next reconcile asks.
+        # Brokers were not asked, because the manifest no longer allows an expansion; the next reconcile asks.
         status = _status("Fencing", request.config.queues, world)
         return ExpansionPlan(
             (), status, f"{silent[0]} has not reported the phase of the expansion yet"
@@ -185,7 +189,7 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
 def with_attributes(
     name: str, steps: Iterable[ExpansionAction], observed: Observed
 ) -> Iterator[ExpansionAction | UpdateTopic]:
-    """Yield *steps*, and before a list is published what raft groups lack that the expansion brought in: the topic's attributes."""
+    """Yield *steps*; before a list is published, give the raft groups that the expansion added the topic's attributes."""
     existing = topic_layout(name, observed)
     listed = published_layout(name, observed) or {}
     given = given_elsewhere({group: existing[group] for group in listed if group in existing})
@@ -200,10 +204,10 @@ def with_attributes(
 
 
 def given_elsewhere(existing: Mapping[str, TopicConfig]) -> tuple[tuple[str, str], ...]:
-    """Return the attributes with which a topic begins in another raft group: those that tools gave it where it stands.
+    """Return the attributes that a topic gets in a new raft group: those that tools set in another raft group.
 
-    One that only an earlier broker took is left out: no broker takes it any more. Later each raft group keeps its own, so
-    that a person can take one away.
+    Attributes that only an earlier broker version accepted are left out, because brokers now refuse them. Later each
+    raft group keeps its own attributes, so that a person can remove one.
     """
     given = next((each.attributes for _, each in sorted(existing.items()) if each.attributes), ())
     return tuple((key, value) for key, value in given if value in TOPIC_ATTRIBUTES.get(key, ()))
@@ -212,7 +216,7 @@ def given_elsewhere(existing: Mapping[str, TopicConfig]) -> tuple[tuple[str, str
 def undeclared_steps(
     desired: Desired, observed: Observed
 ) -> Iterator[ExpansionAction | UpdateTopic]:
-    """Yield the next steps of expansions that no Topic asks for any more: what is fenced is aborted, what has switched is published.
+    """Yield the next steps of expansions that no Topic asks for any more: abort the fenced ones, publish the switched ones.
 
     The caller has made sure that every raft group answers.
     """
@@ -221,7 +225,7 @@ def undeclared_steps(
     for name in sorted(topics_under_way(observed.groups) - declared):
         world = _state(name, desired, observed)
         if _silent(name, world, observed):
-            continue  # the next look asks it
+            continue  # the next observation asks it
         configs = topic_layout(name, observed).values()
         config = next(iter(configs), TopicConfig(0, PERMISSION_BITS["ReadWrite"], order=True))
         request = ExpansionRequest(
@@ -234,7 +238,7 @@ def undeclared_steps(
 
 
 def _silent(name: str, world: ExpansionState, observed: Observed) -> list[str]:
-    """Return the raft groups that have a topic and have not said how far its expansion is."""
+    """Return the raft groups that have a topic and have not reported how far its expansion is."""
     return [
         group
         for group, found in world.groups.items()
@@ -258,7 +262,7 @@ def _state(name: str, desired: Desired, observed: Observed) -> ExpansionState:
 
 
 def plan_expansion(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
-    """Return the next steps of a topic's expansion; without actions when there is something to wait for."""
+    """Return the next steps of a topic's expansion; no actions if it must wait."""
     world = _without_groups_beside(world)
     try:
         return _next_steps(request, world)
@@ -276,7 +280,7 @@ def _next_steps(request: ExpansionRequest, world: ExpansionState) -> ExpansionPl
     before = sum(world.published.values())
 
     if valid > before or (valid and any(found.total != valid for found in present.values())):
-        # At least one raft group has switched: forward only.
+        # At least one raft group has switched, so the expansion can only go forward.
         return _go_on(request, world, _layout_of(valid, world), switched)
     if any(found.phase in ("switched", "settling") for found in present.values()):
         return _publish(request, world, _layout_of(valid, world))
@@ -291,7 +295,7 @@ def _next_steps(request: ExpansionRequest, world: ExpansionState) -> ExpansionPl
 
 
 def _begin(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
-    """Fence, unless the last try was just now, or the groups are too far behind to drain in time."""
+    """Fence, unless the last attempt was very recent, or a consumer group is too far behind to drain in time."""
     present = world.present
     last = max(present.values(), key=lambda found: found.attempt)
     status = _status("Aborted" if last.reason else "Waiting", request.config.queues, world)
@@ -326,7 +330,7 @@ def _begin(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
 def _drain(
     request: ExpansionRequest, world: ExpansionState, fenced: Mapping[str, ObservedExpansion]
 ) -> ExpansionPlan:
-    """Wait for the groups, then switch; give up when a raft group's leader has done so."""
+    """Wait for the consumer groups, then switch; give up if the leader of a raft group has given up."""
     present = world.present
     attempt = max(found.attempt for found in fenced.values())
     total = max(found.next_total for found in fenced.values() if found.attempt == attempt)
@@ -345,7 +349,7 @@ def _drain(
     blockers = _blockers(world)
     age_ms = max(found.age_ms for found in fenced.values())
     if age_ms > request.limit_ms + SWITCH_MARGIN_MS:
-        # Leaders would have aborted it by now, but they got a longer limit than the manifest has by now.
+        # Leaders got a longer limit than the manifest has now; otherwise they would have aborted it already.
         why = blockers[0].reason if blockers else "it was not switched in time"
         return _abort(request, world, fenced, total, f"after {request.limit_ms} ms: {why}")
     target = _layout_of(total, world)
@@ -384,7 +388,7 @@ def _abort(
 def _go_on(
     request: ExpansionRequest, world: ExpansionState, target: _Layout, switched: set[str]
 ) -> ExpansionPlan:
-    """Bring the raft groups forward that have not switched; then publish."""
+    """Switch the raft groups that have not switched yet; then publish."""
     status = _status("Switching", target.total, world)
     attempt = max(found.attempt for found in world.present.values())
     fences: list[ExpansionAction] = []
@@ -417,7 +421,7 @@ def _go_on(
 
 
 def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) -> ExpansionPlan:
-    """Publish the list everywhere; when every route has it, let it settle."""
+    """Publish the list on every name server; when every route has it, let it propagate to clients."""
     status = _status("Switching", target.total, world)
     if any(found not in (None, target.layout) for found in world.lists):
         put = PutOrderConfig(request.topic, order_text(target.layout))
@@ -444,9 +448,9 @@ def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) 
 
 
 def _without_groups_beside(world: ExpansionState) -> ExpansionState:
-    """Leave out the raft groups where a tool made the topic beside its list: they have no part in it, and get none.
+    """Leave out the raft groups where a tool made the topic outside its list: an expansion does not touch them.
 
-    A group that an expansion brought in has the total of its list, or is not open.
+    A raft group that an expansion added has the total of its list, or its phase is not open.
     """
     listed = {name for found in world.lists for name in found or ()}
     groups = {
@@ -470,17 +474,18 @@ def _switches(
 
 
 def _readers(world: ExpansionState) -> tuple[str, ...]:
-    """Return the consumer groups that read the topic in some raft group."""
+    """Return the consumer groups that read the topic on any raft group."""
     return tuple(sorted({name for found in world.present.values() for name in found.readers}))
 
 
 def _layout_of(total: int, world: ExpansionState) -> _Layout:
     """Return where *total* queues stand: as raft groups know it already, the rest spread evenly.
 
-    A group that is to go gets none, unless what the others know leaves no other place: the expansion began before.
+    A raft group that is to be removed gets no queues, unless the layout that the others know leaves no other place:
+    then the expansion began before the removal.
 
     Raises:
-        _MisfitError: there are more queues than *total* already.
+        _MisfitError: there are already more queues than *total*.
     """
     known: dict[str, int] = {}
     is_settled = True
@@ -504,7 +509,11 @@ def _layout_of(total: int, world: ExpansionState) -> _Layout:
 
 
 def _hopeless(present: Mapping[str, ObservedExpansion]) -> str | None:
-    """Return why a fence would be in vain, in words that stay while it is: news would be written, and looked after."""
+    """Return why a fence would be in vain.
+
+    The text stays the same while the reason does: a changed text would be written to the status and cause another
+    reconcile.
+    """
     behind: dict[str, int] = {}
     for found in present.values():
         for blocker in found.blockers:
@@ -560,4 +569,4 @@ def _layout(text: str) -> dict[str, int]:
     try:
         return parse_order_text(text)
     except ValueError:
-        return {}  # written by somebody else's tool: it is replaced
+        return {}  # another tool wrote it: the plan replaces it

@@ -1,10 +1,11 @@
 """
-The guard: edits of a Cluster that lose what no later edit brings back, and their confirmation by an annotation.
+The guard: edits of a Cluster that lose something for good, and their confirmation by an annotation.
 
-Pure. Rules: a first creation needs none. Where the spec before is not known any edit may be dangerous. An edit is dangerous when it deletes messages, or leaves every group with one
-copy of them. Steps that the planner proves safe are not dangerous: it restarts one replica of a group at a time, an expansion
-waits behind its fence, a group goes when it is empty. `deletionPolicy` and `storage.deleteClaim` are confirmations of
-their own. A confirmation names one act and holds for one edit: an old one does not serve a new change.
+Pure. Rules: creating a Cluster needs no confirmation. If the previous spec is not known, any edit may be dangerous.
+An edit is dangerous if it deletes messages, or leaves every raft group with one copy of them. Steps that the planner
+proves safe are not dangerous: it restarts one replica of a raft group at a time, fences a topic before it expands it,
+and removes a raft group only when it is empty. `deletionPolicy` and `storage.deleteClaim` are confirmations
+themselves. A confirmation names one act and holds for one edit: it does not confirm a later change.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from orderlymq_protocol.plurals import counted
 ANNOTATION_CONFIRM: Final = f"{GROUP}/confirm"
 ActName: TypeAlias = Literal["ReduceReplicas", "ShortenRetention", "RemoveGroups", "CarryOut"]
 
-_DIGEST_LENGTH: Final = 8  # nobody guards against a person who wants to confirm
+_DIGEST_LENGTH: Final = 8  # long enough: the digest need not resist a person who wants to confirm
 _SEPARATORS: Final = re.compile(r"[\s,]+")
 
 
@@ -33,7 +34,7 @@ class Act:
     Attributes:
         field: path of the field that was edited.
         text: what would happen.
-        token: what the annotation must hold to confirm it.
+        token: the text that the annotation must contain to confirm it.
     """
 
     name: ActName
@@ -43,14 +44,14 @@ class Act:
 
     @property
     def advice(self) -> str:
-        """How to go on."""
+        """How the user can continue."""
         return f"to go on, annotate the Cluster with {ANNOTATION_CONFIRM}={self.token}; or take the edit back"
 
 
 def unconfirmed(before: Cluster | None, after: Cluster, notes: Mapping[str, str]) -> list[Act]:
-    """Return the dangerous acts of the edit from *before* to *after* that its annotations *notes* do not confirm.
+    """Return the dangerous acts of the edit from *before* to *after* that the annotations *notes* do not confirm.
 
-    *before* is None for a Cluster that runs, of which nobody knows the spec that is carried out.
+    *before* is None for a running Cluster whose last carried out spec is not known.
     """
     given = set(_SEPARATORS.split(notes.get(ANNOTATION_CONFIRM, "")))
     return [act for act in dangerous(before, after) if act.token not in given]
@@ -96,7 +97,10 @@ def _retention(before: Cluster, after: Cluster) -> Iterator[Act]:
 
 
 def _groups(before: Cluster, after: Cluster) -> Iterator[Act]:
-    """Yield the removal of several groups, or of volumes; one group goes empty and leaves its volumes."""
+    """Yield the removal of several raft groups, or of volumes.
+
+    Removing one raft group is safe: it is empty when it goes, and its volumes stay.
+    """
     count = before.spec.groups - after.spec.groups
     deletes = after.spec.storage.delete_claim == "Delete"
     if count > 1 or (count == 1 and deletes):

@@ -1,10 +1,10 @@
 """
-Balance of leaders: zones and nodes lead as equally many raft groups as the places of the replicas allow.
+Balance of leaders: zones and nodes lead numbers of raft groups that are as equal as the placement of replicas allows.
 
-Pure. A leader does most of the work of its group, and after a roll or an outage few nodes lead all groups. Rules: one
-leader moves at a time, and only while no process or member changes and no topic expands: every replica of every group is
-healthy, caught up, up to date and has been ready for a while. A topic or an account that brokers refuse keeps no leader
-where it is. Each move makes the balance strictly better, so moves come to an end.
+Pure. A leader does most of the work of its raft group, and after a rolling restart or an outage few nodes lead all of
+them. Rules: one leader moves at a time, and only while no process or member changes and no topic expands. Every
+replica of every raft group must be healthy, caught up, up to date and ready for a while. A topic or an account that
+brokers refuse does not stop the balancing. Each move makes the balance strictly better, so the moves come to an end.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ Domains = tuple[str, ...]
 def leader_move(
     cluster: Cluster, groups: Mapping[str, ObservedGroup]
 ) -> Iterator[TransferLeadership]:
-    """Yield the move that helps most; nothing while a group changes, and when no move helps."""
+    """Yield the move that helps most; nothing while a raft group changes, or if no move helps."""
     if cluster.spec.update.leaders != "Balanced" or not _is_calm(cluster, groups):
         return
     leading = {
@@ -43,7 +43,7 @@ def leader_move(
 def _imbalance(leading: Sequence[Domains]) -> tuple[int, ...]:
     """Return how unequally domains lead, the largest kind of domain first; less is better.
 
-    The sum of squares falls exactly when a leader goes to a domain with at least two leaders fewer.
+    The sum of squares falls exactly if a leader moves to a domain that has at least two leaders fewer.
     """
     return tuple(
         sum(count**2 for count in Counter(kind).values()) for kind in zip(*leading, strict=True)
@@ -51,7 +51,7 @@ def _imbalance(leading: Sequence[Domains]) -> tuple[int, ...]:
 
 
 def _is_calm(cluster: Cluster, groups: Mapping[str, ObservedGroup]) -> bool:
-    """Return whether every replica could lead and its place is known."""
+    """Return whether every replica could lead and its failure domains are known."""
     if any(group_problem(cluster, groups.get(name)) for name in cluster.group_names):
         return False
     if topics_under_way(groups):

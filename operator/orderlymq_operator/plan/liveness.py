@@ -2,7 +2,8 @@
 The failure detector: how long replicas and name servers have not answered.
 
 Pure: the caller gives the time. Rule: a process counts as lost only after several observations in a row over some
-seconds, and only when its keeper (the kubelet, the supervisor) agrees. A busy machine answers late and is not lost.
+seconds, and only if its keeper (the kubelet, the supervisor) agrees. A process on a busy machine answers late and is
+not lost.
 """
 
 from collections.abc import Hashable, Mapping
@@ -17,13 +18,13 @@ SURE_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """Report of a process's keeper.
+    """Report of the keeper of a process.
 
     Attributes:
-        identity: which process it is; another one has not been silent yet.
+        identity: which process it is; a new process starts without a record of silence.
         ready: it serves.
-        runs: there is a process at all.
-        leaving: it is being ended or was ended, and its successor is not there yet.
+        runs: a process exists.
+        leaving: it is being ended or was ended, and its successor does not exist yet.
     """
 
     identity: str = ""
@@ -33,7 +34,7 @@ class ProcessState:
 
 
 class FailureDetector:
-    """Since when, and in how many observations, each process of one cluster has been unhealthy."""
+    """How long, and in how many observations, each process of one cluster has been unhealthy."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, tuple[str, int, int]] = {}
@@ -45,7 +46,7 @@ class FailureDetector:
         process_states: Mapping[int, ProcessState],
         now_ms: int,
     ) -> ObservedGroup:
-        """Return a raft group with what several observations show of its replicas."""
+        """Return a raft group whose replicas are marked with what several observations show."""
         replicas = {}
         for node, replica in found.replicas.items():
             witness = process_states.get(node, ProcessState())
@@ -66,7 +67,7 @@ class FailureDetector:
         process_states: Mapping[int, ProcessState],
         now_ms: int,
     ) -> dict[int, ObservedNameServer]:
-        """Return the name servers with what several observations show of them."""
+        """Return the name servers marked with what several observations show."""
         servers = {}
         for index, server in found.items():
             witness = process_states.get(index, ProcessState())

@@ -1,9 +1,9 @@
 """
 Which fields of a Pipeline are refused because its driver or executors would get rights that a Pipeline must not have.
 
-Pure. Rules: what may be said is listed; everything else is refused. A Pipeline reads the Secrets and claims of its own
-namespace, but none that belongs to a Cluster, nor one with which the backups of a Cluster can be read. `tenants` decides which Clusters
-it may name.
+Pure. Rules: the allowed values are listed; everything else is refused. A Pipeline reads the Secrets and claims of its
+own namespace, except those that belong to a Cluster and those that open the backups of a Cluster. `tenants` decides
+which Clusters it may name.
 """
 
 import re
@@ -16,26 +16,28 @@ from orderlymq_operator.resources.backups.destination import Destination
 from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline, PipelineSpec
 
-# Ends of the names of Secrets that are made for a Cluster: its accounts, its keys, its authority.
+# Suffixes of the names of Secrets that are made for a Cluster: its accounts, its keys, its authority.
 _CLUSTER_SECRETS: Final = ("-operator", "-identity", "-ca", "-internal", "-internal-tls")
-# The claims of StatefulSets of brokers and name servers, also of a Cluster that is gone or not there yet.
+# The claims of the StatefulSets of brokers and name servers, including Clusters that are gone or not created yet.
 _CLUSTER_CLAIM: Final = re.compile(r"^data-.+-([0-9]+|nameserver)-[0-9]+$")
-# No variable of a loader, a shell, Python, Java or Spark has such a name: those would run other programs.
+# Allowed variables. No variable of a loader, a shell, Python, Java or Spark has such a name: those could run other
+# programs.
 _VARIABLE: Final = re.compile(
     r"^(ORDERLYMQ_\w+|\w*(SECRET|KEY|PASSWORD|TOKEN)\w*|PYICEBERG_CATALOG__\w+__(CREDENTIAL|URI))$"
 )
-# Those of programs that have one, all the same: OpenSSL writes session keys there, and Python, pyspark and Spark load code or
-# read Java's options by some of theirs.
+# Exceptions: variables of programs that match all the same. OpenSSL writes session keys to the first; Python, pyspark
+# and Spark load code or read Java's options by some of the others.
 _OBEYED: Final = ("SSLKEYLOGFILE", "PYTHON", "PYSPARK_", "SPARK_", "_SPARK_")
-# Where an object store is, and who asks; an AWS_PROFILE may name a program.
+# Variables that say where an object store is and which identity is used. AWS_PROFILE is missing, because it may name
+# a program.
 _STORES: Final = (
     *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT", "AWS_ENDPOINT_URL"),
     *("AWS_ENDPOINT_URL_S3", "AWS_ALLOW_HTTP", "AZURE_CLIENT_ID", "AZURE_TENANT_ID"),
     *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "GOOGLE_APPLICATION_CREDENTIALS"),
 )
 _LOCAL_MASTER: Final = re.compile(r"^local(\[[0-9*]+(,[0-9]+)?\])?$")
-# Room and pace of a run. Everything else of spark.kubernetes names accounts, volumes, Secrets, templates, labels or
-# security contexts of pods, or another namespace.
+# Settings for resources and pace of a run. Everything else of spark.kubernetes names accounts, volumes, Secrets,
+# templates, labels or security contexts of pods, or another namespace.
 _KUBERNETES: Final = (
     "spark.kubernetes.allocation.batch.delay",
     "spark.kubernetes.allocation.batch.size",
@@ -51,7 +53,7 @@ _KUBERNETES: Final = (
     "spark.kubernetes.executor.request.cores",
     "spark.kubernetes.memoryOverheadFactor",
 )
-# What tunes a query and names no program, class, jar, script or address.
+# Settings that tune a query and name no program, class, jar, script or address.
 _SPARK: Final = (
     "spark.app.name",
     "spark.broadcast.blockSize",
@@ -110,18 +112,18 @@ _SPARK: Final = (
     "spark.ui.enabled",
     "spark.ui.showConsoleProgress",
 )
-# Names that end so hold a class, which Spark or pyiceberg makes an object of.
+# A setting whose name ends like this holds a class, of which Spark or pyiceberg makes an object.
 _OWN_CLASSES: Final = "pyiceberg."
 _CLASS: Final = re.compile(r"(class|classes|listeners|plugins|impl)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class DriverPolicy:
-    """Permissions of Pipelines by the operator's owner.
+    """What the operator's owner permits Pipelines.
 
     Attributes:
         image: the operator's own image with Spark, which is always allowed.
-        images: further images, or beginnings of names that end with *; None for any image.
+        images: further images, or prefixes of names that end with *; None allows any image.
         settings: further settings of Spark, in the same form.
     """
 
@@ -136,14 +138,21 @@ def forbidden(
     clusters: Iterable[Cluster],
     backups: Iterable[Destination] = (),
 ) -> ConditionReport | None:
-    """Return why nothing of *pipeline* may run; *clusters* are those of its namespace, *backups* where its Backups are kept."""
+    """Return why *pipeline* may not run, or None if it may.
+
+    Args:
+        pipeline: the Pipeline.
+        policy: what the operator's owner permits.
+        clusters: the Clusters of its namespace.
+        backups: the destinations of the Backups of its namespace.
+    """
     for text in _violations(pipeline, policy, clusters, backups):
         return ConditionReport("False", "FieldNotAllowed", text)
     return None
 
 
 def is_kept_for_clusters(secret: str) -> bool:
-    """Return whether only the operator makes a Secret of this name, for a Cluster."""
+    """Return whether a Secret of this name is reserved for those that the operator makes for a Cluster."""
     return secret.endswith(_CLUSTER_SECRETS)
 
 
@@ -205,7 +214,7 @@ def _secret_violations(spec: PipelineSpec, reserved: Set[str | None]) -> Iterato
 
 
 def _secrets_of(spec: ClusterSpec) -> Iterator[str | None]:
-    """Yield the Secrets that a Cluster names for keys, tokens and accounts; those of registries are anybody's."""
+    """Yield the Secrets that a Cluster names for keys, tokens and accounts; those for image registries are not reserved."""
     security, console = spec.security, spec.console
     yield from (each.secret_name for each in (spec.tls, security.internal_issuer) if each)
     yield from (each.tls.secret_name for each in spec.listeners if each.tls)
@@ -217,7 +226,7 @@ def _secrets_of(spec: ClusterSpec) -> Iterator[str | None]:
 
 
 def _credentials(destination: Destination) -> str | None:
-    """Return the Secret that opens a place of backups. Who reads it knows all messages and accounts."""
+    """Return the Secret that opens a backup destination. A process that reads it can read all messages and accounts."""
     store = destination.object_store
     named = None if store is None else store.credentials_secret_ref
     return None if named is None else named.name

@@ -1,9 +1,10 @@
 """
-The planner of Pipelines: the next steps until the right driver runs, and no other beside it.
+The planner of Pipelines: the next steps until the right driver runs, and no other driver runs at the same time.
 
-Pure and level-based, as `planner`. Rules: two drivers never work on one checkpoint. A driver of another kind or of
-previous work is ended, and its pods are gone, before the next one is made. A run that has ended is repeated only when its
-work has changed. A Pipeline that cannot be served leaves what runs alone; one that is forbidden runs nothing.
+Pure and level-based, like `planner`. Rules: two drivers never work on one checkpoint. A driver of another kind or of
+previous work is ended, and its pods are gone, before the next one is made. A run that has ended is repeated only if
+its work has changed. If a Pipeline cannot be served, its running driver is left alone; if it is forbidden, its driver
+is stopped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +20,10 @@ Phase = Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Fin
 
 @dataclass(frozen=True, slots=True)
 class DriverReport:
-    """Report of a driver about itself, or its last one.
+    """The present or last report of a driver about itself.
 
     Attributes:
-        passed: false when an audit has found something; None while it runs.
+        passed: False if an audit has found something; None while it runs.
         figures: last batch, rows, rate, lag and offsets, as the driver writes them.
     """
 
@@ -38,15 +39,15 @@ class DriverPod:
     """A pod of a driver.
 
     Attributes:
-        form: what made it.
+        form: the kind of workload that made it.
         work: the work that it was made for.
-        ended: it has succeeded or failed and runs no more.
-        ending: Kubernetes is about to end it.
-        revision: the form that a StatefulSet gave it; empty where that is not known.
-        maker: the UID of what it goes with; empty where that is not known.
+        ended: it has succeeded or failed and no longer runs.
+        ending: Kubernetes is terminating it.
+        revision: the pod revision that a StatefulSet gave it; empty if not known.
+        maker: the UID of the object that it is deleted with; empty if not known.
         trouble: why it does not run.
-        word: what its driver says, or said last; None when that is not known.
-        unread: why what it says is not read; empty when it is.
+        word: the last report of its driver; None if not known.
+        unread: why the driver's report is not read; empty if it is read.
     """
 
     name: str
@@ -65,22 +66,22 @@ class DriverPod:
 
     @property
     def runs(self) -> str:
-        """That it runs, as a sentence."""
+        """A sentence that says that the pod runs."""
         return f"{self.name} runs; {self.unread}" if self.unread else f"{self.name} runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Object that makes drivers, as it is in the API server.
+    """An object that makes drivers, as it is in the API server.
 
     Attributes:
         work: the work that it was made for.
-        current: it has everything that is wanted of it, but for being suspended.
-        former: it was made for another Pipeline, which had the same name and is gone.
+        current: it is as desired, apart from being suspended.
+        former: it was made for an earlier Pipeline of the same name that is gone.
         ended: it makes no more pods: the Job or SparkApplication is complete or has given up.
-        revision: the form of the pods that a StatefulSet makes now; empty where that is not known.
-        uid: what its pods name as their maker.
-        state: what it says of itself: of a SparkApplication its state, otherwise Complete or Failed.
+        revision: the pod revision that a StatefulSet makes now; empty if not known.
+        uid: the UID that its pods name as their owner.
+        state: the state that it reports: the state of a SparkApplication, otherwise Complete or Failed.
     """
 
     form: Form
@@ -102,14 +103,14 @@ class ObservedPipeline:
     """Existing objects of a Pipeline.
 
     Attributes:
-        stale: objects beside the workload that are not as they should be.
-        cluster_found: whether the Cluster of clusterRef is there; true where none is named.
-        forbidden: why nothing of it may run: its namespace, or a field that would widen its rights.
+        stale: number of objects, other than the workload, that are not as desired.
+        cluster_found: whether the Cluster of clusterRef exists; True if none is named.
+        forbidden: why it may not run: its namespace, or a field that would widen its rights.
         definition_found: whether the API server knows SparkApplications.
-        unknown_fields: what would be written and its definition does not know.
-        runs: Jobs that a schedule has made; current means that it would make them in the same form now.
-        refused_pod: why a driver's pod that is missing cannot be made; empty where none is, or nobody says.
-        deleted_claim: its own volume claim, where somebody has deleted it: it goes with the last pod that has it.
+        unknown_fields: fields that would be written but are missing in the API server's definition.
+        runs: Jobs that a schedule has made; `current` means that the schedule would make them in the same form now.
+        refused_pod: why a missing driver pod cannot be made; empty if none is missing, or if no reason is reported.
+        deleted_claim: name of its own volume claim, if the claim was deleted: it goes with the last pod that uses it.
     """
 
     workloads: tuple[Workload, ...] = ()
@@ -126,7 +127,7 @@ class ObservedPipeline:
 
 @dataclass(frozen=True, slots=True)
 class StopDriver:
-    """Delete a workload and let its pods end."""
+    """Delete a workload and let its pods terminate."""
 
     form: Form
     name: str
@@ -134,14 +135,14 @@ class StopDriver:
 
 @dataclass(frozen=True, slots=True)
 class ApplyDriver:
-    """Make the workload and everything that it needs as they should be."""
+    """Create or correct the workload and the objects that it needs."""
 
     form: Form
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendDriver:
-    """Let a workload make no driver, or let it make one again; nothing else of it is touched."""
+    """Suspend or resume a workload; nothing else of it changes."""
 
     form: Form
     name: str
@@ -150,7 +151,7 @@ class SuspendDriver:
 
 @dataclass(frozen=True, slots=True)
 class ReportPipeline:
-    """Say how the Pipeline is."""
+    """Report the state of the Pipeline."""
 
     phase: Phase
     condition: ConditionReport
@@ -160,14 +161,14 @@ class ReportPipeline:
 
 PipelineAction: TypeAlias = StopDriver | ApplyDriver | SuspendDriver | ReportPipeline
 
-# States of Kubeflow's SparkApplications, by what they mean here; all others are on their way.
+# States of Kubeflow's SparkApplications, by their meaning here; in all other states the application is starting.
 _SPARK_RUNS: Final = {"RUNNING"}
 _SPARK_ENDED: Final = {"COMPLETED"}
 _SPARK_FAILED: Final = {"FAILED", "SUBMISSION_FAILED"}
 
 
 def form_of(spec: PipelineSpec) -> Form:
-    """Return what makes the drivers of a pipeline."""
+    """Return the kind of workload that makes the drivers of a pipeline."""
     if spec.backend == "sparkApplication":
         return "SparkApplication"
     if spec.continuous:
@@ -176,16 +177,16 @@ def form_of(spec: PipelineSpec) -> Form:
 
 
 def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list[PipelineAction]:
-    """Return the next steps of a Pipeline; the last one always reports how it is.
+    """Return the next steps of a Pipeline; the last one always reports its state.
 
     Args:
-        pipeline: what is wanted.
-        work: a text that differs when a driver has other work to do.
-        seen: what there is.
+        pipeline: the desired Pipeline.
+        work: a text that differs if a driver has other work to do.
+        seen: the observed objects.
     """
     form = form_of(pipeline.spec)
     if seen.forbidden is not None:
-        # The running work was made before the field or the permission changed.
+        # A running workload was made before the field or the permission changed.
         stops: list[PipelineAction] = [
             StopDriver(each.form, each.name) for each in seen.workloads if not each.deleting
         ]
@@ -200,7 +201,8 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     ]
     previous = [each for each in seen.workloads if each not in own]
     if form != "CronJob" or not own:
-        # Without their schedule they go, too, but not at once; one between two attempts has no pod that shows it.
+        # Runs of a removed schedule are stopped too; Kubernetes removes them only later. A run between two attempts
+        # has no pod that would show it.
         previous += [run for run in seen.runs if not run.ended]
     if previous:
         stops = [StopDriver(each.form, each.name) for each in previous if not each.deleting]
@@ -233,7 +235,10 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
 
 
 def _is_own(each: Workload, form: Form, work: str) -> bool:
-    """Return whether a workload may become what is wanted; of a Job only `suspend` can change, of what has ended nothing."""
+    """Return whether a workload may become the desired one.
+
+    Of a Job only `suspend` can change; of an ended workload nothing.
+    """
     if each.form != form or each.deleting or each.former:
         return False
     if each.ended:
@@ -242,9 +247,9 @@ def _is_own(each: Workload, form: Form, work: str) -> bool:
 
 
 def _keeps_former_pod(each: Workload, pods: Sequence[DriverPod]) -> bool:
-    """Return whether a StatefulSet has a pod of a former form that is not ready: Kubernetes replaces none but ready ones.
+    """Return whether a StatefulSet has a pod of a former revision that is not ready: Kubernetes replaces only ready pods.
 
-    A pod of one that is gone is not its own: the garbage collector ends it, sooner or later.
+    A pod of an earlier StatefulSet that is gone does not count: the garbage collector ends it sooner or later.
     """
     return each.revision != "" and any(
         (pod.form, pod.maker) == (each.form, each.uid)
@@ -255,7 +260,10 @@ def _keeps_former_pod(each: Workload, pods: Sequence[DriverPod]) -> bool:
 
 
 def _waits_in_vain(run: Workload, form: Form, pods: Sequence[DriverPod]) -> bool:
-    """Return whether a run of a former form has not begun: a pod of a Job that does not run waits for what it was made with."""
+    """Return whether a run of a former form has not begun.
+
+    The pod of a Job that does not run waits for what it was made with, and the Job cannot change.
+    """
     return not run.current and any(
         pod.form == form and not (pod.ready or pod.ended or pod.ending) and pod.trouble is not None
         for pod in pods
@@ -263,8 +271,8 @@ def _waits_in_vain(run: Workload, form: Form, pods: Sequence[DriverPod]) -> bool
 
 
 def _is_previous(pod: DriverPod, form: Form, work: str, own: Sequence[Workload]) -> bool:
-    # A StatefulSet replaces its only pod itself, a run of a CronJob may end as it began; of what is gone a pod may
-    # be left that Kubernetes is still ending.
+    # A StatefulSet replaces its only pod itself, and a run of a CronJob may end in the form in which it began. A pod
+    # of a deleted workload may be left while Kubernetes ends it.
     if form == "StatefulSet":
         return pod.form != form
     return pod.form != form or not own or (form == "Job" and pod.work != work)
@@ -289,11 +297,11 @@ def _steps(
     for run in seen.runs:
         if run.ended or run.deleting:
             continue
-        # A run that never begins would hold back all later ones: the schedule goes on without it.
+        # A run that never begins would hold back all later runs, so it is stopped and the schedule goes on.
         if _waits_in_vain(run, form, seen.pods):
             yield StopDriver(run.form, run.name)
         elif run.suspended != spec.suspend:
-            # A schedule's suspension only keeps further runs from being made.
+            # Suspending a schedule only prevents further runs, so each run is suspended too.
             yield SuspendDriver(run.form, run.name, spec.suspend)
 
 
@@ -301,7 +309,7 @@ def _steps(
 
 
 def newest(pods: Sequence[DriverPod]) -> DriverPod | None:
-    """Return the pod to look at: one that has not ended before one that has, then the youngest."""
+    """Return the pod to report: a pod that has not ended before one that has, then the youngest."""
     return max(pods, key=lambda pod: (not pod.ended, pod.created, pod.name), default=None)
 
 
@@ -394,7 +402,7 @@ def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
         return "Running", ConditionReport("False", "Progressing", pod.runs)
     trouble = None if pod.ended else _trouble(pod)
     if trouble is None and before is not None:
-        # Until another attempt runs, the last one is what there is to say.
+        # Until another attempt runs, report the last one.
         return _found(before.word) or _failed(before.word, f"{before.name} has failed")
     return trouble or _starting(f"{pod.name} starts")
 

@@ -1,18 +1,18 @@
 """
-Where the queues of a topic stand: spread over raft groups, evenly, deterministically, and without moving.
+Where the queues of a topic stand: spread over raft groups evenly and deterministically, without moving any.
 
-Rule: a queue that exists stays. Clients number the queues of a group from 0, so a group can only gain queues
-at its end; and the text that publishes an ordered topic's list is written here and read back here.
+Rule: an existing queue stays. Clients number the queues of a raft group from 0, so a raft group can only gain queues
+at its end. The text that publishes an ordered topic's list is written and parsed here.
 """
 
 from collections.abc import Mapping, Sequence
 
 
 def spread(queues: int, groups: Sequence[str], present: Mapping[str, int]) -> dict[str, int]:
-    """Return how many queues each group holds when the topic has *queues* in all.
+    """Return how many queues each raft group holds if the topic has *queues* in all.
 
-    Existing queues (*present*) stay; each further one goes to the group that holds fewest, the first
-    such group of *groups*. Groups without queues are left out.
+    Existing queues (*present*) stay. Each further queue goes to the raft group with the fewest, the first such one in
+    *groups*. Raft groups without queues are left out.
     """
     layout = {group: present.get(group, 0) for group in groups}
     for _ in range(queues - sum(layout.values())):
@@ -30,7 +30,7 @@ def parse_order_text(text: str) -> dict[str, int]:
     """Return the layout that *text* publishes.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text is not in that form.
     """
     layout: dict[str, int] = {}
     for part in filter(None, text.split(";")):

@@ -1,11 +1,12 @@
 """
 The planner of Clusters: the next safe steps from the observed to the desired state.
 
-Pure and level-based: it compares states and knows no history. The caller performs the steps in order, observes and asks
-again until the answer is empty. Rules: a plan that refuses anything does nothing else. At most one replica of a raft
-group changes at a time, and only while the others are healthy. The queue list of an ordered topic changes only as
-`expansion` says. `replicas` plans the members of raft groups. With access control a raft group gets its accounts before
-queues, and no queues while it lacks a former secret that the others still take: it would refuse clients that they serve.
+Pure and level-based: it compares states and knows no history. The caller performs the steps in order, observes and
+asks again until the answer is empty. Rules: a plan that refuses anything does nothing else. At most one replica of a
+raft group changes at a time, and only while the others are healthy. The queue list of an ordered topic changes only
+as `expansion` says. `replicas` plans the members of raft groups. With access control, a raft group gets its accounts
+before queues. It gets no queues while it lacks a former secret that the others still accept, because it would refuse
+their clients.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,22 +67,22 @@ from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 __all__ = ["TEMPLATE", "plan", "plan_accepted", "without_gone"]
 
-# As brokers without an operator make it: it may be inherited.
+# The template as brokers without an operator make it: new topics may inherit its settings.
 TEMPLATE: Final = TopicConfig(8, 7, order=False)
-# What each raft group must have said before parts of a kind are planned.
+# Tables that each raft group must have reported before resources of a kind are planned.
 _TABLES: Final = {
     "Topic": ("topics",),
     "ConsumerGroup": ("topics", "consumer_groups"),
     "User": ("users",),
 }
 _MINUTE_MS: Final = 60_000
-_ATTEMPTS: Final = 4  # plans: each leaves out what the one before refused
+_ATTEMPTS: Final = 4  # number of plans; each leaves out what the previous one refused
 
 
 def plan(desired: Desired, observed: Observed) -> list[Action]:
-    """Return the next steps towards *desired*; empty when *observed* is what is wanted.
+    """Return the next steps towards *desired*; empty if *observed* is the desired state.
 
-    When anything about *desired* is not allowed the answer holds only `Refuse`.
+    If anything about *desired* is not allowed, the answer holds only `Refuse`.
     """
     refused = refusals(desired, observed)
     if refused:
@@ -115,7 +116,7 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
 def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], list[Refuse]]:
     """Plan without the Topics and ConsumerGroups that are refused; return the steps and all refusals.
 
-    What is refused here was accepted once, so the brokers have changed: it is left alone, and the rest is planned.
+    A refused object was accepted once, so the brokers have changed since: it is left alone, and the rest is planned.
     """
     refused: list[Refuse] = []
     for _ in range(_ATTEMPTS):
@@ -126,7 +127,7 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
         refused += found
         out = {(refusal.kind, refusal.name) for refusal in found}
         if ("Cluster", desired.cluster.metadata.name) in out:
-            break  # without it nothing can be planned
+            break  # without the Cluster nothing can be planned
         desired = replace(
             desired,
             topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
@@ -138,9 +139,9 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
 
 
 def without_gone(desired: Desired, observed: Observed) -> Desired:
-    """Return *desired* without what had to be deleted and is gone: what clients make again under its name is theirs.
+    """Return *desired* without the deleted objects that are gone: what clients create under these names later is theirs.
 
-    Nothing of a kind counts as gone while somebody does not say what there is of it.
+    An object does not count as gone while a raft group or name server does not report what it has of that kind.
     """
     groups = [observed.groups.get(name, ObservedGroup()) for name in desired.cluster.group_names]
     left = list(_deletions(desired, observed))
@@ -164,13 +165,13 @@ def without_gone(desired: Desired, observed: Observed) -> Desired:
 
 
 def _keeps_leaders(action: Action) -> bool:
-    """Return whether leaders stay until *action* is done: processes or members change, or a topic expands."""
+    """Return whether leaders must stay until *action* is done: processes or members change, or a topic expands."""
     return lane_of(action)[0] in ("RaftGroup", "NameServer") or isinstance(action, ExpansionStep)
 
 
 @dataclass(slots=True)
 class _Parts:
-    """Topics, consumer groups and users: their steps, what they wait for, and how far topics expand."""
+    """Topics, consumer groups and users: their steps, what they wait for, and the progress of expansions."""
 
     actions: dict[Subject, list[Action]] = field(default_factory=dict)
     waits: dict[Subject, str] = field(default_factory=dict)
@@ -180,7 +181,10 @@ class _Parts:
 def _parts(
     desired: Desired, observed: Observed, lacking: Mapping[str, str], *, known: bool
 ) -> _Parts:
-    """Plan each part; of what is not *known* a guess could create a second queue list."""
+    """Plan each topic, consumer group and user.
+
+    Topics are planned only if what exists is *known*: a guess could create a second queue list.
+    """
     made = _Parts()
     topics = {topic.topic_name: topic for topic in desired.topics}
     for topic in desired.topics:
@@ -209,10 +213,10 @@ def _name_servers(desired: Desired, observed: Observed) -> Iterator[Action]:
 
 
 def _processes(cluster: Cluster, observed: Observed) -> list[Action]:
-    """Plan replicas, and the restart of name servers, such that who calls a name server is always let in.
+    """Plan replicas and the restart of name servers so that every process that calls a name server can connect.
 
-    Brokers call it as they are called themselves. So before it takes TLS alone all of them speak that, and before they
-    speak plain again it takes that, too.
+    Brokers use the same TLS mode when they call and when they are called. So all brokers must speak TLS before a name
+    server requires it, and a name server must accept plain connections before brokers speak plain again.
     """
     replicas = replica_actions(cluster, observed.groups)
     stale = _stale_name_servers(cluster, observed)
@@ -237,7 +241,7 @@ def _stale_name_servers(cluster: Cluster, observed: Observed) -> list[int]:
 def _topic(
     topic: Topic, desired: Desired, observed: Observed, expansion: ExpansionPlan | None
 ) -> Iterator[Action]:
-    """Plan a topic; the caller has made sure that everybody answers."""
+    """Plan a topic; the caller has made sure that every raft group and some name server answer."""
     name = topic.topic_name
     if expansion is not None and expansion.holds:
         yield from with_attributes(name, expansion.actions, observed)
@@ -245,10 +249,10 @@ def _topic(
     existing = topic_layout(name, observed)
     layout = wanted_layout(topic, desired, observed)
     if topic.ordered:
-        # The list is published before the first queue exists, so that no client ever sees a part of it.
+        # Publish the list before the first queue exists, so that no client ever sees only a part of the queues.
         text = order_text(layout)
         servers = observed.name_servers.values()
-        # One that is silent may lack it: publishing fails there, and holds the queues back.
+        # A silent name server may lack the list: then publishing fails and holds the queues back.
         makes = not layout.keys() <= existing.keys()
         if any(
             makes if server.order_config is None else server.order_config.get(name) != text
@@ -265,10 +269,10 @@ def _topic(
 
 
 def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:
-    """Return the raft groups that would refuse clients whom another one serves, and until when.
+    """Return the raft groups that would refuse clients whom another one serves, and what each waits for.
 
-    Such a group lacks a declared account, or does not know its former secret while a rotation is under way: nobody can give it
-    that any more. The others end it by themselves.
+    Such a raft group lacks a declared account, or does not know an account's former secret while a rotation is under
+    way. Nobody can give it the former secret any more. The rotation ends by itself on the other raft groups.
     """
     if not desired.cluster.spec.config.acl_enable:
         return {}
@@ -299,13 +303,13 @@ def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:
 def _wait_for_accounts(
     topic: Topic, actions: list[Action], observed: Observed, lacking: Mapping[str, str]
 ) -> str:
-    """Take out of *actions* what would bring queues to raft groups that lack accounts; return what is waited for."""
+    """Remove the *actions* that would bring queues to raft groups that lack accounts; return what the topic waits for."""
     creates = [each for each in actions if isinstance(each, CreateTopic) and each.group in lacking]
     grows = any(isinstance(each, FenceTopic) for each in actions)
     begins = bool(lacking) and grows and not expands(topic.topic_name, observed)
     if not creates and not begins:
         return ""
-    # The list of an ordered topic names all of its queues, so it is not published before they all may come.
+    # The list of an ordered topic names all of its queues, so it is not published before all of them may be created.
     publishes = any(isinstance(each, PutOrderConfig) for each in actions)
     actions[:] = [] if begins or publishes else [each for each in actions if each not in creates]
     group = creates[0].group if creates else min(lacking)
@@ -313,9 +317,10 @@ def _wait_for_accounts(
 
 
 def _template(desired: Desired, observed: Observed) -> Iterator[Action]:
-    """Begin auto-creation, after every declared topic exists.
+    """Enable auto-creation, after every declared topic exists.
 
-    A send of a producer that already runs would make a declared topic as Normal, and none becomes ordered later.
+    Otherwise a send of a running producer would create a declared topic as Normal, and a Normal topic never becomes
+    ordered.
     """
     is_wanted = desired.cluster.spec.config.auto_create_topic_enable
     for group in desired.cluster.group_names if is_wanted else ():
@@ -324,17 +329,20 @@ def _template(desired: Desired, observed: Observed) -> Iterator[Action]:
 
 
 def wanted_layout(topic: Topic, desired: Desired, observed: Observed) -> Mapping[str, int]:
-    """Return how many queues of *topic* each group should hold.
+    """Return how many queues of *topic* each raft group should hold.
 
-    An ordered topic's published list is the truth, also when groups were added since; without one its queues are.
+    The published list of an ordered topic decides, even if raft groups were added since. Without a list, its queues
+    decide.
     """
     if topic.ordered and (published := published_layout(topic.topic_name, observed)):
         return published
     existing = topic_layout(topic.topic_name, observed)
     present = {group: config.queues for group, config in existing.items()}
     if topic.ordered and present:
-        return present  # its list is lost and comes back as it was; more queues come behind a fence only
-    # A group that is to go keeps what it has and gets nothing new.
+        return (
+            present  # the list is lost and is published again as it was; more queues need a fence
+        )
+    # A raft group that is to be removed keeps its queues and gets no new ones.
     places = [
         group
         for group in desired.cluster.group_names
@@ -348,7 +356,7 @@ def _group(
 ) -> Iterator[Action]:
     """Plan a consumer group: it must exist in every raft group that may hold its queues.
 
-    *topics* are all that are declared, by the name that clients use.
+    *topics* are all declared topics, by the name that clients use.
     """
     config = group_config(group)
     seed = tuple(topic.name for topic in group.spec.topics)
@@ -357,33 +365,34 @@ def _group(
     }
     tables = [item.consumer_groups or {} for item in observed.groups.values()]
     known = [table[group.group_name] for table in tables if group.group_name in table]
-    # A group that exists already gets everything from queues in a raft group that was added later:
-    # "Latest" would skip what came in between.
+    # An existing consumer group reads everything from queues in a raft group that was added later: "Latest" would
+    # skip the messages sent in between.
     start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
     names = desired.cluster.group_names
     for name in names:
         found = observed.groups[name]
         existing = found.topics or {}
         if any(name in layout and topic not in existing for topic, layout in layouts.items()):
-            continue  # its topics come first: a start position needs queues
+            continue  # create its topics first: a start position needs queues
         present = (found.consumer_groups or {}).get(group.group_name)
-        # One that exists is declared by `orderlymq group set`: brokers refuse that while one of its queues is locked.
+        # `orderlymq group set` declares existing groups concurrent: brokers refuse that while one of their queues is
+        # locked.
         as_is = all(each.concurrent for each in (known if present is None else [present]))
         wanted = replace(config, concurrent=config.concurrent and as_is)
         if present is None:
             also = tuple(other for other in names if other != name) if start == "Latest" else ()
             yield SetGroup(group.group_name, name, wanted, start, seed, also)
             if start == "Latest":
-                start = "Earliest"  # the first one gives every position
+                start = "Earliest"  # the first raft group sets every position
         elif present != wanted:
             yield SetGroup(group.group_name, name, wanted)
 
 
 def group_config(group: ConsumerGroup) -> GroupConfig:
-    """Return the settings in the brokers of *group*."""
+    """Return the settings of *group* in the brokers."""
     minutes = -(
         -group.spec.consume_timeout.milliseconds // _MINUTE_MS
-    )  # rounded up: never too short
+    )  # rounded up, so that it is never too short
     return GroupConfig(
         orderly=group.spec.ordering == "Ordered",
         enabled=group.spec.enabled,
@@ -400,7 +409,7 @@ def group_config(group: ConsumerGroup) -> GroupConfig:
 
 
 def _user(user: User, desired: Desired, observed: Observed) -> Iterator[Action]:
-    """Plan an account: every raft group knows it."""
+    """Plan an account: every raft group must know it."""
     secret = observed.secrets.get(user.metadata.name)
     if secret is None:
         return
@@ -413,7 +422,7 @@ def _user(user: User, desired: Desired, observed: Observed) -> Iterator[Action]:
 
 
 def user_config(user: User, secret: str) -> UserConfig:
-    """Return the settings in the brokers of *user*, whose secret has the fingerprint *secret*."""
+    """Return the settings of *user* in the brokers; *secret* is the fingerprint of the user's secret."""
     spec = user.spec
     return UserConfig(
         admin=spec.admin,
@@ -440,7 +449,7 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
     for name in sorted(desired.deleted_topics):
         for group in sorted(topic_layout(name, observed)):
             yield DeleteTopic(name, group)
-        # A group that does not answer may hold queues of it still: the list stays as long as one may be there.
+        # A raft group that does not answer may still hold queues of the topic: keep the list until that is known.
         known = all(found.topics is not None for found in observed.groups.values())
         listed = any(name in (each.order_config or {}) for each in observed.name_servers.values())
         if known and listed:
@@ -448,7 +457,7 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
 
 
 def _unknown(desired: Desired, observed: Observed, kind: str = "Topic") -> str:
-    """Return who leaves it open which parts of a kind exist; empty when everybody says it."""
+    """Return which process leaves it unknown what exists of a kind; empty if all of them report it."""
     if silent := _silent(kind, desired, observed):
         return silent
     answer = any(server.order_config is not None for server in observed.name_servers.values())
@@ -456,7 +465,7 @@ def _unknown(desired: Desired, observed: Observed, kind: str = "Topic") -> str:
 
 
 def _silent(kind: str, desired: Desired, observed: Observed) -> str:
-    """Return which raft group does not say what parts of a kind need, with its words; empty when each does."""
+    """Return the first raft group that does not report the tables of a kind, with its refusal; empty if all report them."""
     for name in desired.cluster.group_names:
         found = observed.groups.get(name, ObservedGroup())
         if any(getattr(found, table) is None for table in _TABLES[kind]):
@@ -465,7 +474,7 @@ def _silent(kind: str, desired: Desired, observed: Observed) -> str:
 
 
 def _unregistered(desired: Desired, observed: Observed) -> str | None:
-    """Return what keeps clients from finding a group: a name server that does not know it, although it answers."""
+    """Return which raft group clients cannot find, because a name server that answers does not know it; None if none."""
     for index, server in sorted(observed.name_servers.items()):
         if server.brokers is not None:
             for name in desired.cluster.group_names:
@@ -479,7 +488,7 @@ def _subject(resource: Resource) -> Subject:
 
 
 def _conditions(desired: Desired, observed: Observed, parts: _Parts) -> Iterator[Action]:
-    """Report what changed of the Ready conditions."""
+    """Report the Ready conditions that changed."""
     reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
     unregistered = _unregistered(desired, observed)
     unavailable = {kind: _unknown(desired, observed, kind) or unregistered for kind in _TABLES}

@@ -1,8 +1,9 @@
 """
 Which changes of a running cluster are refused, why, and what to do instead.
 
-Rule: the whole change is judged before anything is touched; one refusal of what changes refuses all of it. The new manifests are compared
-with the previous ones field by field, and with what the brokers have, because a client or a tool may have made a topic.
+Rule: the whole change is judged before anything is touched. One refusal of a changed object refuses the whole change.
+The new manifests are compared field by field with the previous ones, and with what the brokers have, because a client
+or a tool may have made a topic.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
     if before is not None:
         found += _cluster_changes(before.cluster, desired.cluster)
         found += _tls_change(observed.tls_modes, desired.cluster)
-        if not found:  # what nobody may do needs no confirmation
+        if not found:  # a forbidden change needs no confirmation
             found += _unconfirmed(before.cluster, desired.cluster)
         topics = {topic.metadata.name: topic for topic in before.topics}
         groups = {group.metadata.name: group for group in before.consumer_groups}
@@ -50,8 +51,9 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
 def of_change(refused: Sequence[Refuse], desired: Desired, before: Desired | None) -> list[Refuse]:
     """Return which of *refused* refuse the change from *before* to *desired*.
 
-    A Topic or ConsumerGroup that was accepted as it is refuses none: brokers have changed since, or an earlier version accepted
-    what this one does not. `plan_accepted` leaves it alone and plans the rest. A Topic whose name a new broker group takes refuses it.
+    A Topic or ConsumerGroup that was accepted with the same spec refuses no change. Either the brokers have changed
+    since, or an earlier version accepted what this one refuses. `plan_accepted` leaves such an object alone and plans
+    the rest. Exception: a Topic refuses the change if the change adds a broker group that takes its name.
     """
     if before is None:
         return list(refused)
@@ -147,7 +149,7 @@ def _topic_changes(old: Topic, new: Topic) -> Iterator[Refuse]:
 
 
 def _queue_change(topic: Topic, present: int) -> Iterator[Refuse]:
-    """Refuse what a topic with *present* queues must not become."""
+    """Refuse a number of queues that a topic with *present* queues must not get."""
     name, wanted = topic.metadata.name, topic.spec.queues
     policy = topic.spec.effective_queue_change_policy
     if topic.ordered and policy == "DrainAndSwitch" and wanted > present:
@@ -197,7 +199,7 @@ def _group_changes(old: ConsumerGroup, new: ConsumerGroup) -> Iterator[Refuse]:
 
 
 def _unusable(group: ConsumerGroup) -> Iterator[Refuse]:
-    """Refuse a group that every broker refuses."""
+    """Refuse a consumer group that every broker refuses."""
     name = group.spec.lane_key_property
     if not name.isprintable():
         reason = f"{name!r} is no name of a property: messages have their properties as text"
@@ -221,7 +223,7 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
 
 
 def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[Refuse]:
-    """Refuse a topic that exists in the brokers as something else, or that they would not make."""
+    """Refuse a topic that exists in the brokers as something else, or that they would not create."""
     existing = topic_layout(topic.topic_name, observed)
     if is_brokers_own(topic.topic_name, cluster):
         reason = f"brokers keep the name {topic.topic_name!r} for themselves"
@@ -230,7 +232,7 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
         )
         return
     if not existing or expands(topic.topic_name, observed):
-        return  # an expansion that has begun is led to its end, whatever the manifest says by now
+        return  # an expansion that has begun is finished, even if the manifest has changed since
     present = sum(config.queues for config in existing.values())
     whole = all(found.topics is not None for found in observed.groups.values())
     published = published_layout(topic.topic_name, observed)
@@ -261,13 +263,13 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
 
 
 def _may_be_ordered(config: TopicConfig, group: str, published: Mapping[str, int] | None) -> bool:
-    """Return whether a topic as a raft group has it is ordered, or was and stands as its list says, or stands beside that."""
+    """Return whether a topic in a raft group is ordered, has the queues of its published list, or is not in that list."""
     stands = published is not None and published.get(group, config.queues) == config.queues
     return config.order or stands
 
 
 def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:
-    """Return in which groups the topic exists, as far as groups answer."""
+    """Return the raft groups in which the topic exists, as far as raft groups answer."""
     return {
         group: found.topics[name]
         for group, found in observed.groups.items()
@@ -276,7 +278,7 @@ def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:
 
 
 def expands(name: str, observed: Observed) -> bool:
-    """Return whether a raft group is in the midst of an expansion of the topic."""
+    """Return whether a raft group is in the middle of an expansion of the topic."""
     return any(
         found.expansion[name].phase != "open"
         for found in observed.groups.values()
@@ -285,9 +287,10 @@ def expands(name: str, observed: Observed) -> bool:
 
 
 def published_layout(name: str, observed: Observed) -> Mapping[str, int] | None:
-    """Return the queue list that a name server publishes for the topic; None without one.
+    """Return the queue list that a name server publishes for the topic; None if there is none.
 
-    A list of a topic that no group has protects nobody: a deleted one has left it behind, or its queues come next.
+    A list of a topic that no raft group has is ignored: a deleted topic left it behind, or its queues are created
+    next.
     """
     whole = all(found.topics is not None for found in observed.groups.values())
     if whole and not topic_layout(name, observed):
@@ -298,5 +301,5 @@ def published_layout(name: str, observed: Observed) -> Mapping[str, int] | None:
             try:
                 return parse_order_text(text)
             except ValueError:
-                continue  # written by somebody else's tool: the next server, or the plan, repairs it
+                continue  # another tool wrote it: the next server has a list, or the plan repairs it
     return None

@@ -1,11 +1,11 @@
 """
 The planner of replicas: start, add, remove and restart them, one of a raft group at a time.
 
-Rules: only a leader knows the members, so without a leader only missing processes are started. A replica is changed only
-while all other voters are healthy. A learner gets its vote after it has caught up (raft dissertation, section 4.2.1).
-Followers are restarted before the leader, and the leader transfers leadership first. Of raft groups that have one replica
-only one is restarted at a time. `liveness` decides what is lost; one observation without an answer only makes the planner
-wait.
+Rules: only a leader knows the members, so without a leader only missing processes are started. A replica is changed
+only while all other voters are healthy. A learner gets its vote after it has caught up (raft dissertation, section
+4.2.1). Followers are restarted before the leader, and the leader transfers leadership first. Of the raft groups that
+have one replica, only one is restarted at a time. `liveness` decides which processes are lost; a single observation
+without an answer only makes the planner wait.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ def replica_actions(cluster: Cluster, groups: Mapping[str, ObservedGroup]) -> li
 
 
 def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
-    """Return why a raft group is not what it should be; None when it is."""
+    """Return why a raft group is not as desired; None if it is."""
     nodes = range(1, cluster.spec.replicas_per_group + 1)
     if found is None:
         return "not started"
@@ -68,10 +68,10 @@ def stale_name_server(
     servers: Mapping[int, ObservedNameServer],
     leading: Collection[str] = (),
 ) -> int | None:
-    """Return which name server with a previous form is to be replaced now; None while one is being replaced or unhealthy.
+    """Return the name server to replace now, of those with a previous form; None while one is being replaced or unhealthy.
 
-    One that fails anyway goes first; the previous form may be why. Of the others none goes before each one that was replaced
-    knows the *leading* groups: it may be the last that does.
+    A failing one goes first, because the previous form may be the cause. No other one goes before every replaced name
+    server knows the *leading* raft groups: it may be the last that knows them.
     """
     if any(server.leaving for server in servers.values()):
         return None
@@ -108,7 +108,7 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
 def _one_group_at_a_time(
     work: Sequence[Action], groups: Mapping[str, ObservedGroup]
 ) -> list[Action]:
-    """Leave out restarts that would stop a second raft group: one of a single replica serves nothing meanwhile."""
+    """Leave out restarts that would stop a second raft group: a raft group of one replica serves nothing while it restarts."""
     alone = {name for name, found in groups.items() if len(found.replicas) == 1}
     stopped = {
         name
@@ -125,9 +125,10 @@ def _one_group_at_a_time(
 
 
 def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]:
-    """Restart, in a group without a leader, what does not even run and has previous settings.
+    """Restart, in a raft group without a leader, a replica with previous settings whose process does not run.
 
-    Such a replica gives its group nothing, and the previous settings may be why: an image that does not exist.
+    Such a replica gives its raft group nothing. The previous settings may be the cause, such as an image that does
+    not exist.
     """
     if any(replica.leaving for replica in found.replicas.values()):
         return []
@@ -140,7 +141,10 @@ def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]
 
 
 def _replace_failing(name: str, nodes: range, found: ObservedGroup, current: str) -> list[Action]:
-    """Restart what fails with previous settings before members change: the settings may be why, and the change waits for it."""
+    """Restart replicas that fail with previous settings before members change.
+
+    The settings may be the cause, and a change of members waits for these replicas.
+    """
     failing = [
         node
         for node in nodes
@@ -159,7 +163,7 @@ def _add_one(
     name: str, pending: list[int], missing: list[int], found: ObservedGroup
 ) -> list[Action]:
     if _unhealthy_voters(found):
-        return []  # with one voter down a further voter would cost the majority
+        return []  # with one voter down, a further voter would cost the majority
     if not pending:
         return [StartReplica(name, missing[0], join=True)]
     node = pending[0]
@@ -172,7 +176,7 @@ def _add_one(
 
 
 def _remove_one(name: str, surplus: list[int], nodes: range, found: ObservedGroup) -> list[Action]:
-    """Take the highest replica, for StatefulSets have no gaps; a leader hands over first."""
+    """Remove the highest replica, because StatefulSets have no gaps; a leader first transfers its leadership."""
     node = surplus[-1]
     replica = found.replicas[node]
     if replica.member == "outside":
@@ -186,9 +190,9 @@ def _remove_one(name: str, surplus: list[int], nodes: range, found: ObservedGrou
 
 
 def _restart_one(name: str, stale: list[int], found: ObservedGroup) -> list[Action]:
-    """Restart one replica: one that is down anyway first, then followers, the leader last.
+    """Restart one replica: first one that is already down, then followers, the leader last.
 
-    The others must be well and have the whole log: with one that still catches up nothing could be committed.
+    The other replicas must be healthy and have the whole log: while one still catches up, nothing could be committed.
     """
     if any(replica.leaving for replica in found.replicas.values()):
         return []
@@ -207,7 +211,7 @@ def _restart_one(name: str, stale: list[int], found: ObservedGroup) -> list[Acti
 
 
 def _hand_over(name: str, targets: list[int], found: ObservedGroup) -> list[Action]:
-    """Transfer leadership to the first replica that could lead immediately; wait when there is none."""
+    """Transfer leadership to the first replica that could lead immediately; wait if there is none."""
     for node in sorted(targets):
         replica = found.replicas[node]
         if (

@@ -1,8 +1,8 @@
 """
 The broker settings that follow from a Cluster, as plain data, and their revision.
 
-The keys are those of the broker's settings file; the backend adds addresses and identities. Two Clusters with equal
-settings need no restart between them, whatever else differs in their manifests.
+The keys are those of the broker's settings file; the backend adds addresses and identities. A change of the manifest
+that leaves these settings equal needs no restart.
 """
 
 import hashlib
@@ -13,18 +13,18 @@ from typing import Any, Final
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
 
-# With a tenth on top for keys and indexes, a disk that keeps so much stays below the first warning, and has room for
-# compaction and for a snapshot.
+# Messages get this share of the disk. With a tenth on top for keys and indexes, use stays below the first warning and
+# leaves room for compaction and a snapshot.
 _MESSAGES_SHARE_PERCENT: Final = 60
-# Sends are accepted again when use has fallen this far below the limit; without a gap they would flap.
+# Sends are accepted again when use has fallen this far below the limit; without the gap they would flap.
 _DISK_RESUME_GAP: Final = 0.02
-# Raft notices silence in whole ticks; two per heartbeat keep the error below half a heartbeat.
+# Raft measures silence in whole ticks; two per heartbeat keep the error below half a heartbeat.
 _TICKS_PER_HEARTBEAT: Final = 2
 REVISION_LENGTH: Final = 12
 
 
 def broker_options(cluster: Cluster) -> dict[str, Any]:
-    """Return what every replica of *cluster* has in common, in the form of its settings file."""
+    """Return the settings that all replicas of *cluster* share, in the form of the settings file."""
     spec, config, live = cluster.spec, cluster.spec.config, live_options(cluster)
     heartbeat_ms = config.raft_heartbeat.milliseconds
     retention, growth = spec.retention, spec.storage.auto_grow
@@ -67,7 +67,7 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
 
 
 def live_options(cluster: Cluster) -> dict[str, Any]:
-    """Return those of `broker_options` that replicas read again while they run."""
+    """Return the part of `broker_options` that replicas reload while they run."""
     config = cluster.spec.config
     hours, limit = config.file_reserved_time, config.disk_max_used_space_ratio / 100
     return {
@@ -97,7 +97,10 @@ def live_options(cluster: Cluster) -> dict[str, Any]:
 
 
 def with_live_options(options: Mapping[str, Any], live: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *options* of before with the values of *live* ones; one that they lack an earlier broker may not know."""
+    """Return the former *options* with the values of *live*.
+
+    Keys that *options* lacks stay out, because an earlier broker may not know them.
+    """
     return {
         key: with_live_options(value, live[key])
         if isinstance(value, dict) and isinstance(live.get(key), dict)
@@ -107,23 +110,23 @@ def with_live_options(options: Mapping[str, Any], live: Mapping[str, Any]) -> di
 
 
 def _address_quotas(cluster: Cluster) -> dict[str, Any]:
-    """Return the setting where it is wanted: brokers of an earlier version do not know it."""
+    """Return the setting if it is set: brokers of an earlier version do not know it."""
     limits = cluster.spec.address_quotas.limits()
     return {"address_quotas": limits._asdict()} if any(limits) else {}
 
 
 def address_setting(host: str, port: int) -> dict[str, Any]:
-    """Return an address as files of settings have it."""
+    """Return an address in the form of settings files."""
     return {"host": host, "port": port}
 
 
 def http_scheme(cluster: Cluster) -> str:
-    """Return how the HTTP pages of the cluster's processes are asked for."""
+    """Return the URL scheme of the HTTP pages of the cluster's processes."""
     return "https" if cluster.spec.tls.mode == "Enforcing" else "http"
 
 
 def tls_options(cluster: Cluster) -> dict[str, Any]:
-    """Return the TLS settings that brokers and name servers have in common."""
+    """Return the TLS settings that brokers and name servers share."""
     tls = cluster.spec.tls
     return {
         "mode": tls.mode.lower(),
@@ -135,7 +138,7 @@ def tls_options(cluster: Cluster) -> dict[str, Any]:
 
 
 def _without_live(cluster: Cluster) -> Cluster:
-    """Return *cluster* with the defaults of what brokers read again while they run."""
+    """Return *cluster* with defaults in the settings that brokers reload while they run."""
     spec = cluster.spec
     parts: dict[str, Any] = {}
     for name in ("config", "retention"):
@@ -151,7 +154,7 @@ def _without_live(cluster: Cluster) -> Cluster:
 
 
 def live_changes(old: Cluster, new: Cluster) -> Iterator[tuple[str, str]]:
-    """Yield what brokers read again while they run, by path below spec and as a sentence; what has no effect is left out."""
+    """Yield the changed settings that brokers reload, as (path below spec, sentence); leave out those without effect."""
     effective = broker_options(new)
     for path in LIVE_SETTINGS:
         part, _, alias = path.partition(".")
@@ -167,12 +170,12 @@ def live_changes(old: Cluster, new: Cluster) -> Iterator[tuple[str, str]]:
 
 
 def _value(value: object) -> str:
-    """Return a setting as a manifest has it."""
+    """Return a setting in the notation of manifests."""
     return "unset" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def name_server_options(cluster: Cluster) -> dict[str, Any]:
-    """Return what every name server of *cluster* has in common, in the form of its settings file."""
+    """Return the settings that all name servers of *cluster* share, in the form of the settings file."""
     config = cluster.spec.config
     return {
         "tls": tls_options(cluster),
@@ -182,12 +185,12 @@ def name_server_options(cluster: Cluster) -> dict[str, Any]:
 
 
 def name_server_revision(cluster: Cluster) -> str:
-    """Return a short text that differs when name servers must be restarted to obey *cluster*."""
+    """Return a short text that differs if name servers must restart to apply *cluster*."""
     return revision_of(name_server_options(cluster))
 
 
 def revision(cluster: Cluster) -> str:
-    """Return a short text that differs when replicas must be restarted to obey *cluster*."""
+    """Return a short text that differs if replicas must restart to apply *cluster*."""
     facts = {
         "options": broker_options(_without_live(cluster)),
         "name_servers": cluster.spec.name_servers.replicas,
@@ -196,6 +199,6 @@ def revision(cluster: Cluster) -> str:
 
 
 def revision_of(facts: object, length: int = REVISION_LENGTH) -> str:
-    """Return a short text that differs when *facts*, of which JSON can be made, do."""
+    """Return a short text that differs if *facts* differ; *facts* must be serializable as JSON."""
     text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

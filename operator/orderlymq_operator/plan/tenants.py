@@ -1,7 +1,7 @@
 """
 Which namespaces may use a Cluster: its own, and those that `spec.allowedNamespaces` lists.
 
-Pure, and the one place that decides it for Topics, ConsumerGroups, Users and Pipelines. Rule: an object of any other
+Pure. Only this module decides it, for Topics, ConsumerGroups, Users and Pipelines. Rule: an object of any other
 namespace changes nothing. It gets a condition that says who can allow it.
 """
 
@@ -16,7 +16,7 @@ def allows(cluster: Cluster, namespace: str | None) -> bool:
 
 
 def unknown(cluster_name: str, cluster_namespace: str, error: str) -> ConditionReport:
-    """Return the message for an object of another namespace while it is not known whom a Cluster allows."""
+    """Return the condition for an object of another namespace while the allowed namespaces of a Cluster are not known."""
     text = (
         f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} cannot be used, so that nobody knows which "
         f"namespaces it allows; correct the Cluster: {error}"
@@ -25,7 +25,7 @@ def unknown(cluster_name: str, cluster_namespace: str, error: str) -> ConditionR
 
 
 def refusal(cluster_name: str, cluster_namespace: str, namespace: str) -> ConditionReport:
-    """Return the message for an object of *namespace* that the Cluster does not allow."""
+    """Return the condition for an object of a *namespace* that the Cluster does not allow."""
     text = (
         f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} does not allow namespace {namespace!r}; "
         f"add {namespace!r} to spec.allowedNamespaces of the Cluster, or name a Cluster of namespace {namespace!r}"

@@ -1,9 +1,10 @@
 """
-Sizes of volumes that grow before they are full.
+Sizes of volumes, which grow before they are full.
 
-Pure. Rules: all volumes of a raft group have one size, because each replica holds the whole log. A group grows by one step
-when one of its disks is used beyond the threshold, and not again before every volume has the size that it asked for.
-The threshold that counts lies below the use at which brokers refuse sends: a disk would hardly get fuller.
+Pure. Rules: all volumes of a raft group have one size, because each replica holds the whole log. They grow by one
+step when one of the raft group's disks is used beyond the threshold, and not again before every volume has the size
+that it requested. The effective threshold is below the use at which brokers refuse sends, because beyond that a disk
+hardly fills.
 """
 
 from collections.abc import Collection
@@ -13,14 +14,14 @@ from typing import Final
 from orderlymq_operator.resources.autogrow import AutoGrow
 from orderlymq_operator.resources.kinds import Cluster
 
-# Below config.diskMaxUsedSpaceRatio, in points: brokers refuse backups two points below it, and growth takes time.
+# Points below config.diskMaxUsedSpaceRatio: brokers refuse backups two points below it, and growth takes time.
 GROWTH_MARGIN: Final = 5
 _UNITS: Final = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume, in bytes; *used* is the used share of its disk, None while it is not known."""
+    """One volume, in bytes; *used* is the used share of its disk, None if not known."""
 
     requested: int
     capacity: int
@@ -28,7 +29,7 @@ class Volume:
 
 
 def growth_of(cluster: Cluster) -> AutoGrow | None:
-    """Return how volumes grow, with the threshold that counts; None where they do not."""
+    """Return how volumes grow, with the effective threshold; None if they do not grow."""
     growth = cluster.spec.storage.auto_grow
     if growth is None:
         return None
@@ -37,7 +38,7 @@ def growth_of(cluster: Cluster) -> AutoGrow | None:
 
 
 def wanted_size(size: int, growth: AutoGrow | None, volumes: Collection[Volume]) -> int:
-    """Return how many bytes each volume of a group should have, where the manifest begins with *size*."""
+    """Return how many bytes each volume of a raft group should have, if the manifest's size is *size*."""
     if growth is None:
         return size
     present = max([size, *(volume.requested for volume in volumes)])
@@ -48,13 +49,13 @@ def wanted_size(size: int, growth: AutoGrow | None, volumes: Collection[Volume])
 
 
 def is_exhausted(size: int, growth: AutoGrow, volumes: Collection[Volume]) -> bool:
-    """Return whether a group is beyond the threshold and may not grow any more."""
+    """Return whether a raft group is beyond the threshold and may not grow any more."""
     grown = wanted_size(size, growth, volumes)
     return grown >= growth.limit.size_bytes and _is_full(growth, volumes)
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes as people write it in manifests."""
+    """Return a number of bytes in the notation of manifests."""
     for unit, factor in _UNITS:
         if size and size % factor == 0:
             return f"{size // factor}{unit}"

@@ -1,4 +1,5 @@
-"""Decisions about backups: when a Job runs, its result, which are kept.
+"""
+Decisions about backups: when a Job runs, its result, and which backups are kept.
 
-Pure: no clock, no API server. Begin with `lifecycle`; `retention` says what goes, `report` reads what Jobs say.
+Pure: no clock, no API server. Begin with `lifecycle`; `retention` says which go, `report` parses the reports of Jobs.
 """

@@ -1,8 +1,8 @@
 """
-The life of a Backup: waiting, running, complete or failed; and of what is stored when it is deleted.
+The life of a Backup (waiting, running, complete or failed), and of its stored data when the Backup is deleted.
 
-Pure and level-based. Rules: one Backup of a Cluster runs at a time, the oldest first. One that has ended is never run again,
-whatever becomes of its Job. A Cluster that is not there or does not serve costs no attempt.
+Pure and level-based. Rules: one Backup of a Cluster runs at a time, the oldest first. A Backup that has ended never
+runs again, even if its Job disappears. A Cluster that does not exist or does not serve costs no attempt.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ ENDED: Final = frozenset({"Complete", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A Job as it is.
+    """The observed state of a Job.
 
     Attributes:
-        failed: pods that have failed.
-        report: what the pod said that succeeded.
-        error: what the last one said that failed.
+        failed: number of pods that have failed.
+        report: report of the pod that succeeded.
+        error: error of the last pod that failed.
         trouble: why its pod does not run.
-        in_vain: its pod lacks an image, and would be made in another form now.
+        in_vain: its pod lacks an image, and a new pod would be made in another form.
     """
 
     state: JobState = "Missing"
@@ -43,11 +43,11 @@ class ObservedBackup:
     """Existing objects of a Backup.
 
     Attributes:
-        phase: what its status says; None before anybody has looked.
+        phase: the phase in its status; None before the first reconcile.
         cluster: name of its Cluster.
-        cluster_found: whether that is there.
-        cluster_problem: why it does not serve; empty when it does.
-        ahead: the Backup of the same Cluster that is before it; empty when it is its turn.
+        cluster_found: whether the Cluster exists.
+        cluster_problem: why the Cluster does not serve; empty if it does.
+        ahead: the earlier Backup of the same Cluster that runs first; empty if it is this one's turn.
     """
 
     cluster: str
@@ -60,13 +60,13 @@ class ObservedBackup:
 
 @dataclass(frozen=True, slots=True)
 class BackupStep:
-    """Next step of a Backup, and its status.
+    """The next step of a Backup, and its status.
 
     Attributes:
-        start: make its Job.
-        report: what has been stored, when that is known now.
-        attempts: pods that have failed.
-        error: why the last one did.
+        start: create its Job.
+        report: what has been stored, if that has just become known.
+        attempts: number of pods that have failed.
+        error: why the last pod failed.
     """
 
     phase: Phase
@@ -99,7 +99,7 @@ def next_step(seen: ObservedBackup) -> BackupStep | None:
 
 
 def failure(error: str, attempts: int = 0) -> BackupStep:
-    """Return the end of a Backup that has failed."""
+    """Return the final step of a Backup that has failed."""
     condition = ConditionReport("False", "BackupFailed", f"{error}; a new Backup tries again")
     return BackupStep("Failed", condition, attempts=attempts, error=error)
 
@@ -132,13 +132,13 @@ def _running(job: JobFacts) -> BackupStep:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Return the next step of a Backup that is being deleted with its data.
+    """The next step of a Backup that is being deleted with its data.
 
     Attributes:
-        start: make the Job that deletes.
+        start: create the Job that deletes.
         retry: delete that Job, which has given up, so that another one is made.
-        release: let the Backup go.
-        condition: what is said meanwhile.
+        release: let the Backup object be deleted.
+        condition: the condition to report meanwhile.
     """
 
     start: bool = False
@@ -148,9 +148,9 @@ class Removal:
 
 
 def next_removal(backup_id: str | None, maker: JobFacts, remover: JobFacts) -> Removal:
-    """Return the next step of a deletion; *backup_id* is None where nothing has been stored.
+    """Return the next step of a deletion; *backup_id* is None if nothing has been stored.
 
-    What is being made is stored at any moment, so its Job is waited for.
+    A Job that still makes the backup may store it at any moment, so the deletion waits for that Job.
     """
     if maker.state == "Running":
         text = "its Job runs still; what it stores is deleted afterwards"

@@ -1,7 +1,7 @@
 """
-The last report of a Job of `orderlymq backup`, read as hostile: its pod may have been anything.
+The last report of a Job of `orderlymq backup`, treated as hostile input: its pod may have run anything.
 
-Pure. The other side is `orderlymq_backup.report`.
+Pure. `orderlymq_backup.report` writes these reports.
 """
 
 from typing import Annotated, Any, Final
@@ -11,16 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from orderlymq_operator.resources.backups.backup import BACKUP_ID_PATTERN
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 
-# What Kubernetes keeps of a container that has ended.
+# Kubernetes keeps this much of a container's termination message.
 _TEXT_MAX: Final = 4096
 _COUNT_MAX: Final = 2**62
-# The last millisecond that RFC 3339 can write.
+# The last millisecond that RFC 3339 can express.
 _TIME_MAX: Final = 253_402_300_799_999
 ERROR_MAX: Final = 600
 
 Count = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
 Time = Annotated[int, Field(ge=0, le=_TIME_MAX)]
-# Anything printable: a backup that is restored here may be of broker groups that a person named.
+# Anything printable: a backup to restore may have broker groups with names that a person chose.
 GroupEnd = Annotated[str, StringConstraints(max_length=255, pattern=r"^\P{C}*$")]
 
 
@@ -32,7 +32,7 @@ class BackupReport(_Report):
     """A backup as its maker or reader describes it; times in ms since the epoch.
 
     Attributes:
-        groups: end of a group's name, entry of its log, time, bytes; empty where they did not fit.
+        groups: (end of the broker group's name, index in its log, time, bytes); empty if they did not fit.
     """
 
     id: Annotated[str, StringConstraints(pattern=BACKUP_ID_PATTERN)]
@@ -49,13 +49,13 @@ class BackupReport(_Report):
 
 
 class FailureReport(_Report):
-    """Why it failed."""
+    """Why the backup failed."""
 
     error: Annotated[str, StringConstraints(min_length=1, max_length=ERROR_MAX)]
 
 
 def read_report(text: str) -> BackupReport | FailureReport | None:
-    """Return what a termination message says; None when it is something else."""
+    """Return the report in a termination message; None if the message is something else."""
     if len(text) > _TEXT_MAX:
         return None
     for model in (BackupReport, FailureReport):

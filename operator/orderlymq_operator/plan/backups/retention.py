@@ -1,8 +1,8 @@
 """
 Which Backups of a schedule are kept.
 
-Pure. Rules: the newest complete ones are kept, and those that are young enough. One that has not ended is never deleted.
-Of those that failed the newest few stay, so that somebody can see why.
+Pure. Rules: the newest complete Backups are kept, and those that are young enough. A Backup that has not ended is
+never deleted. The newest few failed ones are kept, so that a person can see why they failed.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Final
 
 from orderlymq_operator.resources.backups.scheduledbackup import Retention
 
-# More would bury the others.
+# A few: more would hide the other Backups.
 FAILED_KEPT: Final = 3
 
 
@@ -26,7 +26,7 @@ class MadeBackup:
 
 
 def surplus(backups: Sequence[MadeBackup], retention: Retention, now: datetime) -> list[str]:
-    """Return the names of those that go, the oldest first."""
+    """Return the names of the Backups to delete, the oldest first."""
     newest = sorted(backups, key=lambda each: (each.at, each.name), reverse=True)
     complete = [each for each in newest if each.phase == "Complete"]
     failed = [each for each in newest if each.phase == "Failed"]

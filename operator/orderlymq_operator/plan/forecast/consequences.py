@@ -1,7 +1,7 @@
 """
-Meaning of a plan's steps for each resource: the sentences of a forecast.
+What a plan's steps mean for each resource: the sentences of a forecast.
 
-Pure. Rule: every step stands in an effect of a resource, and the effect names what it happens to.
+Pure. Rule: every step appears in an effect of a resource, and the effect names its targets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.plurals import counted
 
 _PERMISSIONS = {bits: name for name, bits in PERMISSION_BITS.items()}
-# The fields of a ConsumerGroup's spec, by what they become in the brokers.
+# The fields of a ConsumerGroup's spec, by the names of the broker settings that they become.
 GROUP_FIELDS: Final = {
     "orderly": "ordering",
     "enabled": "enabled",
@@ -67,7 +67,7 @@ GROUP_FIELDS: Final = {
 def consequences(
     desired: Desired, before: Observed, steps: Sequence[Action]
 ) -> Iterator[ResourceForecast]:
-    """Yield what *steps* mean for every resource, the Cluster first; deleted ones come last."""
+    """Yield what *steps* mean for every resource, the Cluster first; deleted resources come last."""
     lanes: dict[tuple[str, str], list[Action]] = {}
     for step in steps:
         lanes.setdefault(lane_of(step), []).append(step)
@@ -108,7 +108,7 @@ def consequences(
 
 
 def live_effects(old: Cluster, new: Cluster) -> Iterator[Effect]:
-    """Yield what becomes of settings that brokers read again while they run."""
+    """Yield the changes of settings that brokers reload while they run."""
     for path, text in live_changes(old, new):
         yield Effect("Changes", text, (f"spec.{path}",))
 
@@ -187,7 +187,7 @@ def _restarts(name: str, nodes: Sequence[int], *, alone: bool) -> Iterator[Effec
 
 
 def _not_ready(name: str, before: ObservedGroup) -> Effect | None:
-    """Return what a raft group waits for before anything else is done in it."""
+    """Return what a raft group waits for before its steps begin; None if it waits for nothing."""
     if before.leader is None:
         return Effect("Waits", f"{name} has no leader; its members change when it has one", (name,))
     silent = [node for node, found in sorted(before.replicas.items()) if not found.healthy]
@@ -228,7 +228,7 @@ def _changes(
     made: Mapping[str, TopicConfig],
     changed: Mapping[str, TopicConfig],
 ) -> Iterator[Effect]:
-    """Yield what becomes of a topic that exists, without a fence."""
+    """Yield the changes of an existing topic that need no fence."""
     after = {**existing, **made, **changed}
     old, new = (sum(each.queues for each in layout.values()) for layout in (existing, after))
     ordered = any(config.order for config in existing.values())
@@ -353,7 +353,7 @@ def _user(key: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect
 
 
 def _undeclared(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect]:
-    """Yield what becomes of what no manifest has: it was given up, or is made for all."""
+    """Yield the effects on a resource that no manifest declares: it is being deleted, or the operator makes it for all."""
     made = tuple(step.group for step in lane if isinstance(step, CreateTopic))
     if made:
         yield Effect("Creates", f"is created on {_listed(made)}", made)

@@ -30,7 +30,7 @@ class Effect:
 
     Attributes:
         text: a sentence for people.
-        targets: what it happens to, in order: replicas as `demo-0/1`, groups, queue lists, volumes.
+        targets: what it affects, in order: replicas as `demo-0/1`, raft groups, queue lists, volumes.
     """
 
     kind: EffectKind
@@ -40,7 +40,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ResourceForecast:
-    """Effects on one resource; none when nothing changes, and *note* may say why that is so."""
+    """Effects on one resource; empty if nothing changes, and then *note* may say why."""
 
     subject: Subject
     effects: tuple[Effect, ...] = ()
@@ -52,9 +52,9 @@ class Forecast:
     """Forecast of a change.
 
     Attributes:
-        steps: what the planner will ask for, in order; those of different raft groups and topics overlap.
-        refusals: what is not allowed; without steps when the whole change is refused.
-        complete: whether the forecast reaches the end.
+        steps: what the planner will ask for, in order; steps of different raft groups and topics overlap.
+        refusals: what is not allowed; if the whole change is refused, there are no steps.
+        complete: whether the forecast reaches the end of the change.
     """
 
     resources: tuple[ResourceForecast, ...] = ()
@@ -64,11 +64,11 @@ class Forecast:
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """Every effect of every resource."""
+        """All effects of all resources."""
         return tuple(effect for resource in self.resources for effect in resource.effects)
 
     def targets(self, kind: EffectKind) -> tuple[str, ...]:
-        """Return what effects of *kind* happen to, over all resources."""
+        """Return the targets of all effects of *kind*, over all resources."""
         return tuple(
             target for effect in self.effects if effect.kind == kind for target in effect.targets
         )

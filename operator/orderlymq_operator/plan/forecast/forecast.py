@@ -1,8 +1,8 @@
 """
-The forecast: the planner's steps towards a desired state, on an ideal cluster, until nothing is left to do.
+The forecast: the planner's steps towards a desired state, on an ideal cluster, until no step is left.
 
-Pure, and by the planner itself: it has no rules of its own about what is done. Rule: whatever a backend will do because
-of a plan is in the forecast. Faults that nobody can foresee may make the planner wait, or move a leader once more.
+Pure. It uses the planner itself and has no rules of its own. Rule: the forecast contains everything that a backend
+will do because of a plan. Faults that nobody can foresee may make the planner wait, or move a leader once more.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.plan.refusals import of_change
 from orderlymq_operator.resources.kinds import Desired
 
-# More than a cluster of GROUPS_MAX groups of one replica needs, which restart one after the other.
+# Enough for a cluster of GROUPS_MAX raft groups of one replica, which restart one after the other.
 PASSES_MAX: Final = 300
 
 
@@ -24,9 +24,10 @@ def forecast(desired: Desired, observed: Observed, *, whole: bool = True) -> For
     """Return what the change from *observed* to *desired* will do.
 
     Args:
-        desired: what is to be.
-        observed: what is, with what was accepted before.
-        whole: whether one refusal of what changes refuses everything; otherwise only its object is left alone.
+        desired: the desired state.
+        observed: the observed state, with the desired state that was accepted before.
+        whole: whether one refusal of a changed object refuses the whole change; otherwise only its object is left
+            alone.
     """
     _, refused = plan_accepted(desired, observed)
     told = of_change(refused, desired, observed.accepted) if whole else refused
@@ -52,7 +53,7 @@ def forecast(desired: Desired, observed: Observed, *, whole: bool = True) -> For
 
 
 def _run(desired: Desired, ideal: IdealCluster) -> tuple[list[Action], bool]:
-    """Let the planner work until it has nothing to do in a cluster in which nothing is under way."""
+    """Run the planner until it plans nothing on a settled cluster; return the steps, and whether it got there."""
     steps: list[Action] = []
     settled = False
     for _ in range(PASSES_MAX):

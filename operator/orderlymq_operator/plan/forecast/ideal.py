@@ -1,8 +1,8 @@
 """
-An ideal cluster: actions succeed, elections end, learners catch up and consumers drain, with the time that needs.
+An ideal cluster: actions succeed, elections end, learners catch up and consumers drain, and time passes as needed.
 
-It begins as the observed state and is changed by `perform` and `settle`. Rule: it knows nothing that was not observed.
-A raft group that did not answer stays unknown, because a guess would forecast a second creation of what is there.
+It begins as the observed state; `perform` and `settle` change it. Rule: it knows nothing that was not observed. A
+raft group that did not answer stays unknown: a guess would forecast a second creation of what already exists.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ from orderlymq_operator.plan.expansion import expanding_topics, topics_under_way
 from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Desired
 
-# What a replica is after a change of the membership.
+# The membership of a replica after each change.
 _MEMBERS: Final[Mapping[type, Member]] = {
     AddLearner: "learner",
     PromoteReplica: "voter",
@@ -65,7 +65,7 @@ class IdealGroup:
     """One raft group.
 
     Attributes:
-        known: whether its tables were observed, or it began here.
+        known: whether its tables were observed, or it was created here.
     """
 
     leader: int | None = None
@@ -77,7 +77,7 @@ class IdealGroup:
     known: bool = True
 
     def observed(self) -> ObservedGroup:
-        """Return the group as a backend would see it: without a leader its tables are not known."""
+        """Return the raft group as a backend would observe it: without a leader its tables are not known."""
         if self.leader is None or not self.known:
             return ObservedGroup(self.leader, dict(self.replicas))
         return ObservedGroup(
@@ -91,7 +91,7 @@ class IdealGroup:
 
 
 class IdealCluster:
-    """The cluster of *observed* while *desired* is carried out."""
+    """The observed cluster while *desired* is carried out."""
 
     def __init__(self, desired: Desired, observed: Observed) -> None:
         self._desired = desired
@@ -106,7 +106,7 @@ class IdealCluster:
                 self._may_expand(group, name)
 
     def observed(self) -> Observed:
-        """Return the state now; what is wanted has been accepted."""
+        """Return the present state; the desired state counts as accepted."""
         return Observed(
             self._desired,
             dict(self.servers),
@@ -133,7 +133,7 @@ class IdealCluster:
             _elect(group)
             for name, found in group.expansion.items():
                 phase = "open" if found.phase == "settling" else found.phase
-                # After an aborted attempt the pause is over, a fence never gets old.
+                # After an aborted attempt the pause is over; a fence stays young.
                 age_ms = _LONG_AGO_MS if found.phase == "open" else 0
                 group.expansion[name] = replace(found, phase=phase, age_ms=age_ms, blockers=())
         self._settle_name_servers()
@@ -143,7 +143,7 @@ class IdealCluster:
         for index, server in self.servers.items():
             config = server.order_config
             if config is None and configs:
-                config = configs[0]  # it returns with its file
+                config = configs[0]  # it comes back with the list from its file
             routes = {name: self._route(name) for name in self._expanding}
             self.servers[index] = ObservedNameServer(
                 config, routes, revision=server.revision, serves_plain=server.serves_plain
@@ -273,7 +273,7 @@ class IdealCluster:
         group.expansion[action.topic] = found
 
     def _may_expand(self, group: IdealGroup, topic: str) -> None:
-        """Let a topic be open for an expansion; brokers are asked about it only when the manifest allows one."""
+        """Mark a topic as open for an expansion; brokers are asked about it only if the manifest allows one."""
         if topic in group.topics:
             known = ObservedExpansion(write_queues=group.topics[topic].queues)
             group.expansion.setdefault(topic, known)

@@ -1,7 +1,7 @@
 """
 A forecast as JSON types, and that JSON as text for people.
 
-Rule: the text says nothing that the JSON does not have, because a supervisor sends only the JSON.
+Rule: the text says nothing that is not in the JSON, because a supervisor sends only the JSON.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ def report_of(forecast: Forecast) -> Report:
 
 
 def text_of(report: Mapping[str, Any]) -> str:
-    """Return a report in lines for people; what is serious is marked with `!`."""
+    """Return a report as lines for people; serious effects are marked with `!`."""
     return "\n".join(_lines(report))
 
 
@@ -64,7 +64,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     unchanged = []
     for each in report["resources"]:
         name = f"{each['kind']} {each['name']}"
-        if each.get("note"):  # a supervisor of an earlier version sends none
+        if each.get("note"):  # a supervisor of an earlier version does not send it
             yield f"{name}: {each['note']}"
         elif not each["effects"]:
             unchanged.append(name)
