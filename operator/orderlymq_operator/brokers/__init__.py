@@ -1,6 +1,6 @@
 """
 Requests of the operator to brokers and name servers.
 
-Nothing here knows whether brokers are processes or pods, and nothing here decides; `plan` decides.
-Begin with `admin` (one method per request), then `requests` (the actions of a plan as requests).
+This package does not know whether brokers are processes or pods, and decides nothing; `plan` decides. Begin with
+`admin` (one method per request), then `requests` (the actions of a plan as requests).
 """

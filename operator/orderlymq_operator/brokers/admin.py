@@ -1,8 +1,8 @@
 """
-Requests to brokers and name servers: reading what they have, and changing it.
+Requests to brokers and name servers: they read what these have, and change it.
 
-Rule: every request goes to the leader of a raft group or to a name server. It ends within seconds with a value or with
-`AdminError`, which names the server and its answer. The planner decides which requests are sent.
+Rule: every request goes to the leader of a raft group or to a name server. It ends within seconds with a value or
+with `AdminError`, which names the server and its answer. The planner decides which requests are sent.
 """
 
 import os
@@ -63,20 +63,21 @@ from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
 T = TypeVar("T")
 
 _READ_TIMEOUT_S: Final = 1.0
-# A change waits for its replication; during an election it waits for that as well.
+# A change waits for its replication, and during an election also for the election.
 _CHANGE_TIMEOUT_S: Final = 5.0
-# Longer answers, as tables of hundreds of topics, are decoded beside the loop: they take milliseconds.
+# Longer answers, such as tables of hundreds of topics, take milliseconds, so they are decoded in another thread.
 _QUICK_MAX: Final = 1 << 16
-# Brokers say what a group by key has not consumed to who names this at all; its committed offset does not say it.
+# Brokers include the backlog of a consumer group by key only if the request has this field; its committed offset does
+# not show it.
 _WITH_BACKLOG: Final = {"orderlymq": "false"}
 
 
 class AdminError(Exception):
-    """A call failed; the text says who answered what, or that nobody did."""
+    """A call failed; the text says which server answered what, or that none did."""
 
 
 class SilentError(AdminError):
-    """Nobody has answered, or the connection was lost; *address* is where."""
+    """The server at *address* did not answer, or the connection was lost."""
 
     def __init__(self, text: str, address: str) -> None:
         super().__init__(text)
@@ -84,18 +85,18 @@ class SilentError(AdminError):
 
 
 class GroupInUseError(AdminError):
-    """A consumer group was not deleted, because its members consume; it goes when they have stopped."""
+    """A consumer group was not deleted because its members consume; it can be deleted when they have stopped."""
 
 
 class Admin:
-    """Administration of one cluster; its requests are signed where there is a key.
+    """Administration of one cluster; its requests are signed if it has a key.
 
     Args:
-        operator_token: rises with every operator that takes over; rides with every change, and brokers refuse one that
-            is smaller than they have seen. 0 for who is no operator.
-        overtaken: is called with a greater token that a broker has seen.
+        operator_token: rises with every operator that takes over. Every change carries it, and brokers refuse a
+            smaller one than they have seen. 0 for a caller that is not an operator.
+        overtaken: called with the greater token that a broker has seen.
         cluster_secret: signs changes at name servers.
-        others: clients of processes that are spoken to otherwise, by address.
+        others: clients for processes that need another kind of connection, by address.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Admin:
         return self._others.get(address, self._client)
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
-        """Return the topics of a group."""
+        """Return the topics of a raft group."""
         return await self._read(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, answers.topics)
 
     async def consumer_groups(self, address: str) -> dict[str, GroupConfig]:
@@ -149,7 +150,7 @@ class Admin:
         """Create or change an account.
 
         Raises:
-            AdminError: as always, and where its secret would travel in the clear because this has no account.
+            AdminError: as always, and if its secret would be sent in clear because this client has no account.
         """
         ext = {
             "accessKey": access_key,
@@ -168,7 +169,7 @@ class Admin:
         await self._change(address, request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext))
 
     def _protected(self, address: str, access_key: str, secret_key: str) -> dict[str, str]:
-        """Return the field with an account's secret: sealed where neither TLS nor loopback protects it."""
+        """Return the field with an account's secret; the secret is sealed if neither TLS nor loopback protects it."""
         try:
             check_protection(
                 address,
@@ -205,14 +206,14 @@ class Admin:
     async def set_topic(
         self, address: str, name: str, config: TopicConfig, *, is_new: bool = False
     ) -> None:
-        """Create or change a topic; attributes that it has and *config* does not name stay.
+        """Create or change a topic; its attributes that *config* does not name stay.
 
-        One that *is_new* was not there when it was planned: brokers refuse it where a client has made it since.
+        If *is_new*, the topic did not exist when it was planned: brokers refuse it if a client has created it since.
         """
         changes = ",".join(f"+{key}={value}" for key, value in config.attributes)
         header = CreateTopicHeader(
             name,
-            # RocketMQ copies its settings for topics that clients create; a header must name one.
+            # RocketMQ copies the settings of this topic when clients create topics; a header must name one.
             AUTO_CREATE_TOPIC,
             config.queues,
             config.queues,
@@ -227,9 +228,9 @@ class Admin:
     async def expansion(
         self, address: str, topics: Collection[str]
     ) -> dict[str, ObservedExpansion]:
-        """Return how far the expansion of these topics is, and of every topic that expands at present.
+        """Return the progress of the expansion of these topics, and of every topic that expands at present.
 
-        What is read of the raft group after this no former operator changes any more.
+        After this call, no former operator can change what is read from the raft group.
         """
         ext = {"topics": ",".join(sorted(topics))}
         code = RequestCode.ORDERLYMQ_QUEUE_EXPANSION
@@ -240,13 +241,14 @@ class Admin:
             try:
                 await self._end_predecessors(address)
             except AdminError as error:
-                # Refused for the token the changes are, too, and say why. Otherwise it may not be in the log.
+                # If refused for the token, later changes are refused too, and say why. Otherwise the request may not
+                # be in the log.
                 if EXT_TOKEN not in str(error):
                     raise
         return found
 
     async def _end_predecessors(self, address: str) -> None:
-        """Let a raft group refuse what former operators have sent and it has not received: a decision about nothing does it."""
+        """Make a raft group refuse later requests of former operators: an assignment of no topic carries the new token."""
         ext = {"consumerGroup": "operator", "topic": ""}
         await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, b"[]"))
 
@@ -259,14 +261,14 @@ class Admin:
     ) -> None:
         """Free the locks of a client that is proven dead, and end its memberships.
 
-        A lock that was asked for from an address that is not in *ends* is of a living one, and makes the proof void.
+        A lock that was requested from an address outside *ends* belongs to a living client and makes the proof void.
         """
         ext = {"clientId": client_id, "proof": proof}
         ext["addresses"] = ",".join(sorted(ends))
         await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
 
     async def lock_holders(self, address: str) -> dict[str, LockHolder]:
-        """Return who holds queue locks in a raft group, by client id."""
+        """Return the clients that hold queue locks in a raft group, by client id."""
         return await self._read(address, RequestCode.ORDERLYMQ_LOCK_TABLE, {}, answers.lock_holders)
 
     async def locks(self, address: str) -> list[Lock]:
@@ -274,7 +276,7 @@ class Admin:
         return await self._read(address, RequestCode.ORDERLYMQ_LOCK_TABLE, {}, answers.locks)
 
     async def lanes(self, address: str, group: str) -> Sequence[QueueLanes]:
-        """Return the figures of a group by key in a raft group; empty where nobody knows it yet."""
+        """Return the figures of a consumer group by key in a raft group; empty if the consumer group is not known there yet."""
         return await self._read(
             address,
             RequestCode.ORDERLYMQ_LANES,
@@ -284,7 +286,7 @@ class Admin:
         )
 
     async def members(self, address: str, group: str) -> list[GroupMember]:
-        """Return the members of a consumer group; empty when nobody is online."""
+        """Return the members of a consumer group; empty if none is online."""
         return await self._read(
             address,
             RequestCode.GET_CONSUMER_CONNECTION_LIST,
@@ -304,7 +306,7 @@ class Admin:
         ext = {"consumerGroup": group} | _WITH_BACKLOG
         command = request(RequestCode.GET_CONSUME_STATS, ext)
         answer = await self._invoke(address, command, _READ_TIMEOUT_S)
-        # Refused: the group has consumed nothing here yet, and its topics are not known.
+        # On a refusal the consumer group has consumed nothing here yet, and its topics are not known.
         return _decoded(address, answer, answers.lag) if answer.code == ResponseCode.SUCCESS else 0
 
     async def backlog(self, address: str, group: str, topic: str) -> int:
@@ -313,12 +315,12 @@ class Admin:
         return await self._read(address, RequestCode.GET_CONSUME_STATS, ext, answers.lag)
 
     async def set_writable(self, address: str, *, writable: bool) -> None:
-        """Let a raft group take messages, or refuse all of them and only give."""
+        """Let a raft group accept messages, or only serve reads."""
         body = f"brokerPermission={6 if writable else 4}\n".encode()
         await self._change(address, request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
 
     async def retained(self, address: str) -> dict[str, int]:
-        """Return how many messages a raft group still holds, by topic; without topics that hold none."""
+        """Return how many messages a raft group still stores, by topic; topics without messages are left out."""
         found = {}
         for topic in await self.topics(address):
             code = RequestCode.GET_TOPIC_STATS_INFO
@@ -327,25 +329,25 @@ class Admin:
         return found
 
     async def membership(self, address: str, group: str) -> MembershipView:
-        """Return what one raft group knows of a consumer group; empty where it is not known at all."""
+        """Return what one raft group knows of a consumer group; empty if it knows nothing."""
         ext = {"consumerGroup": group}
         return await self._read(
             address, RequestCode.ORDERLYMQ_GROUP_MEMBERS, ext, answers.membership
         )
 
     async def set_assignment(self, address: str, step: SetAssignment) -> None:
-        """Store who takes which queue of a topic, for members that ask."""
+        """Store the owners of a topic's queues, for members that ask."""
         ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
         body = orjson.dumps(step.owners)
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
 
     async def notify_members(self, address: str, group: str) -> None:
-        """Ask the members of a consumer group to look again."""
+        """Ask the members of a consumer group to assign and lock again."""
         ext = {"consumerGroup": group, "action": "notify"}
         await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
 
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
-        """Return how many queues of a topic are written per broker, as a name server answers clients."""
+        """Return how many queues of a topic producers write to per broker group, as a name server answers clients."""
         return await self._read(
             address,
             RequestCode.GET_ROUTEINFO_BY_TOPIC,
@@ -391,7 +393,11 @@ class Admin:
     async def seed_offset(
         self, address: str, group: str, topic: str, queue: int, *, latest: bool
     ) -> None:
-        """Let a new consumer group begin behind the last message of a queue, or at the first one if it has no position."""
+        """Set the start position of a new consumer group in a queue.
+
+        With *latest* that is behind the last message; otherwise the first message, and only if the consumer group has
+        no position.
+        """
         code = RequestCode.GET_MAX_OFFSET if latest else RequestCode.GET_MIN_OFFSET
         place = {"topic": topic, "queueId": str(queue)}
         if not latest:
@@ -438,7 +444,7 @@ class Admin:
         *,
         absent: tuple[ResponseCode, T] | None = None,
     ) -> T:
-        """Ask for something and decode the answer; *absent* is what another code of an answer means."""
+        """Send a request and decode the answer; *absent* is (answer code, value to return for it)."""
         answer = await self._invoke(address, request(code, ext), _READ_TIMEOUT_S)
         if absent is not None and answer.code == absent[0]:
             return absent[1]
@@ -447,11 +453,11 @@ class Admin:
         return _decoded(address, answer, decode)
 
     async def _operate(self, address: str, command: RemotingCommand) -> None:
-        """Change what an operator alone changes."""
+        """Send a change that only an operator may make."""
         try:
             await self._change(address, command)
         except AdminError:
-            # Perhaps for its token: the look shows whether the broker has seen a greater one.
+            # The token may be the reason: this request shows whether the broker has seen a greater one.
             with suppress(AdminError):
                 await self.expansion(address, ())
             raise
@@ -459,7 +465,7 @@ class Admin:
     async def _change(
         self, address: str, command: RemotingCommand, signer: Signer | None = None
     ) -> RemotingCommand:
-        """Ask for a change, and return the answer; *signer* signs it in place of the account."""
+        """Send a change and return the answer; *signer* signs it instead of the account."""
         if self.operator_token:
             command.ext = {**command.ext, EXT_TOKEN: str(self.operator_token)}
         return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S, signer))

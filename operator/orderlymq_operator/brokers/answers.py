@@ -1,7 +1,7 @@
 """
-Answers of brokers and name servers to the operator, as it uses them. Pure.
+Answers of brokers and name servers, in the form that the operator uses. Pure.
 
-Rule: a function raises one of MISSHAPEN for what it cannot read; `admin` names who answered so.
+Rule: a function raises one of MISSHAPEN for an answer that it cannot read; `admin` adds the name of the server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.header.extensions import EXT_TOKEN
 from orderlymq_protocol.names import is_retry_topic
 
-# Raised of JSON whose values have other types or bounds than those that are read.
+# Errors of JSON values that have other types or bounds than those expected.
 MISSHAPEN: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
@@ -47,9 +47,9 @@ class LockHolder:
     """A client that holds queue locks.
 
     Attributes:
-        address: host and port of a connection that it asked on.
+        address: host and port of a connection that it requested a lock on.
         connected: whether the broker has a connection of it at this moment.
-        addresses: those of every lock that it holds.
+        addresses: the addresses of all locks that it holds.
     """
 
     address: str
@@ -62,7 +62,7 @@ class Lock:
     """A valid queue lock.
 
     Attributes:
-        wanted_by: the client that was refused it a moment ago; empty when nobody was.
+        wanted_by: the client that was refused it a moment ago; empty if none was.
     """
 
     group: str
@@ -74,7 +74,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a consumer group: where it is, and what it subscribes to (topic to expression)."""
+    """A member of a consumer group: its address, and its subscriptions (topic to expression)."""
 
     client_id: str
     address: str
@@ -151,20 +151,23 @@ def brokers(body: bytes) -> frozenset[str]:
 
 
 def route(body: bytes) -> Mapping[str, int]:
-    """Return how many queues of a topic each broker group takes messages for; of an ordered one those of its queue list alone have the bit."""
+    """Return how many queues of a topic producers may write to, by broker group.
+
+    In an ordered topic, only the queues of its published list have the write permission.
+    """
     queues = TopicRouteData.from_json(body).queue_datas
     return {each.broker_name: each.write_queue_nums for each in queues if each.perm & PERM_WRITE}
 
 
 def expansions(body: bytes) -> tuple[int, dict[str, ObservedExpansion]]:
-    """Return the greatest token of an operator that the broker has seen, and expansions by topic."""
+    """Return the greatest operator token that the broker has seen, and expansions by topic."""
     found = orjson.loads(body)
     topics = {each["topic"]: _expansion(each) for each in found["topics"]}
     return int(found.get(EXT_TOKEN, 0)), topics
 
 
 def lock_holders(body: bytes) -> dict[str, LockHolder]:
-    """Return who holds queue locks, by client id."""
+    """Return the clients that hold queue locks, by client id."""
     found: dict[str, LockHolder] = {}
     for lock in orjson.loads(body)["locks"]:
         address, known = lock["address"], found.get(lock["clientId"])
@@ -188,7 +191,7 @@ def locks(body: bytes) -> list[Lock]:
 
 
 def lanes(body: bytes) -> Sequence[QueueLanes]:
-    """Return the figures of each queue of a group by key."""
+    """Return the figures of each queue of a consumer group by key."""
     return LaneTable.from_json(body).queues
 
 
@@ -201,7 +204,7 @@ def members(body: bytes) -> list[GroupMember]:
 
 
 def all_members(body: bytes) -> dict[str, frozenset[str]]:
-    """Return where the members of all consumer groups are, by client id."""
+    """Return the addresses of the members of all consumer groups, by client id."""
     found: dict[str, set[str]] = {}
     for client_id, address in orjson.loads(body)["members"]:
         found.setdefault(client_id, set()).add(address)

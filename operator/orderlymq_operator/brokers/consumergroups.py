@@ -1,8 +1,9 @@
 """
-The reconcile of the consumer groups of one cluster: read each group, ask its assigner, send its steps.
+The reconcile of a cluster's consumer groups: read each consumer group, ask its assigner, send the steps.
 
-Rule: what fails is tried again at the next reconcile. A group that cannot be read from every raft group is left alone,
-because half of its members would get all of its queues. Where nobody answers, the reconcile ends. `plan.consumergroups` and `plan.assignment` decide.
+Rule: a failed step is tried again at the next reconcile. A consumer group that cannot be read from every raft group
+is left alone, because half of its members would get all of its queues. If a raft group does not answer, the reconcile
+ends. `plan.consumergroups` and `plan.assignment` decide.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 
-# Members that ask learn of a decision by a notice; reading more often would find nothing earlier.
+# A notice tells members of a decision; a shorter pause would find nothing earlier.
 RECONCILE_PAUSE_MS: Final = 1_000
 
 
@@ -28,7 +29,7 @@ class GroupReconciler:
     """Reconciles all consumer groups of a cluster; lives as long as its operator.
 
     Args:
-        zone_of: the zone of a member by its address (`host:port`), empty where it is not known.
+        zone_of: returns the zone of a member from its address (`host:port`); empty if not known.
     """
 
     def __init__(self, admin: Admin, zone_of: Callable[[str], str] = lambda _: "") -> None:
@@ -45,14 +46,14 @@ class GroupReconciler:
         now_ms: int,
         zones: Mapping[str, str] | None = None,
     ) -> None:
-        """Reconcile every group, unless the last reconcile was just now.
+        """Reconcile every consumer group, unless the last reconcile was very recent.
 
         Args:
-            desired: whose consumer groups.
-            addresses: where the leader of each raft group answers.
-            topics: those of each raft group.
+            desired: the desired state with the consumer groups.
+            addresses: address of each raft group's leader.
+            topics: topics of each raft group.
             now_ms: a monotonic clock.
-            zones: zone of each raft group's leader, where known.
+            zones: zone of each raft group's leader, if known.
         """
         if self._reconciled_ms is not None and now_ms - self._reconciled_ms < RECONCILE_PAUSE_MS:
             return
@@ -63,7 +64,7 @@ class GroupReconciler:
         if not desired.consumer_groups:
             return
         try:
-            # One table holds the locks of all groups.
+            # One table holds the locks of all consumer groups.
             tables = {place: await self._admin.locks(at) for place, at in addresses.items()}
         except AdminError as error:
             _log.debug("consumer groups are not reconciled now: %s", error)
@@ -78,7 +79,7 @@ class GroupReconciler:
             try:
                 await self._reconcile_one(group, addresses, topics, held, now_ms, zones or {})
             except SilentError as error:
-                # Each group would wait as long, and meanwhile another one leads.
+                # Each further consumer group would wait as long, and another leader may be elected meanwhile.
                 _log.debug("consumer groups are not reconciled now: %s", error)
                 return
             except AdminError as error:
@@ -122,7 +123,7 @@ def _view(
     topics: Mapping[str, Mapping[str, TopicConfig]],
     zones: Mapping[str, str],
 ) -> AssignmentView:
-    # A topic that the manifest names and no member reads has nobody who could take its queues.
+    # Leave out topics that the manifest names but no member reads: no member could take their queues.
     wanted = {
         topic
         for found in seen.values()
@@ -137,7 +138,7 @@ def _view(
         sorted(
             MessageQueue(topic, place, number)
             for place, table in topics.items()
-            # By key nobody takes queues.
+            # With concurrency by key, members own no queues.
             for topic in (wanted if group.spec.concurrency == "Queue" else ())
             if topic in table
             for number in range(table[topic].queues)

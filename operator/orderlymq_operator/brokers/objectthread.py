@@ -1,8 +1,8 @@
 """
-The thread that goes through thousands of objects, while the event loop serves leases, takeovers and requests.
+The thread that processes thousands of objects while the event loop serves leases, takeovers and requests.
 
-Rules: it is one, so that its work and the loop share the interpreter and nobody else; requests find the threads of the
-loop's own pool free. What it is given does not change meanwhile, or belongs to the caller that waits for it.
+Rules: there is only one such thread, so that only it competes with the loop for the interpreter, and the loop's own
+pool stays free for requests. Its arguments do not change meanwhile, or they belong to the caller that waits for it.
 """
 
 import asyncio
@@ -19,6 +19,6 @@ _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="objects")
 
 
 async def beside_loop(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Call *function* in that thread, with the context of the caller, and return what it returns."""
+    """Call *function* in the object thread with the caller's context, and return its result."""
     call = partial(copy_context().run, function, *args, **named)
     return await asyncio.get_running_loop().run_in_executor(_THREAD, call)

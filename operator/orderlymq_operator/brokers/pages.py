@@ -1,8 +1,8 @@
 """
 Reading the HTTP pages of programs in pods: replicas, canaries, drivers of pipelines.
 
-Rule: the author of a pod's image chooses its answers, so none costs the operator more memory than ``SIZE_MAX``, or the caller's bound, compressed or
-not, and none leads it to another address.
+Rule: the author of a pod's image chooses its answers. So no answer, compressed or not, takes more memory than
+``SIZE_MAX`` or the caller's bound, and no answer redirects the operator to another address.
 """
 
 import ssl
@@ -11,7 +11,7 @@ from typing import Final
 
 import aiohttp
 
-# The status of a replica with all its members, and a driver's report, are a few KiB.
+# A replica's status with all members, or a driver's report, is a few KiB.
 SIZE_MAX: Final = 1 << 20
 _PLAIN: Final = {"Accept-Encoding": "identity"}
 
@@ -25,7 +25,7 @@ async def read_page(
     headers: Mapping[str, str] | None = None,
     size_max: int = SIZE_MAX,
 ) -> bytes:
-    """Return what a page says, whole unless it is longer than anything that it should say.
+    """Return the body of a page; a body longer than *size_max* is cut off soon after that length.
 
     Raises:
         aiohttp.ClientError, TimeoutError, OSError: it does not answer.

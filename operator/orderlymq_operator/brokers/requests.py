@@ -1,8 +1,8 @@
 """
-The actions of a plan that are requests to brokers and name servers, alike for every backend.
+The actions of a plan that are requests to brokers and name servers, the same for every backend.
 
-Rule: a backend only knows the addresses of raft groups, replicas and name servers, and the secrets. Every action may be
-repeated.
+Rule: a backend only supplies the addresses of raft groups, replicas and name servers, and the secrets. Every action
+may be repeated.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
 )
 
-# What a broker is asked for, by action.
+# The change that a broker is asked for, by action.
 _MEMBERSHIP_CHANGES: Final[Mapping[type, str]] = {
     AddLearner: "add-learner",
     PromoteReplica: "promote",
@@ -39,27 +39,27 @@ _MEMBERSHIP_CHANGES: Final[Mapping[type, str]] = {
 
 
 class Places(Protocol):
-    """Facts from a backend."""
+    """The addresses and secrets that a backend supplies."""
 
     def group_address(self, group: str) -> str:
-        """Return where the leader of a group answers.
+        """Return the address of a raft group's leader.
 
         Raises:
-            AdminError: nobody leads at present, or the leader has just not answered.
+            AdminError: there is no leader at present, or the leader has just not answered.
         """
 
     def replica_address(self, group: str, node: int) -> str:
-        """Return where the other replicas of a group reach replica *node*."""
+        """Return the address at which the other replicas of a raft group reach replica *node*."""
 
     def name_server_addresses(self) -> list[str]:
-        """Return where each name server answers.
+        """Return the address of each name server.
 
         Raises:
             AdminError: one of them has just not answered.
         """
 
     def secret_of(self, user: str) -> str | None:
-        """Return the secret of a User as it stands now; it is not kept."""
+        """Return the current secret of a User; callers do not keep it."""
 
 
 async def perform_remote(  # noqa: C901, PLR0912 - one per kind
@@ -107,7 +107,8 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
 
 async def _set_group(action: SetGroup, admin: Admin, places: Places) -> None:
     if action.start_from != "Client":
-        # Offsets first, everywhere: a group that exists somewhere never begins behind the last message again.
+        # Set offsets first, on all raft groups: a consumer group that exists somewhere is never placed behind the
+        # last message again.
         addresses = [places.group_address(group) for group in (action.group, *action.also)]
         if action.start_from == "Latest":
             for address in addresses:
@@ -119,10 +120,12 @@ async def _set_group(action: SetGroup, admin: Admin, places: Places) -> None:
 
 
 async def _check_unmade(name: str, admin: Admin, address: str) -> None:
-    """Refuse to let a group begin behind the last message that its clients have made since it was planned: they would miss some.
+    """Check that clients have not created the consumer group since it was planned.
+
+    Moving an existing consumer group behind the last message would skip messages.
 
     Raises:
-        AdminError: it is there; the next plan lets it begin nowhere again.
+        AdminError: the consumer group exists; the next plan sets no start position.
     """
     if await admin.has_group(address, name):
         raise AdminError(f"{address} has the consumer group {name} by now; it is planned again")

@@ -1,9 +1,9 @@
 """
 Reports of replicas on /status, and the state of their raft group.
 
-Rules: a replica is believed about itself. About the others only the leader of the highest term is believed: a leader that
-was cut off still takes itself for the leader for a moment. Each member that it names is a replica of the group, whether
-anybody keeps it running or not.
+Rules: a replica is believed about itself. About other replicas, only the leader of the highest term is believed,
+because a leader that was cut off still considers itself the leader for a moment. Each member that it names is a
+replica of the raft group, even if no keeper keeps it running.
 """
 
 import ssl
@@ -19,13 +19,13 @@ from orderlymq_operator.brokers.pages import read_page
 from orderlymq_operator.plan.actions import Member, ObservedReplica
 
 _TIMEOUT_S: Final = 1.0
-# Entries that a learner may lack when it gets its vote: what a group writes in a moment.
+# A learner may lack this many entries when it gets its vote: a raft group writes as many in a moment.
 CAUGHT_UP_LAG_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Knowledge of the leader about a replica: how many entries it lacks, and whether it answers."""
+    """What the leader knows about a replica: how many entries it lacks, and whether it answers."""
 
     lag: int
     active: bool
@@ -41,12 +41,12 @@ class ReplicaStatus:
     """Report of one replica.
 
     Attributes:
-        role: leader, follower, learner, candidate or the like, as it says.
-        peers: replicas by node id, as the leader sees them; of others it is worth nothing.
-        voters: members with a vote; None when the replica does not report them.
-        learners: likewise without a vote.
-        disk_used: used share of its disk; None when it does not report it.
-        cpu: share of a CPU that it used in the last minute; likewise.
+        role: the role that it reports: leader, follower, learner, candidate or similar.
+        peers: replicas by node id, as the leader sees them; meaningless in the report of another replica.
+        voters: members with a vote; None if the replica does not report them.
+        learners: members without a vote; None if the replica does not report them.
+        disk_used: used share of its disk; None if it does not report it.
+        cpu: share of a CPU that it used in the last minute; None if it does not report it.
     """
 
     role: str
@@ -60,16 +60,20 @@ class ReplicaStatus:
 
     @property
     def members(self) -> frozenset[int] | None:
-        """The voters and learners; None when the replica does not report them."""
+        """The voters and learners; None if the replica does not report them."""
         return None if self.voters is None else self.voters | (self.learners or frozenset())
 
     @property
     def leads(self) -> bool:
-        """Whether it believes that it leads."""
+        """Whether the replica considers itself the leader."""
         return self.role == "leader"
 
     def spares(self, node: int) -> bool:
-        """Return whether this leader has a majority of the voters beside *node*, with nearly the whole log and heard of just now."""
+        """Return whether a majority of the voters would remain without *node*.
+
+        Only this leader and voters count that have nearly the whole log and from which the leader has heard very
+        recently.
+        """
         voters = self.voters or frozenset()
         near = {each for each, peer in self.peers.items() if peer.active and peer.is_near}
         return 2 * len((near | {self.leader}) & voters - {node}) > len(voters)
@@ -77,12 +81,12 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class PageAccess:
-    """How the HTTP pages of a cluster are asked for.
+    """How to request the HTTP pages of a cluster.
 
     Attributes:
-        token: what they ask for, empty for none; sent only where *tls* says whom to trust.
-        tls: without it no certificate is looked at, as probes of Kubernetes do it: pages report facts, and
-            the code that acts on them asks the process itself before.
+        token: token that the pages require, empty for none; sent only if *tls* says which certificates to trust.
+        tls: if None, certificates are not verified, as in probes of Kubernetes. Pages only report facts, and the code
+            that acts on them asks the process itself first.
     """
 
     scheme: str = "http"
@@ -96,10 +100,10 @@ async def read_status(
     access: PageAccess | None = None,
     who: Mapping[str, object] | None = None,
 ) -> ReplicaStatus | None:
-    """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer.
+    """Return the status of the replica whose HTTP pages are under *url*; None without a usable answer.
 
-    It is *who* says so by cluster, group and node: another process may have its address by now. The page is the brief one: the
-    findings about messages are as long as clients make them.
+    The answer must match *who* (cluster, raft group and node), because another process may have the address by now.
+    The page is the brief one: clients determine how long the findings about messages are.
     """
     access = access or PageAccess()
     headers, context = {}, access.tls or False
@@ -118,7 +122,7 @@ async def read_status(
 
 
 def parse_status(data: Mapping[str, Any]) -> ReplicaStatus:
-    """Return what the JSON of /status says.
+    """Return the status in the JSON of /status.
 
     Raises:
         MISSHAPEN: it lacks something or has another form.
@@ -142,11 +146,11 @@ def parse_status(data: Mapping[str, Any]) -> ReplicaStatus:
 def observe_replicas(
     known: Mapping[int, ObservedReplica], statuses: Mapping[int, ReplicaStatus]
 ) -> tuple[int | None, dict[int, ObservedReplica]]:
-    """Return the leader of a group, if there is one, and its replicas: the *known* ones and all members.
+    """Return the leader of a raft group, or None, and its replicas: the *known* ones and all members.
 
     Args:
-        known: what is known without asking: whether each replica runs, and since when.
-        statuses: the answers, by node id; who is silent is missing.
+        known: what is known without asking the replicas: whether each runs, and since when.
+        statuses: the answers by node id; replicas that did not answer are missing.
     """
     leading = {node: status for node, status in statuses.items() if status.leads}
     leader = max(leading, key=lambda node: leading[node].term, default=None)
@@ -154,7 +158,7 @@ def observe_replicas(
     for node, replica in known.items():
         status = statuses.get(node)
         member = _member(node, replica, leading[leader]) if leader is not None else replica.member
-        # Without a leader a replica is alive but of no use; that counts only once there is one.
+        # Without a leader a replica serves nothing; that counts only once there is a leader.
         follows = status is not None and leader in (node, status.leader)
         near, heard = _caught_up(node, leader, leading) if leader is not None else (False, False)
         found[node] = replace(
@@ -181,7 +185,7 @@ def _member(node: int, replica: ObservedReplica, leader: ReplicaStatus) -> Membe
 
 
 def _caught_up(node: int, leader: int, leading: Mapping[int, ReplicaStatus]) -> tuple[bool, bool]:
-    """Return whether a replica has nearly the leader's whole log, and whether the leader hears of it."""
+    """Return whether a replica has nearly the leader's whole log, and whether the leader hears from it."""
     if node == leader:
         return True, True
     peer = leading[leader].peers.get(node)

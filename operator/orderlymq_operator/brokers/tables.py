@@ -1,8 +1,8 @@
 """
 Tables of raft groups and name servers: topics, consumer groups, accounts, queue lists and routes.
 
-Rule: a server that falls silent counts as one that knows nothing. A table that a raft group refuses, as one that is too long for
-an answer, is not known, and the others are.
+Rule: a server that does not answer counts as one whose tables are not known. If a raft group refuses one table, such
+as one too long for an answer, only that table is not known.
 """
 
 from collections.abc import Awaitable, Collection, Mapping
@@ -22,7 +22,7 @@ from orderlymq_operator.resources.kinds import Desired
 
 T = TypeVar("T")
 
-# The last is why one is None although the raft group answers.
+# The last item is the refusal, if a table is None although the raft group answers.
 Tables: TypeAlias = tuple[
     Mapping[str, TopicConfig] | None,
     Mapping[str, GroupConfig] | None,
@@ -36,11 +36,11 @@ SILENT: Final[Tables] = (None, None, None, {}, "")
 async def read_tables(
     admin: Admin, address: str, desired: Desired, expanding: Collection[str]
 ) -> Tables:
-    """Return what a raft group knows: topics, consumer groups, accounts, the progress of expansions, and what it refuses.
+    """Return the tables of a raft group: topics, consumer groups, accounts, progress of expansions, and a refusal.
 
-    Accounts are read only where *desired* may concern them. Of expansions a raft group reports those under way by itself,
-    also of a topic that no manifest has any more. One where a topic does not expand is asked about it, too, when another
-    one has said that it does (*expanding*), whatever the manifest says by now.
+    Accounts are read only if *desired* may concern them. A raft group reports by itself the expansions that are under
+    way there, even of a topic that no manifest declares any more. A raft group where a topic does not expand is asked
+    about it if another raft group has reported its expansion (*expanding*), even if the manifest allows none now.
     """
     users = bool(desired.users or desired.deleted_users)
     grows = await beside_loop(expanding_topics, desired.topics)
@@ -56,7 +56,7 @@ async def read_tables(
             return None
 
     try:
-        # First: what follows is what no former operator changes any more.
+        # Read expansions first: after that, no former operator can change what the next requests read.
         if (expansions := await unless_refused(admin.expansion(address, asked))) is None:
             return (None, None, None, {}, refused[0])
         topics = await unless_refused(admin.topics(address))
@@ -70,7 +70,7 @@ async def read_tables(
 async def read_name_server(
     admin: Admin, address: str, expanding: Collection[str], *, registered: bool
 ) -> ObservedNameServer:
-    """Return the queue lists of a name server, its routes of *expanding* topics, and who is *registered*."""
+    """Return the queue lists of a name server, its routes of *expanding* topics, and (if *registered*) its broker groups."""
     try:
         order = await admin.order_config(address)
         brokers = await admin.registered(address) if registered else None
