@@ -1,7 +1,7 @@
 """
-A supervisor in a process of its own: `python -m orderlymq_operator.local --data-dir DIR`.
+A supervisor in its own process: `python -m orderlymq_operator.local --data-dir DIR`.
 
-It goes on with what stands in the directory; `orderlymq up --detach` starts it.
+It continues with the state in the directory; `orderlymq up --detach` starts it.
 """
 
 import argparse

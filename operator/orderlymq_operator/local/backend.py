@@ -1,9 +1,9 @@
 """
 The local backend: it observes the processes of one machine and performs the planner's actions with them.
 
-Rule: what must survive a crash is on disk before the action begins. A replica is recorded before its process starts, and
-its record is removed after its data was set aside, so that any action may be repeated. Before that it is recorded as one
-that joins: without its data it never begins the group again.
+Rule: whatever must survive a crash is on disk before the action begins, so that any action may be repeated. A replica
+is recorded before its process starts. Before its data is set aside it is recorded as one that joins, because without
+its data it must never begin the raft group again. Its record is removed after its data was set aside.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class LocalBackend:
 
     Args:
         state: shared with the supervisor, which changes `state.desired`; saved here when replicas change.
-        report: gets a process name and what happened to it.
+        report: called with the name of a process and what happened to it.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class LocalBackend:
         self._report = report
         self._keepers: dict[str, Keeper] = {}
         self._name_servers: dict[int, Keeper] = {}
-        self._made_of: dict[str, Cluster] = {}  # whose settings each process has
+        self._made_of: dict[str, Cluster] = {}  # the Cluster whose settings each process has
         self._expanding: frozenset[str] = frozenset()
         self._detector = FailureDetector()
 
     @property
     def is_tls_enforced(self) -> bool:
-        """Whether a process takes nothing plain; then all of them take TLS."""
+        """Whether some process refuses plain connections; then all processes accept TLS."""
         return "Enforcing" in self._tls_modes
 
     @property
@@ -112,7 +112,7 @@ class LocalBackend:
                 self._start_name_server(index)
             case RestartNameServer(index):
                 await self._name_servers[index].stop()
-                # What cannot be started now, as on a full disk, is missing, and the next plan starts it.
+                # If it cannot be started now, as on a full disk, it is missing, and the next plan starts it.
                 del self._name_servers[index]
                 self._start_name_server(index)
             case StartReplica(group, node, join):
@@ -131,14 +131,14 @@ class LocalBackend:
             case _:
                 await perform_remote(action, self._admin, self)
 
-    # The addresses and secrets for `requests`.
+    # The addresses and secrets that `requests` asks for.
 
     def group_address(self, group: str) -> str:
-        """Return the stable address of a group."""
+        """Return the stable address of a raft group."""
         return group_address(self._cluster, group)
 
     def replica_address(self, group: str, node: int) -> str:
-        """Return where the other replicas reach one."""
+        """Return the address at which the other replicas reach a replica."""
         local = self._cluster.spec.local
         return join_address(local.host, local.raft(group_index(group), node))
 
@@ -147,7 +147,7 @@ class LocalBackend:
         return [name_server_address(self._cluster, index) for index in self._name_servers]
 
     def secret_of(self, user: str) -> str | None:
-        """Return the secret of a User as it stands now; never kept, never shown."""
+        """Return the current secret of a User; it is never kept and never shown."""
         for known in self._users:
             if known.metadata.name == user:
                 return read_secret(known)
@@ -166,8 +166,8 @@ class LocalBackend:
     async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
         nodes = self._state.replicas.get(group)
         if nodes is None:
-            # All first members are written down before the first of them starts: each begins with the
-            # same list of voters, also when a crash comes in between.
+            # Record all first members before the first of them starts: each begins with the same list of voters, even
+            # if a crash comes in between.
             first = range(1, self._cluster.spec.replicas_per_group + 1)
             nodes = await self._record(group, dict.fromkeys(first, False))
         elif node not in nodes:
@@ -175,28 +175,31 @@ class LocalBackend:
             for other in nodes:
                 name = replica_name(group, other)
                 if (keeper := self._keepers.get(name)) is not None:
-                    # Its process runs with what it was made of, whatever is wanted now.
+                    # Its process runs with the settings it was started with, not with the desired ones.
                     keeper.renew(self._replica_program(self._made_of[name], group, other))
         name = replica_name(group, node)
         self._keepers[name] = self._keep(self._replica_program(self._cluster, group, node))
         self._made_of[name] = self._cluster
 
     async def _record(self, group: str, nodes: dict[int, bool]) -> dict[int, bool]:
-        """Write down the replicas of a group; what cannot be written does not count."""
+        """Record the replicas of a raft group; if that fails, the state in memory does not change either."""
         replicas = {**self._state.replicas, group: nodes}
         await self._directory.save_beside(replace(self._state, replicas=replicas))
         self._state.replicas[group] = nodes
         return nodes
 
     def _replica_program(self, cluster: Cluster, group: str, node: int) -> Program:
-        """Return a replica; once its group has grown nobody begins it: one without its data would do so alone."""
+        """Return the program of a replica; once its raft group has grown, none begins the raft group.
+
+        A replica that lost its data would begin the raft group alone.
+        """
         nodes = self._state.replicas[group]
         return replica_program(
             cluster, group, node, self._directory, nodes=nodes, join=any(nodes.values())
         )
 
     def renew_live(self) -> None:
-        """Write what replicas read again while they run into the settings files of those that need no restart."""
+        """Write changed live settings into the settings files of the replicas that need no restart."""
         current = revision(self._cluster)
         for group, nodes in self._state.replicas.items():
             for name, node in ((replica_name(group, node), node) for node in nodes):
@@ -217,7 +220,7 @@ class LocalBackend:
             await keeper.stop()
         place = self._directory.set_aside(name)
         await self._record(group, {other: join for other, join in nodes.items() if other != node})
-        # Not before: what ends the cluster meanwhile ends it, too.
+        # Remove the keeper only now: if the cluster is ended meanwhile, this process must be ended too.
         self._keepers.pop(name, None)
         self._made_of.pop(name, None)
         self._report(name, f"was removed; its data is kept in {place}" if place else "was removed")
@@ -225,7 +228,7 @@ class LocalBackend:
     # -- observing -------------------------------------------------------------------------------
 
     async def observe(self) -> Observed:
-        """Observe everything at the same time; who does not answer within a second is reported as silent."""
+        """Observe everything at the same time; a process that does not answer within a second is reported as silent."""
         programs = {name: keeper.program for name, keeper in self._keepers.items()}
         groups = [group for group in self._cluster.group_names if group in self._state.replicas]
         async with asyncio.TaskGroup() as tasks:
@@ -301,7 +304,7 @@ class LocalBackend:
         }
         leader, replicas = observe_replicas(running, statuses)
         found = ObservedGroup(leader, replicas, *tables)
-        # A process is no better known here than by its answers, but whether there is one is.
+        # Whether a process serves is known only from its answers; whether it runs is known here.
         process_states = {
             node: ProcessState(
                 name, runs=name in self._keepers and self._keepers[name].pid is not None
@@ -317,7 +320,7 @@ class LocalBackend:
     # -- ending --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End every process: followers, then leaders, then name servers, and what hangs beside the others."""
+        """End every process: followers, then leaders, then name servers; a process that hangs does not delay the others."""
         leaders = {name for name, status in self.statuses.items() if status.leads}
         waves = [
             [keeper for name, keeper in self._keepers.items() if name not in leaders],
@@ -328,7 +331,7 @@ class LocalBackend:
             _log.error("a process was not ended in good order", exc_info=failure)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known about the processes, for people."""
+        """Return the facts about the processes that commands show."""
         return {
             "nameServers": [
                 {

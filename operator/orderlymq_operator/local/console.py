@@ -1,7 +1,8 @@
 """
-The console beside the cluster of `orderlymq up --console`: a process that ends with the command.
+The console next to the cluster of `orderlymq up --console`: a process that ends with the command.
 
-Rule: the console is another distribution. Nothing of it is imported here; it is found and started by its name.
+Rule: the console is another distribution. This package imports nothing of it; it finds and starts the console by its
+name.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ _END_TIMEOUT_S: Final = 5.0
 
 
 def is_installed() -> bool:
-    """Return whether there is a console to start."""
+    """Return whether the console is installed."""
     return importlib.util.find_spec(_MODULE) is not None
 
 
@@ -28,17 +29,17 @@ def is_installed() -> bool:
 async def console_beside(
     directory: DataDirectory, name_servers: Sequence[str]
 ) -> AsyncIterator[None]:
-    """Run the console while the block runs; it prints its own address, and why it cannot start."""
+    """Run the console while the block runs; the console prints its own address, or why it cannot start."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         _MODULE,
         "--name-server",
         ";".join(name_servers),
-        # The pipe ends with this process, whatever ends it, and the console with the pipe.
+        # The pipe closes when this process ends, even after a crash, and then the console ends.
         "--end-with-input",
         stdin=asyncio.subprocess.PIPE,
-        # Where it finds what administrators of this cluster sign with.
+        # The directory where it finds the key with which administrators of this cluster sign.
         env={**os.environ, DATA_DIRECTORY_VARIABLE: str(directory.path)},
     )
     try:

@@ -1,8 +1,8 @@
 """
 Commands reach a supervisor by HTTP on loopback, with a secret that only the owner of the data can read.
 
-`ControlServer` is the supervisor's end, `ControlClient` the end of the commands, which are synchronous. The secret
-keeps other users of the machine and web pages in a browser out.
+The supervisor runs `ControlServer`; commands use the synchronous `ControlClient`. The secret keeps out other users of
+the machine and web pages in a browser.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _Work: TypeAlias = Callable[[Sequence[manifests.Manifest], bool], Awaitable[dict
 
 
 class ControlServer:
-    """Serves one supervisor until closed."""
+    """Serves one supervisor until it is closed."""
 
     def __init__(self, supervisor: Supervisor, directory: DataDirectory, pid: int) -> None:
         self._supervisor = supervisor
@@ -44,7 +44,7 @@ class ControlServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen on a free port and write down which."""
+        """Listen on a free port and publish the address in the data directory."""
         application = web.Application(
             client_max_size=_BODY_MAX, middlewares=[let_loop_turn, self._guard]
         )
@@ -60,7 +60,7 @@ class ControlServer:
         self._directory.publish(Contact(self._pid, _HOST, port, self._token))
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening and withdraw the address."""
         self._directory.publish(None)
         if self._runner is not None:
             await self._runner.cleanup()
@@ -90,10 +90,10 @@ class ControlServer:
         return await self._change(request, plan, "there is no plan")
 
     async def _change(self, request: web.Request, work: _Work, failed: str) -> web.Response:
-        """Answer a request about manifests, with the errors that both kinds have; *failed* says what this machine does not do."""
+        """Answer a request about manifests; *failed* is the text for an error of this machine."""
         body = await request.json()
         try:
-            # In a thread: thousands of documents take seconds, in which brokers may end.
+            # In a thread: thousands of documents take seconds, and processes may die meanwhile.
             found = await asyncio.to_thread(_parsed, body["files"])
             return web.json_response(await work(found, bool(body["prune"])))
         except manifests.OtherClusterError as error:
@@ -126,10 +126,10 @@ class ControlClient:
         return self._call("GET", "/status", None)
 
     def apply(self, files: Sequence[tuple[str, str]], *, prune: bool) -> list[str]:
-        """Change what is wanted by *files* (name, text); return the first steps.
+        """Change the desired state by *files* (name, text); return the first steps.
 
         Raises:
-            RefusedError: with every reason; nothing was touched.
+            RefusedError: with all reasons; nothing was changed.
             UnreachableError: no supervisor answers.
         """
         steps: list[str] = self._call("POST", "/apply", _body(files, prune=prune))["actions"]
@@ -139,7 +139,7 @@ class ControlClient:
         """Return what *files* (name, text) would do.
 
         Raises:
-            RefusedError: they are of another cluster.
+            RefusedError: they belong to another cluster.
             UnreachableError: no supervisor answers.
         """
         return self._call("POST", "/plan", _body(files, prune=prune))
@@ -204,7 +204,7 @@ def _parsed(files: Sequence[dict[str, str]]) -> list[manifests.Manifest]:
 
 
 def _body(files: Sequence[tuple[str, str]], *, prune: bool) -> dict[str, Any]:
-    # What they name relative to themselves is looked for by the supervisor, which has another working directory.
+    # Resolve the names: the supervisor looks for files relative to them, and has another working directory.
     named = [
         {
             "name": os.path.join(

@@ -55,10 +55,10 @@ _OWNER_ONLY: Final = 0o700
 
 @dataclass(slots=True)
 class State:
-    """State that a supervisor needs after everything but the disk was lost.
+    """The state that a supervisor needs after it has lost everything but the disk.
 
     Attributes:
-        replicas: by group, the nodes that were started and not removed, each with whether it joined later.
+        replicas: by raft group, the nodes that were started and not removed, each with whether it joined later.
     """
 
     desired: Desired
@@ -67,7 +67,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Where the supervisor of a directory answers, and the secret that opens it."""
+    """The address of a directory's supervisor, and the secret that it requires."""
 
     pid: int
     host: str
@@ -76,7 +76,7 @@ class Contact:
 
 
 class DataDirectory:
-    """Files of one local cluster; see the module for what stands where."""
+    """Files of one local cluster; the module docstring lists them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -94,11 +94,11 @@ class DataDirectory:
         return self.path / SETTINGS_DIRECTORY / f"{process}.json"
 
     def run_record(self, process: str) -> Path:
-        """Return the file that has the process id of *process*."""
+        """Return the file that holds the process id of *process*."""
         return self.path / "run" / f"{process}.json"
 
     def run_records(self) -> list[Path]:
-        """Return the records of all processes that were started and not seen to end."""
+        """Return the records of all processes that were started and whose end was not observed."""
         return sorted((self.path / "run").glob("*.json"))
 
     def replica(self, process: str) -> Path:
@@ -111,29 +111,29 @@ class DataDirectory:
 
     @property
     def operator_secret(self) -> Path:
-        """Return the file with the secret that the supervisor signs its own requests with."""
+        """The file with the secret that the supervisor signs its own requests with."""
         return self.path / OPERATOR_SECRET_FILE
 
     @property
     def cluster_secret(self) -> Path:
-        """Return the file with the secret that the processes of the cluster know each other by."""
+        """The file with the secret by which the processes of the cluster recognize each other."""
         return self.path / CLUSTER_SECRET_FILE
 
     @property
     def restoring(self) -> Path:
-        """Return the file that stands while replicas are made from a backup; they are not whole then."""
+        """The file that exists while replicas are restored from a backup; they are not complete then."""
         return self.path / "restoring"
 
     def read_operator_secret(self) -> str:
-        """Return that secret, made when there is none."""
+        """Return the operator secret; create it if there is none."""
         if not self.operator_secret.exists():
             replace_file(self.operator_secret, secrets.token_urlsafe(32).encode())
         return self.operator_secret.read_text(encoding="utf-8").strip()
 
     def count_start(self, seen: int = 0) -> int:
-        """Return the token of a supervisor that starts, or whose brokers have *seen* a greater one; it fences out the ones before it.
+        """Return the token of a supervisor that starts, or whose brokers have *seen* a greater token.
 
-        The caller holds the directory's lock.
+        The token fences out earlier supervisors. The caller holds the directory's lock.
         """
         file = self.path / "operator.starts"
         text = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
@@ -143,10 +143,10 @@ class DataDirectory:
         return number
 
     def create(self) -> None:
-        """Make the folders and the secrets that are missing; only the owner may look into them."""
+        """Create the missing folders and secrets; only the owner may read them."""
         try:
             os.fspath(self.path).encode()
-        except UnicodeEncodeError:  # no settings file could carry it
+        except UnicodeEncodeError:  # a settings file could not contain it
             raise RefusedError(f"{str(self)!a} is not UTF-8; choose another --data-dir") from None
         try:
             self.path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ class DataDirectory:
             raise FailedError(str(error)) from error
 
     def set_aside(self, process: str) -> Path | None:
-        """Move the data of a removed replica away and return where it is now."""
+        """Move the data of a removed replica to `removed` and return the new place; None if there is no data."""
         source = self.replica(process)
         if not source.exists():
             return None
@@ -173,7 +173,7 @@ class DataDirectory:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-        # The folder of the replicas is a link to another disk, and the data stays on that.
+        # The replicas' folder is a link to another disk, and the data stays on that disk.
         removed = source.parent / "removed"
         removed.mkdir(mode=_OWNER_ONLY, exist_ok=True)
         return source.rename(_free_name(removed, process))
@@ -181,25 +181,25 @@ class DataDirectory:
     # -- what is wanted ------------------------------------------------------------------------
 
     def load(self) -> State | None:
-        """Return what stands on disk; None for a new directory.
+        """Return the saved state; None for a new directory.
 
         Raises:
-            RefusedError: it was written by a later version, or is no data directory of ours.
+            RefusedError: a later version wrote it, or it is not a data directory of OrderlyMQ.
         """
         return self.parse(self.read())
 
     def read(self) -> bytes | None:
-        """Return what stands on disk as it stands there; None for a new directory."""
+        """Return the saved state as bytes; None for a new directory."""
         try:
             return self._cluster.read_bytes()
         except FileNotFoundError:
             return None
 
     def parse(self, content: bytes | None) -> State | None:
-        """Return what `read` has found.
+        """Return the state in the bytes that `read` returned.
 
         Raises:
-            RefusedError: as `load`.
+            RefusedError: as for `load`.
         """
         if content is None:
             return None
@@ -230,7 +230,10 @@ class DataDirectory:
         return self.path / "cluster.json"
 
     async def save_beside(self, state: State) -> None:
-        """Save in a thread: thousands of topics take long. A caller that is cancelled waits, so that no later save is overtaken."""
+        """Save in a thread, because thousands of topics take long.
+
+        A cancelled caller waits for the save to finish, so that no later save is overtaken.
+        """
         saving = asyncio.create_task(asyncio.to_thread(self.save, state))
         try:
             await asyncio.shield(saving)
@@ -239,7 +242,7 @@ class DataDirectory:
             raise
 
     def save(self, state: State) -> None:
-        """Replace what stands on disk; durable when this returns."""
+        """Replace the saved state; it is durable when this returns."""
         desired = state.desired
         data = {
             "format": FORMAT,
@@ -259,13 +262,13 @@ class DataDirectory:
 
     @contextmanager
     def locked(self, inherited: int | None = None) -> Iterator[None]:
-        """Make what is missing in the directory and hold it while the block runs.
+        """Create what is missing in the directory and hold it while the block runs.
 
         Args:
-            inherited: the `lock` of a process that held it for this one.
+            inherited: the `lock` of a process that held the directory for this one.
 
         Raises:
-            HeldError: a supervisor runs on it, or a command that starts or ends one.
+            HeldError: a supervisor runs on it, or a command starts or ends one.
         """
         self.create()
         if inherited is None:
@@ -280,7 +283,7 @@ class DataDirectory:
         """Hold a directory that `is_ours` while the block runs; its file system may be read-only.
 
         Raises:
-            HeldError: as `locked`.
+            HeldError: as for `locked`.
         """
         try:
             descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
@@ -296,7 +299,7 @@ class DataDirectory:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise HeldError(str(self), self._owner(descriptor)) from None
-            with suppress(OSError):  # a full disk: that it is held is worth more than by whom
+            with suppress(OSError):  # a full disk: holding it matters more than naming the holder
                 os.pwrite(descriptor, f"{os.getpid():<20}\n".encode(), 0)
             self._lock = descriptor
             try:
@@ -307,7 +310,7 @@ class DataDirectory:
             os.close(descriptor)
 
     def _owner(self, descriptor: int) -> str:
-        """Say which process holds the lock, as far as it is written down."""
+        """Return a text that names the process that holds the lock; empty if it is not recorded."""
         text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         contact = self.contact()
         pid = text if text.isdecimal() else str(contact.pid) if contact else ""
@@ -315,19 +318,19 @@ class DataDirectory:
 
     @property
     def lock(self) -> int:
-        """Return the descriptor by which this process holds the directory; who inherits it holds it, too."""
+        """The descriptor by which this process holds the directory; a child that inherits it holds the directory too."""
         assert self._lock is not None, "only who holds the directory passes it on"
         return self._lock
 
     def is_gone(self) -> bool:
-        """Return whether the directory that this process holds was deleted or moved; another one may be in its place."""
+        """Return whether the held directory was deleted or moved; another directory may be in its place."""
         if self._lock is None:
             return False
         try:
             found = self._lock_file.stat()
         except (FileNotFoundError, NotADirectoryError):
             return True
-        except OSError:  # it cannot be seen at the moment
+        except OSError:  # it cannot be read at the moment
             return False
         return not os.path.samestat(found, os.fstat(self._lock))
 
@@ -340,10 +343,10 @@ class DataDirectory:
         return any(file.exists() for file in (self._cluster, self._lock_file))
 
     def publish(self, contact: Contact | None) -> None:
-        """Write down where the supervisor answers, or that there is none."""
+        """Record where the supervisor answers, or that there is none."""
         file = self.path / SUPERVISOR_FILE
         if contact is None:
-            with suppress(OSError):  # read-only by now: nobody answers where it says
+            with suppress(OSError):  # read-only now: no process answers at the recorded address
                 if not self.is_gone():
                     file.unlink()
             return
@@ -356,7 +359,7 @@ class DataDirectory:
         replace_file(file, json.dumps(facts).encode())
 
     def contact(self) -> Contact | None:
-        """Return where the supervisor answers; None when there is none or it has just begun."""
+        """Return where the supervisor answers; None if there is none or it has just begun."""
         try:
             facts = json.loads((self.path / SUPERVISOR_FILE).read_bytes())
         except (OSError, ValueError):
@@ -380,7 +383,7 @@ def _damaged(file: Path, why: object) -> RefusedError:
 
 
 def desired_from(data: dict[str, Any]) -> Desired:
-    """Return what `resources_of` has written down."""
+    """Return the desired state that `resources_of` recorded."""
     found = [KINDS[item["kind"]].model_validate(item) for item in data["manifests"]]
     (cluster,) = (item for item in found if isinstance(item, Cluster))
     return Desired(

@@ -1,4 +1,4 @@
-"""Errors on one machine, named by the caller's next step; commands turn each into an exit code."""
+"""Errors of local commands, named by what the caller can do next; commands turn each into an exit code."""
 
 
 class LocalError(Exception):
@@ -6,11 +6,11 @@ class LocalError(Exception):
 
 
 class RefusedError(LocalError):
-    """It is not allowed as things stand; nothing was touched."""
+    """The present state does not allow the command; nothing was changed."""
 
 
 class HeldError(RefusedError):
-    """A supervisor holds the data directory, or a command that starts or ends one; *owner* says which process."""
+    """A supervisor, or a command that starts or ends one, holds the data directory; *owner* says which process."""
 
     def __init__(self, directory: str, owner: str) -> None:
         super().__init__(
@@ -21,16 +21,16 @@ class HeldError(RefusedError):
 
 
 class UnreachableError(LocalError):
-    """Nobody answers who should."""
+    """The process that should answer does not."""
 
 
 class BusyError(UnreachableError):
-    """Nobody has answered yet who may answer later."""
+    """A process has not answered in time; it may answer later."""
 
 
 class FailedError(LocalError):
-    """It was tried and did not work."""
+    """The command was tried and did not work."""
 
 
 class InterruptedWaitError(LocalError):
-    """Somebody interrupted the command, and what it waited for goes on."""
+    """The user interrupted the command; the operation that it waited for continues."""

@@ -1,10 +1,10 @@
 """
-The keeper of one process: it starts it, watches it, starts it again and stops it in good order.
+The keeper of one process: it starts, watches, restarts and gracefully stops the process.
 
-Rules: a dead process is started again immediately, and more slowly each time it dies young. A process that stops
-answering /healthz is killed, since a stopped leader would hold its group's port for ever. The process id is recorded with
-its start time, so that the next supervisor after a crash finds the orphans and kills nothing else. Children have sessions
-of their own: Ctrl-C in a terminal is the supervisor's business.
+Rules: a dead process is restarted immediately, and more slowly each time it dies young. A process that stops
+answering /healthz is killed, because a suspended leader would hold its raft group's port for ever. The process id is
+recorded with its start time, so that the next supervisor after a crash finds the orphans and kills nothing else. Each
+child has its own session, so that Ctrl-C in a terminal reaches only the supervisor.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from orderlymq_runtime.process.waits import wait_for
 
 _log = logging.getLogger(__name__)
 
-# Fast first: most deaths are single. The last one is for a process that cannot start at all.
+# The first are short, because most deaths are single. The last is for a process that cannot start at all.
 RESTART_DELAYS_S: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
-STEADY_S: Final = 30.0  # after so long the next death is a first one again
+STEADY_S: Final = 30.0  # after this time alive, the next death counts as the first
 PROBE_INTERVAL_S: Final = 1.0
 PROBE_TIMEOUT_S: Final = 1.0
-# Counted in probes and not by the clock, so that a laptop that slept does not kill everything.
+# Counted in probes and not by the clock, so that processes are not killed after a laptop slept.
 PROBES_FAILED_MAX: Final = 5
 START_GRACE_S: Final = 60.0  # opening a large store may take a while
-# A process that hangs ends itself by then and says where. One that was paused needs a moment to go on.
+# A process that hangs ends itself within this time and logs where. A process that was paused needs a moment more.
 STOP_TIMEOUT_S: Final = SERVER_CLOSE_MAX_MS / 1000 + FORCE_AFTER_S + 0.75
-# Processes that end in good order are gone by then; those that hang must not keep the next ones from their end.
+# Processes that end gracefully are gone after this time; those that hang must not delay the end of the next ones.
 WAVE_MAX_S: Final = 0.7
-# A server that cannot start says why in the last record of its log.
+# The exit code of a server that cannot start; the last record of its log says why.
 REFUSED: Final = 2
 _REFUSAL: Final = "cannot start: "
 _REFUSAL_SIZE_MAX: Final = 4 << 10
@@ -52,14 +52,14 @@ Report = Callable[[str, str], None]
 
 
 class Stoppable(Protocol):
-    """What can be asked to end, with force after a time; it returns when that is done."""
+    """A process that can be stopped gracefully, with force after a time."""
 
     async def stop(self, timeout_s: float) -> None:
-        """End it."""
+        """Stop it; return when it has ended."""
 
 
 async def end_in_waves(waves: Sequence[Sequence[Stoppable]]) -> list[BaseException]:
-    """End each wave when the one before is gone or hangs, and all within `STOP_TIMEOUT_S`; return what failed."""
+    """End each wave when the previous one is gone or hangs, and all within `STOP_TIMEOUT_S`; return the errors."""
     loop = asyncio.get_running_loop()
     until = loop.time() + STOP_TIMEOUT_S
     endings: list[asyncio.Task[None]] = []
@@ -76,8 +76,8 @@ class Keeper:
     """Keeps *program* running from `start` until `stop`.
 
     Args:
-        session: for the probes.
-        report: gets the name of the process and what happened to it.
+        session: used for the probes.
+        report: called with the name of the process and what happened to it.
     """
 
     def __init__(
@@ -98,26 +98,26 @@ class Keeper:
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while it does not run."""
+        """The process id; None while it does not run."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
     def start(self) -> None:
-        """Write the settings file and begin to keep the process."""
+        """Write the settings file and begin to keep the process running."""
         self.renew(self.program)
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.program.name}")
 
     def renew(self, program: Program) -> None:
-        """Write the settings file that the next start of the process reads."""
+        """Write the settings file that the process reads at its next start."""
         replace_file(self._directory.settings(program.name), program.settings.encode())
         self.program = program
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End the process in good order, with force after *timeout_s*; returns when it is gone."""
+        """Stop the process gracefully, with force after *timeout_s*; return when it is gone."""
         self._stopping.set()
         if self.pid is not None:
             self._signal(signal.SIGTERM)
-            # A stopped process does not see SIGTERM before it goes on.
+            # A suspended process does not receive SIGTERM before it continues.
             self._signal(signal.SIGCONT)
         if self._task is None:
             return
@@ -138,7 +138,7 @@ class Keeper:
                 ending = _ending(code) + (f" ({reason})" if reason not in ("", said) else "")
                 said = reason
             except OSError as error:
-                # No memory, no descriptors, a full disk: it may pass, so it is a death like others.
+                # No memory, no descriptors, a full disk: it may pass, so it counts as a death like any other.
                 ending = f"could not be started: {error}"
             if self._stopping.is_set():
                 break
@@ -151,11 +151,11 @@ class Keeper:
             _forget(self._directory.run_record(self.program.name))
 
     async def _run_once(self) -> int:
-        """Run the process until it ends, by itself or because it does not answer; return its code."""
+        """Run the process until it ends, by itself or because it does not answer; return its exit code."""
         process = await self._spawn()
         self._process = process
         if self._stopping.is_set():
-            self._signal(signal.SIGTERM)  # there was nothing to signal before
+            self._signal(signal.SIGTERM)  # there was no process to signal before
         watch = asyncio.create_task(self._watch(process), name=f"watch {self.program.name}")
         try:
             return await process.wait()
@@ -177,23 +177,23 @@ class Keeper:
         try:
             write_record(self._directory.run_record(self.program.name), process.pid)
         except OSError as error:
-            # A full disk: the process is worth more than the note about it.
+            # A full disk: the process matters more than its record.
             _log.warning("cannot write down process %d: %s", process.pid, error)
         return process
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Kill the process when it has answered and then does not for several probes."""
+        """Kill the process if it has answered before and then fails several probes, or never answers in `START_GRACE_S`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_GRACE_S
         answered = False
         failed = 0
         next_probe = loop.time() + PROBE_INTERVAL_S
         while True:
-            # A probe that times out has used up its interval: silence is counted in whole seconds.
+            # A probe that times out has used up its interval, so that silence is counted in whole seconds.
             await asyncio.sleep(max(0.0, next_probe - loop.time()))
             next_probe = loop.time() + PROBE_INTERVAL_S
             if self._stopping.is_set():
-                return  # its pages may have closed, and `stop` knows how long the rest may take
+                return  # its pages may be closed, and `stop` knows how long the rest may take
             if await self._is_alive():
                 answered, failed = True, 0
                 continue
@@ -229,12 +229,12 @@ def _ending(code: int) -> str:
         return f"ended with code {code}"
     try:
         return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:  # one of real time, most of which have no names
+    except ValueError:  # a real-time signal; most of them have no names
         return f"was ended by signal {-code}"
 
 
 def _refusal(log: Path) -> str:
-    """Return why the process that has written *log* did not start, empty where the end of the log does not say it."""
+    """Return why the process that wrote *log* did not start; empty if the end of the log does not say so."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _REFUSAL_SIZE_MAX))
@@ -242,7 +242,7 @@ def _refusal(log: Path) -> str:
     except OSError:
         return ""
     first, *further = reason.strip().splitlines() or [""]
-    # The lines of one record behind its first are indented.
+    # The further lines of one record are indented.
     is_last = found and all(line.startswith(" ") for line in further)
     return (
         " ".join([_REFUSAL.strip(), *first.split(), *" ".join(further).split()]) if is_last else ""
@@ -257,7 +257,7 @@ def rotate(path: Path) -> None:
 
 
 def write_record(path: Path, pid: int) -> None:
-    """Write down a process id with the start that makes it unmistakable, and the folder whose process it is."""
+    """Record a process id with its start time, which makes it unique, and with the folder that the process belongs to."""
     try:
         started = _start_of(psutil.Process(pid))
     except psutil.Error:
@@ -267,13 +267,13 @@ def write_record(path: Path, pid: int) -> None:
 
 
 def _identity(folder: Path) -> str:
-    """Return what a copy of *folder* does not share with it."""
+    """Return a text that differs between *folder* and a copy of it."""
     found = folder.stat()
     return f"{found.st_dev} {found.st_ino}"
 
 
 def _start_of(process: psutil.Process) -> str:
-    """Return when a process was started, counted from the boot: the time of day changes when the clock is set.
+    """Return when a process was started, counted from the boot, because the time of day changes when the clock is set.
 
     Raises:
         psutil.Error: it has ended.
@@ -282,11 +282,11 @@ def _start_of(process: psutil.Process) -> str:
         boot = _BOOT_ID.read_text().strip()
         return f"{boot} {stat_fields(process.pid)[STARTED]}"
     except OSError:
-        return str(process.create_time())  # it has ended, or this is no Linux
+        return str(process.create_time())  # it has ended, or this is not Linux
 
 
 def read_record(path: Path) -> tuple[int, str, str] | None:
-    """Return the process id, its start and the folder of a record; None for a file that is none."""
+    """Return the process id, start time and folder of a record; None if the file is not a record."""
     try:
         match json.loads(path.read_bytes()):
             case {"pid": int(pid), "started": str(started), "folder": str(folder)}:
@@ -298,7 +298,7 @@ def read_record(path: Path) -> tuple[int, str, str] | None:
 
 
 def orphan(path: Path) -> psutil.Process | None:
-    """Return the process of a record, when exactly that one still lives; None for the record of a copied folder."""
+    """Return the process of a record if that same process still lives; None for the record of a copied folder."""
     record = read_record(path)
     if record is None or record[2] != _identity(path.parent):
         return None
@@ -312,7 +312,7 @@ def orphan(path: Path) -> psutil.Process | None:
 
 
 def end_orphans(directory: DataDirectory) -> list[int]:
-    """End the children that a supervisor left behind when it crashed; return their process ids."""
+    """End the children that a crashed supervisor left behind; return their process ids."""
     records = [path for path in directory.run_records() if read_record(path) is not None]
     found = [process for path in records if (process := orphan(path)) is not None]
     for process in found:
@@ -328,7 +328,7 @@ def end_orphans(directory: DataDirectory) -> list[int]:
 
 
 def _forget(path: Path) -> None:
-    """Delete the record of a process that has ended; where that fails it stays, and names nobody."""
+    """Delete the record of an ended process; if that fails, the record stays and matches no process."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -1,8 +1,8 @@
 """
-Which processes a cluster has on this machine: their names, ports, commands and settings files.
+The processes of a cluster on this machine: their names, ports, commands and settings files.
 
-Pure but for the functions that check ports. The settings are those of the broker and name server programs; the ports
-follow from the manifest alone (`Local` in `resources.cluster`).
+Pure, except for the functions that check ports. The settings are those of the broker and name server programs. The
+ports follow from the manifest alone (`Local` in `resources.cluster`).
 """
 
 import errno
@@ -36,18 +36,18 @@ from orderlymq_runtime.security.tls import (
 )
 from orderlymq_runtime.sockets.addresses import join_address
 
-# Also of a family that this machine has not.
+# The second is for an address family that this machine does not have.
 _NO_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process to keep: what to run, with which settings, and where it reports its state.
+    """One process to keep: its module, its settings, and where it reports its state.
 
     Attributes:
-        ports: what it binds, or may bind when it leads, by what for.
+        ports: the ports that it binds, or may bind when it leads, each with its purpose.
         http_port: port of /healthz and /status.
-        scheme: http, or https where nothing plain is served.
+        scheme: http, or https if it serves nothing plain.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Program:
 
     @property
     def url(self) -> str:
-        """Where its HTTP pages are."""
+        """The URL of its HTTP pages."""
         return f"{self.scheme}://{join_address(self.host, self.http_port)}"
 
     def command(self, directory: DataDirectory) -> list[str]:
@@ -85,12 +85,12 @@ def replica_name(group: str, node: int) -> str:
 
 
 def group_index(group: str) -> int:
-    """Return the index that ends the broker name of a group."""
+    """Return the index at the end of a raft group's broker name."""
     return int(group.rpartition("-")[2])
 
 
 def name_server_program(cluster: Cluster, index: int, directory: DataDirectory) -> Program:
-    """Return name server *index*."""
+    """Return the program of name server *index*."""
     local = cluster.spec.local
     settings = {
         "listen": address_setting(local.host, local.name_server(index)),
@@ -123,14 +123,14 @@ def replica_program(
     nodes: Iterable[int],
     join: bool,
 ) -> Program:
-    """Return replica *node* of *group*, which knows the raft addresses of *nodes*."""
+    """Return the program of replica *node* of *group*, which knows the raft addresses of *nodes*."""
     local = cluster.spec.local
     index = group_index(group)
     name = replica_name(group, node)
     options = broker_options(cluster)
     settings: dict[str, Any] = {
         **options,
-        # With or without access control: what is the operator's is signed with its account.
+        # Needed even without access control: the operator signs its requests with this account.
         "access": {
             **options["access"],
             "operator_key": OPERATOR_ACCOUNT,
@@ -171,7 +171,7 @@ def replica_program(
 
 
 def programs(directory: DataDirectory, state: State) -> list[Program]:
-    """Return every process that *state* asks for."""
+    """Return the programs of all processes that *state* asks for."""
     cluster = state.desired.cluster
     found = [
         name_server_program(cluster, index, directory)
@@ -188,7 +188,7 @@ def programs(directory: DataDirectory, state: State) -> list[Program]:
 
 
 def peer_contexts(cluster: Cluster) -> ContextSource | None:
-    """Return what the processes of a *cluster* that has settled are called with, None for plain calls.
+    """Return the TLS contexts for calls to the processes of a settled *cluster*; None for plain calls.
 
     Raises:
         RefusedError: a file of spec.tls cannot be used.
@@ -202,7 +202,7 @@ def peer_contexts(cluster: Cluster) -> ContextSource | None:
 
 
 def tls_contexts(tls: Tls) -> ContextSource:
-    """Return what processes are called with by TLS; their host is not compared, as they do not.
+    """Return the TLS contexts for calls to processes; the host name is not verified, as among the processes.
 
     Raises:
         TlsError: a file cannot be used.
@@ -227,7 +227,7 @@ def refuse_taken_ports(programs: Iterable[Program]) -> None:
     """Check that every port is free.
 
     Raises:
-        RefusedError: with all ports that are not, and who has them.
+        RefusedError: names all taken ports, and the processes that have them.
     """
     if taken := taken_ports(programs):
         raise RefusedError(
@@ -236,17 +236,17 @@ def refuse_taken_ports(programs: Iterable[Program]) -> None:
 
 
 def taken_ports(programs: Iterable[Program], running: Iterable[Program] = ()) -> list[str]:
-    """Return of each port that is not free what it is for, and who has it; what *running* programs have is theirs.
+    """Return for each taken port its purpose and the process that has it; ports of *running* programs are skipped.
 
     Raises:
-        RefusedError: the host is no address of this machine.
+        RefusedError: the host is not an address of this machine.
     """
     taken = []
     seen = {(program.host, port) for program in running for port, _ in program.ports}
     for program in programs:
         for port, purpose in program.ports:
             if (program.host, port) in seen:
-                continue  # the group's address stands with each of its replicas
+                continue  # each replica lists the address of its raft group
             seen.add((program.host, port))
             if why := _obstacle(program.host, port):
                 taken.append(f"port {port} ({program.name}, {purpose}) {why}")
@@ -254,10 +254,10 @@ def taken_ports(programs: Iterable[Program], running: Iterable[Program] = ()) ->
 
 
 def unusable_ports(directory: DataDirectory, state: State, desired: Desired) -> list[Refuse]:
-    """Return that *desired* adds processes to the cluster of *state* whose ports others have."""
+    """Return a refusal if *desired* adds processes to the cluster of *state* whose ports are taken."""
     cluster = desired.cluster
     if cluster.spec.local != state.desired.cluster.spec.local:
-        return []  # refused for itself
+        return []  # this change is refused elsewhere
     added = programs(directory, State(desired, state.replicas))
     try:
         taken = taken_ports(added, programs(directory, state))
@@ -270,21 +270,23 @@ def unusable_ports(directory: DataDirectory, state: State, desired: Desired) -> 
 
 
 def _obstacle(host: str, port: int) -> str:
-    """Return why a port cannot be bound; empty where it can.
+    """Return why a port cannot be bound; empty if it can.
 
     Raises:
-        RefusedError: the host is no address of this machine.
+        RefusedError: the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As the programs do: a port that only closed connections remember is free.
+            # As the programs do: a port that only closed connections still use is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
-    except ValueError as error:  # a name with an empty or too long part, or with what no name has
+    except (
+        ValueError
+    ) as error:  # a host name with an empty or too long part, or with forbidden characters
         raise _no_address(host, str(error)) from error
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno in _NO_ADDRESS:
@@ -300,14 +302,14 @@ def _no_address(host: str, why: str) -> RefusedError:
 
 
 def _owner(port: int) -> str:
-    """Say which process has *port*, one that listens before others, as far as this user may know."""
+    """Return which process has *port*, as far as this user may see; prefer one that listens."""
     try:
         having = [
             each
             for each in psutil.net_connections(kind="tcp")
             if each.pid and each.laddr and each.laddr.port == port
         ]
-        # Without a listener a connection to elsewhere has it: the system gives such ports to anybody.
+        # If no process listens, an outgoing connection has the port: the system gives such ports to any process.
         for each in sorted(having, key=lambda each: each.status != psutil.CONN_LISTEN):
             return f"process {each.pid} ({psutil.Process(each.pid).name()})"
     except (psutil.Error, OSError, RuntimeError):  # it has ended, or there is no /proc

@@ -1,7 +1,7 @@
 """
 Show what a supervisor does: live in a terminal, line by line elsewhere.
 
-It is fed with the supervisor's snapshots (`Supervisor.snapshot`) and keeps no state but what it has shown.
+It shows the supervisor's snapshots (`Supervisor.snapshot`) and remembers only what it has shown.
 """
 
 from types import TracebackType
@@ -16,7 +16,7 @@ class Progress:
     """Prints each event once and, in a terminal, what is being waited for.
 
     Args:
-        after: number of the last event that is old news.
+        after: number of the last event that is not to be shown.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Progress:
 
 
 def last_event(snapshot: dict[str, Any]) -> int:
-    """Return the number of the newest event; 0 when nothing has happened."""
+    """Return the number of the newest event; 0 if there is none."""
     return max((int(event["number"]) for event in snapshot["events"]), default=0)
 
 
 def waiting_for(snapshot: dict[str, Any]) -> str:
-    """Say what is missing, in a few words."""
+    """Return what is missing, in a few words."""
     if snapshot["problem"]:
         return str(snapshot["problem"])
     for item in snapshot["resources"]:
@@ -70,7 +70,7 @@ def waiting_for(snapshot: dict[str, Any]) -> str:
 
 
 def summary(snapshot: dict[str, Any]) -> str:
-    """Say in a few lines what is up and where."""
+    """Return a few lines that say what runs and where."""
     servers = ";".join(server["address"] for server in snapshot["nameServers"])
     lines = [f"Cluster {snapshot['cluster']} is up; name server {servers}"]
     for group in snapshot["groups"]:
@@ -89,7 +89,7 @@ def summary(snapshot: dict[str, Any]) -> str:
 
 
 def refused(snapshot: dict[str, Any]) -> list[str]:
-    """Say what is refused and left alone while everything else is effective."""
+    """Return lines about the resources that are refused and left alone while everything else is effective."""
     return [
         f"  left as it is: {item['message']}"
         for item in snapshot["resources"]

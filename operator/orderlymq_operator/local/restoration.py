@@ -1,8 +1,9 @@
 """
-The replicas of a new cluster begin with a backup: their directories are made before any process starts.
+The start of a new cluster from a backup: the replicas' directories are made before any process starts.
 
-Rule: it is all or nothing. When a replica cannot be restored, or somebody interrupts it, the directories of the others are
-deleted again. A mark stands until all are whole, so that what a killed program left is refused. The program that restores is `orderlymq backup restore`; it knows the brokers' files, and this package does not.
+Rule: all or nothing. If a replica cannot be restored, or the user interrupts, the directories of the others are
+deleted again. A mark exists until all are complete, so that the leftovers of a killed program are refused. The
+restoring program is `orderlymq backup restore`; it knows the brokers' files, and this package does not.
 """
 
 import json
@@ -24,14 +25,14 @@ _ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 
 @dataclass(frozen=True, slots=True)
 class BackupSource:
-    """Which backup: the place where it is kept, and its id, None for the newest."""
+    """A backup: the place where it is kept, and its id; None for the newest."""
 
     place: str
     backup_id: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> "BackupSource":
-        """Read ``PLACE`` or ``PLACE@ID``."""
+        """Parse ``PLACE`` or ``PLACE@ID``."""
         place, _, backup_id = text.rpartition("@")
         return cls(place, backup_id) if _ID.fullmatch(backup_id) and place else cls(text)
 
@@ -75,7 +76,7 @@ def restore_replicas(directory: DataDirectory, state: State, source: BackupSourc
 
 
 def refuse_half_restored(directory: DataDirectory) -> None:
-    """Refuse what a restore has left that was killed; the caller holds the directory's lock."""
+    """Refuse a directory whose restore was killed; the caller holds the directory's lock."""
     if directory.restoring.exists():
         raise RefusedError(
             f"a restore into {directory} was cut off, and its replicas are not whole: delete {directory}, "

@@ -1,4 +1,4 @@
-"""Secrets that a manifest names on this machine: the secret of a User, in a file or the environment, and the files of TLS."""
+"""Secrets that a manifest names on this machine: a User's secret in a file or the environment, and the files of TLS."""
 
 import errno
 import os
@@ -14,15 +14,15 @@ from orderlymq_operator.resources.user import User, fingerprint, usable_secret
 from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context, server_context
 
 _ADVICE: Final = "make it, or name another file"
-_SIZE_MAX: Final = 1 << 20  # bytes: long chains of certificates have tens of KiB
+_SIZE_MAX: Final = 1 << 20  # bytes: long certificate chains have tens of KiB
 
 
 def read_secret(user: User) -> str | None:
-    """Return the secret, None when there is none that brokers take."""
+    """Return the secret; None if there is none that brokers accept."""
     source = user.spec.secret_from
     text = ""
     if source is None:
-        return None  # only Kubernetes has a place for one that is made
+        return None  # only Kubernetes can store a generated secret
     if source.file is not None:
         try:
             text = _content(source.file).decode()
@@ -34,7 +34,7 @@ def read_secret(user: User) -> str | None:
 
 
 def fingerprints(users: Iterable[User]) -> dict[str, str | None]:
-    """Return the fingerprint of each User's secret by its name; None where it cannot be read."""
+    """Return the fingerprint of each User's secret by its name; None if the secret cannot be read."""
     secrets = [(user, read_secret(user)) for user in users]
     return {
         user.metadata.name: None if secret is None else fingerprint(user.access_key, secret)
@@ -43,7 +43,7 @@ def fingerprints(users: Iterable[User]) -> dict[str, str | None]:
 
 
 def unusable_files(cluster: Cluster, manifests: Iterable[Manifest]) -> list[Refuse]:
-    """Return what *cluster*, and the Users of *manifests*, name here and cannot have."""
+    """Return refusals for the files that *cluster* and the Users of *manifests* name and that cannot be used."""
     found = list(_unusable_tls(cluster))
     for user in (each.resource for each in manifests if isinstance(each.resource, User)):
         path = user.spec.secret_from.file if user.spec.secret_from else None
@@ -76,7 +76,7 @@ def _unusable_tls(cluster: Cluster) -> Iterator[Refuse]:
 
 
 def _trouble(path: str) -> str:
-    """Return why a file cannot be read; empty when it can."""
+    """Return why a file cannot be read; empty if it can."""
     try:
         _content(path)
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _content(path: str) -> bytes:
     """Return the content of a file.
 
     Raises:
-        OSError: it cannot be read, is no regular file (who reads a pipe may wait for ever), or too large for what is in it.
+        OSError: it cannot be read, is not a regular file (reading a pipe may wait for ever), or is too large.
     """
     with open(path, "rb", opener=_open_without_waiting) as file:
         found = os.fstat(file.fileno())

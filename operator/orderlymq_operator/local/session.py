@@ -1,8 +1,8 @@
 """
-From manifests and a data directory to a running supervisor, in this process or in one of its own.
+From manifests and a data directory to a running supervisor, in this process or in its own.
 
-Rule: everything that can refuse (a running supervisor, another cluster, a change that is not allowed, a port that
-is taken) refuses before anything is written.
+Rule: every check (a running supervisor, another cluster, a change that is not allowed, a taken port) comes before
+anything is written.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, OtherClusterError, combine
 
 _POLL_S: Final = 0.05
-# What is under way may end a process first.
+# A running action may first have to end a process.
 DOWN_TIMEOUT_S: Final = keeper.STOP_TIMEOUT_S + CLOSE_MAX_S
 
 
@@ -41,13 +41,13 @@ DOWN_TIMEOUT_S: Final = keeper.STOP_TIMEOUT_S + CLOSE_MAX_S
 def prepared(
     directory: DataDirectory, manifests: Sequence[Manifest], source: BackupSource | None = None
 ) -> Iterator[State]:
-    """Hold *directory* and give what its supervisor starts with; orphans of a crash are ended.
+    """Hold *directory* and yield the state that its supervisor starts with; orphans of a crash are ended.
 
     A new cluster begins with the backup *source*, or empty.
 
     Raises:
         ManifestError: the manifests are wrong, or there are none and the directory is new.
-        RefusedError: see the module.
+        RefusedError: a check failed; see the module docstring.
         FailedError: the backup cannot be restored.
     """
     content = directory.read()  # first, so that a wrong command leaves no folders behind
@@ -64,7 +64,7 @@ def prepared(
         refuse_taken_ports(programs(directory, State(desired)))
     with directory.locked():
         if directory.read() != content:
-            # A list of replicas of before would begin a group again that has other ones by now.
+            # An outdated list of replicas would begin a raft group again that has other replicas by now.
             raise RefusedError(f"{directory} was changed by another command just now; try again")
         refuse_half_restored(directory)
         keeper.end_orphans(directory)
@@ -94,7 +94,7 @@ def _desired(manifests: Sequence[Manifest], before: State | None) -> Desired:
 
 
 async def supervise(supervisor: Supervisor, directory: DataDirectory) -> None:
-    """Run *supervisor* with its control address until it is asked to end or is cancelled."""
+    """Run *supervisor* with its control address until it is asked to stop or is cancelled."""
     server = ControlServer(supervisor, directory, os.getpid())
     await server.start()
     try:
@@ -104,7 +104,10 @@ async def supervise(supervisor: Supervisor, directory: DataDirectory) -> None:
 
 
 def spawn(directory: DataDirectory) -> subprocess.Popen[bytes]:
-    """Start a supervisor of its own for what stands in *directory*; it inherits the hold on it, so that nobody comes between."""
+    """Start a supervisor process for the state in *directory*.
+
+    It inherits the lock, so that no other process can take the directory in between.
+    """
     path = directory.log("supervisor")
     keeper.rotate(path)
     command = [sys.executable, "-m", "orderlymq_operator.local", "--data-dir", str(directory)]
@@ -122,7 +125,7 @@ def spawn(directory: DataDirectory) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def inherited(directory: DataDirectory, lock: int) -> Iterator[State]:
-    """Hold *directory* by the *lock* of the command that has prepared it, and give what it has left there."""
+    """Hold *directory* by the *lock* of the command that prepared it, and yield the state that it saved there."""
     with directory.locked(lock):
         state = directory.load()
         if state is None:
@@ -155,10 +158,10 @@ def wait_for_contact(
 
 
 def stop(directory: DataDirectory) -> dict[str, Any]:
-    """End the cluster of *directory*, also one that another program started; return what was ended.
+    """End the cluster of *directory*, even if another program started it; return what was ended.
 
     Raises:
-        FailedError: somebody still holds the directory after `DOWN_TIMEOUT_S`.
+        FailedError: another process still holds the directory after `DOWN_TIMEOUT_S`.
     """
     asked: Contact | None = None
     deadline = time.monotonic() + DOWN_TIMEOUT_S
@@ -174,7 +177,7 @@ def stop(directory: DataDirectory) -> dict[str, Any]:
                     f"the supervisor, or the command that starts it{error.owner}, did not end within {DOWN_TIMEOUT_S:g} s; "
                     f"see {directory.log('supervisor')}"
                 ) from error
-        # One that has begun a moment ago does not answer yet, and one that ends does not any more.
+        # A supervisor that began a moment ago does not answer yet; one that is ending no longer answers.
         contact = directory.contact()
         if contact is not None and contact != asked:
             with suppress(UnreachableError):

@@ -1,11 +1,11 @@
 """
-The supervisor: it observes, plans and acts, again and again, until it is stopped.
+The supervisor: it observes, plans and acts in a loop until it is stopped.
 
-Rules: one reconcile at a time, and a change of the manifests waits for the action that runs. Consumer groups have a loop of
-their own. An action that fails holds back
-the later ones of its lane only, and the next reconcile decides again. A change is judged as a whole before anything is written or touched.
-What takes long for thousands of topics is done in threads, so that brokers are looked after meanwhile. `control` makes the
-supervisor reachable for commands, `session` prepares what it needs.
+Rules: one reconcile at a time; a change of the manifests waits only for the action that runs. Consumer groups have
+their own loop. An action that fails holds back only the later ones of its lane, and the next reconcile decides again.
+A change is judged as a whole before anything is written or touched. Work that takes long for thousands of topics runs
+in threads, so that brokers are watched meanwhile. `control` makes the supervisor reachable for commands; `session`
+prepares what it needs.
 """
 
 import asyncio
@@ -56,24 +56,24 @@ from orderlymq_runtime.wallclock import monotonic_ms
 
 _log = logging.getLogger(__name__)
 
-_BUSY_S: Final = 0.1  # between reconciles while there is something to do or to wait for
+_BUSY_S: Final = 0.1  # between reconciles while there is work or something to wait for
 _IDLE_S: Final = (
-    2.0  # between reconciles of a cluster that is as it should be: drift is repaired this fast
+    2.0  # between reconciles of a cluster in the desired state: drift is repaired this fast
 )
 _GROUPS_S: Final = 1.0  # between two reconciles of the consumer groups
-# A pass of many actions, as of a thousand topics, keeps the turn so long, and one action longer at most.
+# A pass of many actions, such as a thousand topics, holds the turn this long, and at most one action longer.
 _PASS_S: Final = 1.0
-# A demo and a console have so long before the cluster ends beside them.
+# A demo and a console get this long to end before the cluster ends.
 BESIDE_S: Final = 0.2
-# SIGTERM ends all within 15 s, as it does each of them.
+# SIGTERM ends the whole command within 15 s, as it ends each process.
 CLOSE_MAX_S: Final = BESIDE_S + STOP_TIMEOUT_S + 0.05
 _EVENTS_MAX: Final = 200
-_DOUBLINGS_MAX: Final = 6  # beyond it the pause is at its longest anyway
+_DOUBLINGS_MAX: Final = 6  # the pause does not grow any more after this
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, for people."""
+    """An event to show to people."""
 
     number: int
     at: float
@@ -82,14 +82,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An action that failed, and what people are told of it."""
+    """A failed action, and the text that people see."""
 
     action: Action
     text: str
 
 
 class RefusedChange(Exception):  # noqa: N818 - named by what happened
-    """The manifests are not allowed; nothing was touched."""
+    """The manifests are not allowed; nothing was changed."""
 
     def __init__(self, refusals: Sequence[Refuse]) -> None:
         super().__init__("\n".join(str(refusal) for refusal in refusals))
@@ -97,7 +97,7 @@ class RefusedChange(Exception):  # noqa: N818 - named by what happened
 
 
 class Supervisor:
-    """Keeps one cluster as its manifests want it; use `run`."""
+    """Keeps one cluster in the state that its manifests describe; use `run`."""
 
     def __init__(self, directory: DataDirectory, state: State) -> None:
         self.stop_requested = asyncio.Event()
@@ -120,7 +120,7 @@ class Supervisor:
 
     @property
     def desired(self) -> Desired:
-        """Current desired state."""
+        """The current desired state."""
         return self._state.desired
 
     @property
@@ -129,7 +129,7 @@ class Supervisor:
         return self._settled_generation == self._generation
 
     async def run(self) -> None:
-        """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order.
+        """Reconcile until `stop_requested` is set or the task is cancelled; then end the cluster in order.
 
         Raises:
             FailedError: the data directory was deleted or moved; the cluster has ended.
@@ -150,7 +150,7 @@ class Supervisor:
                 await asyncio.shield(self._end(client, groups))
 
     def _tls_context(self) -> ssl.SSLContext | None:
-        """Return what processes are called with now, whatever mode is wanted.
+        """Return the TLS context for calls to processes now, whichever mode is desired; None for plain calls.
 
         Raises:
             TlsError: a file of spec.tls cannot be used.
@@ -164,7 +164,10 @@ class Supervisor:
 
     def _admin(self, client: RemotingClient) -> Admin:
         def follow(token: int) -> None:
-            """Take a greater token: who holds the directory is its only operator, so a clock that was ahead gave that one."""
+            """Take a greater token.
+
+            The holder of the directory is its only operator, so the greater token was given when the clock was ahead.
+            """
             admin.operator_token = self._directory.count_start(token)
 
         admin = Admin(
@@ -187,19 +190,19 @@ class Supervisor:
     async def _reconcile_until_stopped(self) -> None:
         while not self.stop_requested.is_set():
             if self._directory.is_gone():
-                # Nothing that dies could begin again, and the next supervisor would find its ports taken.
+                # A process that dies could not be restarted, and the next supervisor would find its ports taken.
                 raise FailedError(
                     f"{self._directory} was deleted or moved, so its cluster was stopped; move it back and run `orderlymq up`, "
                     "or begin a new cluster with `orderlymq up -f FILE`"
                 )
             async with self._turn:
                 calm = await self._pass_or_problem()
-            # An action that fails again and again is tried more and more slowly.
+            # An action that fails repeatedly is tried at growing intervals.
             busy_s = min(_IDLE_S, _BUSY_S * 2 ** min(self._failures, _DOUBLINGS_MAX))
             await self._rest(_IDLE_S if calm else busy_s)
 
     async def _keep_consumer_groups(self) -> None:
-        """Reconcile the consumer groups about once a second, beside the turn: brokers that answer late keep no command waiting."""
+        """Reconcile the consumer groups about once a second, outside the turn: slow brokers then delay no command."""
         while True:
             try:
                 await self._reconcile_consumer_groups()
@@ -208,7 +211,7 @@ class Supervisor:
             await asyncio.sleep(_GROUPS_S)
 
     async def _reconcile_consumer_groups(self) -> None:
-        """Reconcile them while every raft group can say what it has."""
+        """Reconcile the consumer groups if every raft group reports its topics."""
         backend, groups = self._running_backend(), self._observed.groups
         whole = all(found.topics is not None for found in groups.values())
         if self._consumer_groups is None or not groups or not whole:
@@ -226,7 +229,7 @@ class Supervisor:
         self._wake.clear()
 
     async def _pass_or_problem(self) -> bool:
-        """Make a pass; what fails in one, as a disk that is full or a thread that cannot be had, must not end what runs."""
+        """Make a pass; an error in it, such as a full disk or a thread that cannot start, must not end the processes."""
         try:
             return await self._pass()
         except OSError as error:
@@ -241,7 +244,7 @@ class Supervisor:
         return False
 
     async def _pass(self) -> bool:
-        """Observe, plan, act; return whether the cluster is as it should be."""
+        """Observe, plan and act; return whether the cluster is in the desired state."""
         backend = self._running_backend()
         self._observed = await backend.observe()
         backend.renew_live()
@@ -259,7 +262,7 @@ class Supervisor:
         left = {Subject(refusal.kind, refusal.name) for refusal in refused}
         wanted = [Subject(it.kind, it.metadata.name) for it in self.desired.resources()]
         if Subject("Cluster", self.desired.cluster.metadata.name) in left:
-            return True  # nothing is planned without it
+            return True  # nothing is planned if the Cluster is refused
         if not refused:
             self._say_problem(None)
         ready = all(backend.conditions[it].status == "True" for it in wanted if it not in left)
@@ -268,7 +271,7 @@ class Supervisor:
         return ready
 
     async def _forget_deleted(self) -> None:
-        """Remember no longer what had to be deleted and is gone."""
+        """Remove deleted objects from the desired state once they are gone."""
         desired = self.desired
         if not (desired.deleted_topics or desired.deleted_consumer_groups or desired.deleted_users):
             return
@@ -278,10 +281,10 @@ class Supervisor:
             self._state.desired = kept
 
     async def _carry_out(self, actions: Sequence[Action]) -> bool:
-        """Perform until the turn is up; return whether all is done."""
+        """Perform actions until the turn is over; return whether all are done."""
         planned = {lane_of(action) for action in actions}
         self._failed = {lane: it for lane, it in self._failed.items() if lane in planned}
-        # What failed comes last: it may take the rest of the turn again.
+        # Put what failed last: it may take the rest of the turn again.
         order = sorted(actions, key=lambda action: lane_of(action) in self._failed)
         held: set[Lane] = set()
         begun = time.monotonic()
@@ -295,7 +298,7 @@ class Supervisor:
             else:
                 held.add(lane)
             if self._is_waited_for() or time.monotonic() - begun > _PASS_S:
-                whole = False  # the next pass plans what is left
+                whole = False  # the next pass plans the rest
                 break
         if held:
             self._failures = 0 if progressed else self._failures + 1
@@ -303,7 +306,7 @@ class Supervisor:
         return whole and not held
 
     def _report_failed(self) -> None:
-        """Say of each resource whose action failed why it is not effective."""
+        """Set a condition on each resource whose action failed: why it is not effective."""
         if not self._failed:
             return
         conditions = self._running_backend().conditions
@@ -313,12 +316,12 @@ class Supervisor:
                 conditions[Subject(item.kind, item.metadata.name)] = report
 
     def _is_waited_for(self) -> bool:
-        """Return whether somebody waits for the turn, or for the end."""
+        """Return whether a change waits for the turn, or the end is requested."""
         return self._changes_waiting > 0 or self.stop_requested.is_set()
 
     @asynccontextmanager
     async def _turn_for_change(self) -> AsyncIterator[None]:
-        """Have the turn as soon as the action that is under way is done."""
+        """Hold the turn, which is free as soon as the running action is done."""
         self._changes_waiting += 1
         try:
             await self._turn.acquire()
@@ -340,7 +343,7 @@ class Supervisor:
     async def _perform(self, action: Action) -> bool:
         lane = lane_of(action)
         known = self._failed.get(lane)
-        # A failure of a moment ago that is tried again is no news.
+        # Do not report again a failed action that is retried.
         if not isinstance(action, ReportCondition) and (known is None or known.action != action):
             self.event(describe(action))
         try:
@@ -355,7 +358,7 @@ class Supervisor:
         return True
 
     def _settle(self, refused: Sequence[Refuse]) -> None:
-        """Count the newest change as effective; what is *refused* was accepted once, and is left alone."""
+        """Mark the newest change as effective; *refused* objects were accepted once and are left alone."""
         self._settled_generation = self._generation
         names = ", ".join(sorted({f"{refusal.kind} {refusal.name}" for refusal in refused}))
         left = f", but what is refused: {names}" if names else ""
@@ -364,11 +367,11 @@ class Supervisor:
     # -- changes -------------------------------------------------------------------------------
 
     async def apply(self, manifests: Sequence[Manifest], *, prune: bool) -> list[str]:
-        """Change what is wanted; return the first steps that this means, and what changes while brokers run.
+        """Change the desired state; return the first steps, and the settings that change while brokers run.
 
         Raises:
             ManifestError: the manifests do not fit together.
-            RefusedChange: something is not allowed; nothing was touched.
+            RefusedChange: something is not allowed; nothing was changed.
         """
         async with self._turn_for_change():
             desired = await asyncio.to_thread(combine, manifests, self.desired, prune=prune)
@@ -386,7 +389,7 @@ class Supervisor:
         return steps + lives
 
     async def forecast(self, manifests: Sequence[Manifest], *, prune: bool) -> Forecast:
-        """Return what `apply` would do; nothing is touched.
+        """Return what `apply` would do, without doing it.
 
         Raises:
             ManifestError: the manifests do not fit together.
@@ -402,7 +405,7 @@ class Supervisor:
             return replace(said, resources=(*said.resources, *_not_run_here(manifests)))
 
     def _unusable(self, desired: Desired, manifests: Sequence[Manifest]) -> list[Refuse]:
-        """Return what *desired* needs of this machine and cannot have: files, and ports of what it adds."""
+        """Return refusals for what *desired* needs and this machine does not have: files, and ports of added processes."""
         return [
             *unusable_files(desired.cluster, manifests),
             *unusable_ports(self._directory, self._state, desired),
@@ -410,7 +413,7 @@ class Supervisor:
 
     async def _accept(self, desired: Desired) -> None:
         if desired != self.desired:
-            # On disk first: what cannot be written is not accepted.
+            # On disk first: a state that cannot be saved is not accepted.
             await self._directory.save_beside(replace(self._state, desired=desired))
             self._state.desired = desired
             self._generation += 1
@@ -422,21 +425,21 @@ class Supervisor:
         self._wake.set()
 
     def stop(self) -> None:
-        """Ask for the end."""
+        """Request the end."""
         self.stop_requested.set()
         self._wake.set()
 
     # -- reporting -------------------------------------------------------------------------------
 
     def event(self, text: str) -> None:
-        """Report an event to people."""
+        """Record an event for people."""
         _log.info("%s", text)
         self._event_count += 1
         self._events.append(Event(self._event_count, time.time(), text))
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Return what has happened last, the newest at the end."""
+        """The last events, the newest at the end."""
         return tuple(self._events)
 
     def snapshot(self) -> dict[str, Any]:
@@ -485,7 +488,7 @@ class Supervisor:
 
 
 def _not_run_here(manifests: Sequence[Manifest]) -> Iterator[ResourceForecast]:
-    """Yield the Pipelines, which only Kubernetes carries out; `combine` refuses Backups and leaves these out."""
+    """Yield the Pipelines with a note, because only Kubernetes runs them; `combine` refuses Backups and leaves Pipelines out."""
     text = "nothing happens, because only Kubernetes runs its drivers; here run `orderlymq pipeline run FILE`"
     for each in manifests:
         if isinstance(each.resource, Pipeline):
