@@ -1,4 +1,4 @@
-"""`python -m orderlymq_operator.canary`: what the pod of a canary runs."""
+"""`python -m orderlymq_operator.canary`: the program in the pod of a canary."""
 
 from orderlymq_operator.canary.command import canary
 from orderlymq_runtime.process import logs

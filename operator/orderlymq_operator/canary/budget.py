@@ -1,8 +1,8 @@
 """
 The error budget of the probes: how many were good, and how fast the budget is spent. Pure.
 
-A probe is good when its message was acknowledged and delivered within the target. The budget is what the objective leaves:
-0.1 % of the probes of 30 days, at 99.9 %. A burn rate of 1 spends it in exactly that time.
+A probe is good if its message was acknowledged and delivered within the target. The budget is the share that the
+objective leaves: 0.1 % of the probes of 30 days, at 99.9 %. A burn rate of 1 spends it in exactly that time.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class Budget:
             self.good, self.bad = self.good - good, self.bad - bad
 
     def burn(self, now: float, minutes: int) -> float:
-        """Return how many times as fast as the objective allows the last *minutes* spent; 0 without probes."""
+        """Return how many times faster than the objective allows the last *minutes* spent the budget; 0 without probes."""
         first = int(now // _MINUTE_S) - minutes
         good = bad = 0
         for minute, some, others in reversed(self._minutes):
@@ -49,6 +49,6 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The share of the budget that is left, 1 for all of it; below 0 it is overspent."""
+        """The share of the budget that is left: 1 for all of it, below 0 if overspent."""
         total = self.good + self.bad
         return 1 - self.bad / total / (1 - self.objective) if total else 1.0

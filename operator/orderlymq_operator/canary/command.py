@@ -103,7 +103,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     It sends one message per interval to each of two queues of each broker group, and judges what two consumers get. Its pages
     are /status, /metrics and /readyz.
     """
-    # Help and completion cost nothing of the SDK and the pages.
+    # Imported here, so that help and completion do not load the SDK and the pages.
     from orderlymq.errors import OrderlyMQError  # noqa: PLC0415 - see above
     from orderlymq_operator.canary.probes import Plan  # noqa: PLC0415 - the same
     from orderlymq_operator.canary.process import Address  # noqa: PLC0415 - the same
@@ -127,7 +127,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     address = Address(listen, port)
     try:
         loop.run(_run(plan, limits, address, _say_json if as_json else _say))
-    except OrderlyMQError:  # some are OSErrors, too
+    except OrderlyMQError:  # some of them are OSErrors too
         raise
     except OSError as error:
         raise CommandFailed(ExitCode.FAILED, f"the pages cannot be served: {error}") from error

@@ -1,9 +1,9 @@
 """
-The ledger of one queue: what was sent into it and what came out, and what of that breaks the promise. Pure.
+The ledger of one queue: what was sent to it, what came out, and whether that breaks the promise. Pure.
 
-The sender numbers its messages from 1 and sends the next one only when the outcome of the last is known. So a new offset
-must bear the next number, and an offset that was seen must bear the same number again. Repeats are legal after a failure;
-their offsets distinguish them from broken order. Times are seconds of a monotonic clock.
+The sender numbers its messages from 1 and sends the next one only when the outcome of the last is known. So a new
+offset must have the next number, and a known offset must have the same number again. Repeats are legal after a
+failure; their offsets distinguish them from broken order. Times are seconds of a monotonic clock.
 """
 
 from collections.abc import Iterator
@@ -14,21 +14,21 @@ from orderlymq_operator.canary.troubles import Kind, Lane, Trouble
 
 T = TypeVar("T")
 
-# Offsets that are remembered: nine minutes of one message a second.
+# Offsets to remember: nine minutes at one message a second.
 HISTORY_MAX: Final = 512
-# Numbers that were refused or jumped over; each needs a failure of its own.
+# Numbers to remember that were refused or skipped; each of them needs its own failure.
 _NUMBERS_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long what may take.
+    """Time limits of the checks.
 
     Attributes:
-        lost_after_s: an acknowledged message that was not delivered for so long is a trouble. Longer than a lease
-            of a consumer (15 s) and an election take together.
-        replay_s: a message that is delivered again was first delivered at most so long before the newest one. Longer than
-            the interval of commits (5 s) and the pause of a failure.
+        lost_after_s: an acknowledged message that was not delivered for this long is a trouble. Longer than a
+            consumer's lease (15 s) and an election together.
+        replay_s: a message may be delivered again if its first delivery was at most this long before the newest one.
+            Longer than the commit interval (5 s) and the pause of a failure.
     """
 
     lost_after_s: float = 60.0
@@ -37,14 +37,14 @@ class Bounds:
 
 @dataclass(slots=True)
 class Ledger:
-    """One queue. Attributes are facts for the verdict.
+    """One queue. The attributes are facts for the verdict.
 
     Attributes:
         sent: the last number that was sent.
-        acknowledged_at: when a send was acknowledged last; None before.
-        delivered_at: when a message was delivered for the first time last; None before.
-        repeats: messages that were delivered again.
-        copies: messages that were stored twice, one copy behind the other, after an unknown outcome.
+        acknowledged_at: time of the last acknowledgement; None before the first.
+        delivered_at: time of the last delivery of a new message; None before the first.
+        repeats: number of messages that were delivered again.
+        copies: number of messages that were stored twice in a row, after an unknown outcome.
     """
 
     lane: Lane
@@ -75,13 +75,13 @@ class Ledger:
         return self.sent
 
     def refuse(self, number: int) -> None:
-        """Note that *number* is not stored and never will be; the next one has a number of its own."""
+        """Record that *number* is not stored and never will be; the next message gets another number."""
         self._refused[number] = None
         self._sent_at.pop(number, None)
         _trim(self._refused, _NUMBERS_MAX)
 
     def acknowledge(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
-        """Note that *number* is stored at *offset*."""
+        """Record that *number* is stored at *offset*."""
         last, last_offset = self._last_ack
         self.acknowledged_at = at
         if offset <= last_offset:
@@ -99,16 +99,16 @@ class Ledger:
         _trim(self._acked, HISTORY_MAX)
 
     def _begin_again(self, number: int, offset: int) -> None:
-        """Go on behind a loss: what was before is reported once and no more."""
+        """Continue after a loss: the loss is reported only once."""
         self._acked.clear()
         self._history.clear()
         self._missing.clear()
         self._highest, self._top = number - 1, offset - 1
 
     def _compare(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
-        """Compare an acknowledgement that came behind the delivery."""
+        """Compare an acknowledgement that came after the delivery."""
         known = self._history.get(offset)
-        # Behind what was delivered a copy of it may come yet.
+        # Beyond the delivered offsets, a copy of the message may still come.
         if offset <= self._top if known is None else known[0] != number:
             yield self._trouble(
                 Kind.MISPLACED, f"message {number} was not delivered at its offset {offset}", at
@@ -117,7 +117,7 @@ class Ledger:
     # -- the consumers
 
     def take(self, member: str, at: float) -> Iterator[Trouble]:
-        """Note that *member* begins to work on a message of this queue."""
+        """Record that *member* begins to work on a message of this queue."""
         if self._busy not in (None, member):
             yield self._trouble(
                 Kind.TWO_HOLDERS, f"{self._busy} and {member} work on the queue together", at
@@ -125,7 +125,7 @@ class Ledger:
         self._busy = member
 
     def leave(self, member: str) -> None:
-        """Note that *member* has ended its work on a message."""
+        """Record that *member* has finished its work on a message."""
         if self._busy == member:
             self._busy = None
 
@@ -175,7 +175,7 @@ class Ledger:
             yield self._trouble(Kind.REFUSED_DELIVERED, f"message {number} had been refused", at)
         self._remember(number, offset, at)
         acked = self._acked.pop(number, None)
-        # One copy may lie before the one that was acknowledged.
+        # One copy may be at an offset before the acknowledged one.
         if acked is not None and acked[0] < offset:
             text = f"message {number} was acknowledged at offset {acked[0]} and lies at {offset}"
             yield self._trouble(Kind.MISPLACED, text, at)
@@ -205,7 +205,7 @@ class Ledger:
     # -- time
 
     def overdue(self, now: float) -> Iterator[Trouble]:
-        """Return whether an acknowledged message is missed; once, until something is delivered again."""
+        """Yield a trouble if an acknowledged message is missing; only once until a new message is delivered."""
         if not self._acked or self.acknowledged_at is None:
             return
         number, (_, at) = next(iter(self._acked.items()))
@@ -215,7 +215,7 @@ class Ledger:
             yield from self._once(Kind.UNDELIVERED, text, now)
 
     def sent_at(self, number: int) -> float | None:
-        """Return when *number* was sent, if that is remembered."""
+        """Return when *number* was sent, or None if that is not remembered."""
         return self._sent_at.get(number)
 
     @property

@@ -1,4 +1,4 @@
-"""The metrics of a canary: its verdict, its probes and their latency, troubles by kind, the budget."""
+"""The metrics of a canary: its verdict, its probes and their latency, troubles by kind, the error budget."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from orderlymq_operator.canary.troubles import Kind, Lane
 from orderlymq_operator.canary.verdict import Canary, Outcome, Verdict
 
-# From a send and a waiting pull on one machine over the target of a second to an election.
+# From a send and a waiting pull on one machine, past the target of a second, up to an election.
 _LATENCY_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _STATUSES: Final = ("True", "False", "Unknown")
 
@@ -72,7 +72,7 @@ class CanaryMetrics:
             self._latency.labels(lane.group).observe(took)
 
     def show(self, canary: Canary, verdict: Verdict) -> None:
-        """Show the verdict and what it stands on."""
+        """Set the metrics from the verdict and the facts behind it."""
         for status in _STATUSES:
             self._verdict.labels(status).set(status == verdict.status)
         for kind, count in canary.counts.items():

@@ -1,7 +1,7 @@
 """
-The body of a probe: which message of which run it is, with a checksum over it. Pure.
+The body of a probe: its run, queue and number, with a checksum over them. Pure.
 
-Rule: what cannot be read, or has another checksum, is not as any canary sends it.
+Rule: a body that cannot be read, or has another checksum, is not as any canary sends it.
 """
 
 import zlib
@@ -13,7 +13,7 @@ from orderlymq_operator.canary.troubles import Lane
 
 
 class AlteredError(ValueError):
-    """A message is not as a canary sends it; the text says in what."""
+    """A message is not as a canary sends it; the text says how it differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Probe:
 
 
 def decode(body: bytes) -> Probe:
-    """Read the body of a message.
+    """Parse the body of a message.
 
     Raises:
-        AlteredError: it is no body of a probe.
+        AlteredError: it is not the body of a probe.
     """
     try:
         text, checksum = orjson.loads(body)

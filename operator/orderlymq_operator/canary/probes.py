@@ -1,8 +1,9 @@
 """
-The producer and the two consumers of a canary, by the SDK alone.
+The producer and the two consumers of a canary, which use only the SDK.
 
-Rules: a send is tried until its outcome is known, as the same `Message`, so that the next number never overtakes it. A consumer
-ends at intervals, and its queues go to the other one. Errors of the SDK go to the judge and never end the canary.
+Rules: a send is repeated as the same `Message` until its outcome is known, so that the next number never overtakes
+it. One consumer ends at intervals, and the other takes its queues. Errors of the SDK go to the judge and never end
+the canary.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 _SEND_TIMEOUT_S: Final = 2.0
 _PAUSE_S: Final = 0.2
 _POLL_S: Final = 0.5
-# How long a consumer works on a message: two that hold one queue are seen together within it.
+# How long a consumer works on a message: if two hold one queue, they are seen within this time.
 _WORK_S: Final = 0.02
 _CLOSE_S: Final = 10.0
 now_s: Final = time.monotonic  # seconds of the canary's clock
@@ -47,10 +48,10 @@ class Plan:
     """Where a canary works.
 
     Attributes:
-        groups: the broker groups, each of which has a topic of its own.
-        prefix: of the topics, and the name of the consumer group.
-        takeover_s: from the end of one consumer to that of the other.
-        makes_topics: whether the canary makes its topics; else the operator does, and the canary waits.
+        groups: the broker groups, each of which has its own topic.
+        prefix: prefix of the topics, and the name of the consumer group.
+        takeover_s: time from the end of one consumer to the end of the other.
+        makes_topics: whether the canary creates its topics; otherwise the operator does, and the canary waits.
     """
 
     groups: tuple[str, ...]
@@ -60,7 +61,7 @@ class Plan:
     makes_topics: bool = True
 
     def topic(self, group: str) -> str:
-        """Return the topic that stands in *group* alone."""
+        """Return the topic that exists only in *group*."""
         return f"{self.prefix}_{group}"
 
     def lanes(self) -> list[Lane]:
@@ -72,7 +73,8 @@ class Probes:
     """Sends and consumes; `run` until cancelled.
 
     Args:
-        filters: change what consumers pull before the judge sees it: how tests plant what no broker does.
+        filters: change what consumers pull before the judge sees it; tests use them to inject faults that no broker
+            makes.
     """
 
     def __init__(self, plan: Plan, canary: Canary, filters: Sequence[Filter] = ()) -> None:
@@ -103,7 +105,7 @@ class Probes:
     # -- topics
 
     async def _until_made(self, admin: AdminClient, lane: Lane) -> None:
-        """Make the topic and the consumer group; try until it succeeds, which keeps no other broker group waiting."""
+        """Create the topic and the consumer group; retry until it succeeds, without delaying other broker groups."""
         while True:
             try:
                 await make(admin, self._plan, lane.group)
@@ -115,7 +117,7 @@ class Probes:
                 return
 
     async def _look_after(self, admin: AdminClient, lane: Lane) -> None:
-        """Make the topic again where its own leader says that it is gone."""
+        """Create the topic again if the broker group's leader reports that it is gone."""
         with contextlib.suppress(OrderlyMQError):
             address = (await admin.brokers()).get(lane.group)
             if address is None:
@@ -147,7 +149,7 @@ class Probes:
     async def _until_known(
         self, admin: AdminClient, producer: Producer, lane: Lane, message: Message, number: int
     ) -> None:
-        """Send one message until it is stored, or surely is not."""
+        """Send one message until it is stored, or certainly is not."""
         queue = MessageQueue(message.topic, lane.group, lane.queue)
         may_be_stored = False
         while True:
@@ -170,7 +172,7 @@ class Probes:
     # -- the consumers
 
     async def _consume(self) -> None:
-        """Keep two consumers as soon as there is a topic, and end one of them at intervals."""
+        """Run two consumers as soon as there is a topic, and end one of them at intervals."""
         await self._made.wait()
         async with contextlib.AsyncExitStack() as stack:
             members = [await stack.enter_async_context(self._member(name)) for name in _MEMBERS]
@@ -191,11 +193,11 @@ class Probes:
             await member.end()
 
     async def listen(self, member: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Judge what *member* got, one message after the other."""
+        """Judge the messages that *member* got, one after the other."""
         for message in messages:
             group = self._groups.get(message.topic)
             if group is None:
-                continue  # of the retry topic
+                continue  # a message of the retry topic
             lane = Lane(group, message.queue.queue_id)
             if lane not in self._canary.ledgers:
                 continue
@@ -224,7 +226,7 @@ class Probes:
 
 
 class Member:
-    """One of the two consumers, which ends and comes again."""
+    """One of the two consumers, which ends and starts again."""
 
     def __init__(self, probes: Probes, plan: Plan, name: str) -> None:
         self._probes = probes
@@ -233,7 +235,7 @@ class Member:
         self._consumer: Consumer | None = None
 
     async def begin(self) -> None:
-        """Start; try until it succeeds."""
+        """Start the consumer; retry until it succeeds."""
         while self._consumer is None:
             self._consumer = made = self._make()
             try:
@@ -244,13 +246,13 @@ class Member:
                 await asyncio.sleep(_PAUSE_S)
 
     async def change(self) -> None:
-        """End, let the other one take the queues, and start again."""
+        """End the consumer, let the other one take the queues, and start again."""
         await self.end()
         await asyncio.sleep(self._plan.takeover_s / 4)
         await self.begin()
 
     async def end(self) -> None:
-        """End."""
+        """End the consumer."""
         ended, self._consumer = self._consumer, None
         if ended is not None:
             await _to_the_end(ended.close())
@@ -272,7 +274,7 @@ class Member:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await *work*, also when this call is cancelled meanwhile: half a start would leave its connections open."""
+    """Await *work* to its end even if this call is cancelled: half a start would leave its connections open."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)
@@ -282,10 +284,12 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def make(admin: AdminClient, plan: Plan, group: str) -> None:
-    """Make the topic and the consumer group in one broker group, even while others are away; what exists stays as it is.
+    """Create the topic and the consumer group in one broker group; existing ones stay as they are.
+
+    It does not matter whether other broker groups answer.
 
     Raises:
-        TopicNotFound: the operator has not made the topic yet.
+        TopicNotFound: the operator has not created the topic yet.
         OrderlyMQError: the broker group does not answer or refuses.
     """
     topic = plan.topic(group)
@@ -306,15 +310,16 @@ async def remove(
 ) -> list[str]:
     """Delete the topics of a canary that has ended, and its consumer group; return the topics.
 
-    Nothing else goes: a topic needs the form of the canary's, and the consumer group has offsets in these topics alone.
+    Nothing else is deleted: a topic must have the form of a canary's, and the consumer group must have offsets only
+    in these topics.
 
     Args:
-        admin: of the cluster.
-        plan: whose broker groups are meant; all that are registered where it names none.
-        agree: gets what will be deleted, and raises what keeps it.
+        admin: client of the cluster.
+        plan: names the broker groups; all registered ones if it names none.
+        agree: called with the names of what will be deleted; it raises to prevent the deletion.
 
     Raises:
-        OrderlyMQError: a group does not answer or refuses.
+        OrderlyMQError: a broker group does not answer or refuses.
     """
     configs = await admin.topic_configs()
     groups = plan.groups or tuple(await admin.brokers())
@@ -327,7 +332,7 @@ async def remove(
         if topic not in topics and not is_retry_topic(topic)
     }
     agree([*topics, *([f"consumer group {plan.prefix}"] if has_group else [])])
-    if has_group:  # first: who tries again needs the topics to see that it is the canary's
+    if has_group:  # first: a retry needs the topics to see that the consumer group is the canary's
         await admin.delete_group(plan.prefix)
     for topic in topics:
         await admin.delete_topic(topic)
@@ -335,7 +340,7 @@ async def remove(
 
 
 def _is_made(plan: Plan, group: str, configs: Mapping[str, Mapping[str, TopicConfig]]) -> bool:
-    """Return whether the topic of *group* is as a canary makes it."""
+    """Return whether the topic of *group* has the form that a canary gives it."""
     found = configs.get(plan.topic(group), {})
     config = found.get(group)
     if config is None or len(found) > 1:

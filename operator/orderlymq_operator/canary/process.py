@@ -1,8 +1,8 @@
 """
 A canary as a process: probes, judge and pages, from start to end.
 
-`/status` is its verdict as JSON, `/metrics` what Prometheus asks, `/readyz` whether the order is verified. Rule: `/healthz` says
-whether it turns; a broken order is no reason to start it again.
+`/status` is its verdict as JSON, `/metrics` serves Prometheus, `/readyz` says whether the order is verified. Rule:
+`/healthz` says only whether the process runs, because a restart does not repair a broken order.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from orderlymq_runtime.pages.server import HealthServer
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
-# Troubles that the page names; the counts have all of them.
+# Maximum number of troubles on the page; the counts include all of them.
 _SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the pages are."""
+    """The address of the pages."""
 
     host: str
     port: int
@@ -36,8 +36,8 @@ class CanaryProcess:
     """One canary; `run` until cancelled.
 
     Args:
-        changed: gets each verdict that has another status or reason than the one before.
-        filters: as `Probes` has them.
+        changed: called with each verdict whose status or reason differs from the previous one.
+        filters: as for `Probes`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class CanaryProcess:
         self._reported: tuple[str, str] | None = None
 
     async def run(self) -> None:
-        """Prove until cancelled.
+        """Probe and judge until cancelled.
 
         Raises:
             OSError: the pages cannot be served at the address.
@@ -81,7 +81,7 @@ class CanaryProcess:
         return self.canary.verdict(now_s())
 
     def status(self) -> Mapping[str, object]:
-        """Return the verdict and what it stands on, as JSON types."""
+        """Return the verdict and the facts behind it, as JSON types."""
         verdict, now = self.verdict(), now_s()
         budget = self.canary.budget
         return {

@@ -1,8 +1,8 @@
 """
-Troubles that a canary may find, by name. Pure.
+The troubles that a canary may find, by name. Pure.
 
-Rule: each kind breaks a sentence of the promise (docs/explanation/guarantees.md). What a failure may do without breaking it,
-a repeat above all, is counted and is no trouble.
+Rule: each kind breaks a sentence of the promise (docs/explanation/guarantees.md). Effects of a failure that do not
+break it, above all a repeat, are counted and are not troubles.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One queue of the canary's topic of a raft group; it carries one key."""
+    """One queue of the canary's topic in a raft group; it carries one key."""
 
     group: str
     queue: int
@@ -51,7 +51,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something that must not happen; *at* in seconds of the canary's clock, *text* for people."""
+    """An event that must not happen; *at* in seconds of the canary's clock, *text* for people."""
 
     kind: Kind
     lane: Lane

@@ -1,9 +1,10 @@
 """
-The verdict of a canary, from what its sender and its consumers report. Pure: each call carries the time, in seconds.
+The verdict of a canary, from the reports of its sender and its consumers. Pure: each call carries the time, in
+seconds.
 
-False means that the promise was broken; it stays for a while after the last trouble. Unknown means that nothing could be
-proven: nobody is accused when a leader is elected or a machine is away. True means that each queue has delivered, in order,
-a moment ago.
+False means that the promise was broken; it stays for a while after the last trouble. Unknown means that nothing could
+be proven, as during an election or while a machine is down: that proves no broken promise. True means that each queue
+has delivered messages in order very recently.
 """
 
 from collections import Counter, deque
@@ -25,29 +26,30 @@ NOT_DELIVERED: Final = "NotDelivered"
 ANOTHER_CANARY: Final = "AnotherCanary"
 ORDER_KEPT: Final = "OrderKept"
 SLOW: Final = "Slow"
-# Late probes one after the other that make a queue slow.
+# This many late probes in a row make a queue slow.
 _SLOW_PROBES: Final = 3
 
 
-# With the second in which the operator asks, silence is known within five. An election below two passes unseen.
+# The operator asks every second, so it knows of silence within five seconds. An election shorter than two is not
+# noticed.
 STALE_MIN_S: Final = 3.0
-# Probes of a queue in a row of which none comes.
+# Number of probes in a row that a queue must fail to deliver.
 _STALE_PROBES: Final = 3
 
 
 def stale_after_s(interval_s: float) -> float:
-    """Return after how long without a delivery nothing is verified any more, where probes are *interval_s* apart."""
+    """Return how long after a delivery its proof is valid, if probes are sent every *interval_s*."""
     return max(STALE_MIN_S, _STALE_PROBES * interval_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When what is said.
+    """The thresholds of the verdict.
 
     Attributes:
-        interval_s: from one probe of a queue to the next.
-        target_s: a probe that took longer is late.
-        stale_s: without a delivery for so long nothing is verified any more.
+        interval_s: time between two probes of a queue.
+        target_s: a probe that takes longer is late.
+        stale_s: if nothing is delivered for this long, nothing is verified any more.
         hold_s: how long a trouble stays in the verdict.
         objective: share of the probes that must be good.
     """
@@ -71,7 +73,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Probes:
-    """The probes of one queue: until when the oldest that is not counted must have come, and the last outcomes."""
+    """The probes of one queue: the deadline of the oldest one not yet counted, and the last outcomes."""
 
     due: float | None = None
     late: int = 0
@@ -82,8 +84,8 @@ class Canary:
     """The judge of all queues of one run.
 
     Args:
-        run: distinguishes the messages of this run from those of another.
-        observed: gets the outcome of each probe and its latency in seconds, None for one that failed.
+        run: distinguishes the messages of this run from those of other runs.
+        observed: called with the outcome of each probe and its latency in seconds; None for a failed one.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Canary:
         return self.ledgers[lane].send(at)
 
     def acknowledge(self, lane: Lane, number: int, offset: int, queue: int, at: float) -> None:
-        """Note that a message is stored at *offset* of *queue*."""
+        """Record that a message is stored at *offset* of *queue*."""
         self._probes[lane].error = ""
         if queue != lane.queue:
             self.report(
@@ -123,23 +125,23 @@ class Canary:
         self._note(self.ledgers[lane].acknowledge(number, offset, at))
 
     def refuse(self, lane: Lane, number: int) -> None:
-        """Note that a message is not stored and never will be."""
+        """Record that a message is not stored and never will be."""
         self.ledgers[lane].refuse(number)
 
     def fail(self, lane: Lane, error: str) -> None:
-        """Note why a send had no success; it is tried again."""
+        """Record why a send failed; it is retried."""
         self._probes[lane].error = error
 
     def take(self, lane: Lane, member: str, at: float) -> None:
-        """Note that *member* begins to work on a message."""
+        """Record that *member* begins to work on a message."""
         self._note(self.ledgers[lane].take(member, at))
 
     def leave(self, lane: Lane, member: str) -> None:
-        """Note that *member* has ended its work on a message."""
+        """Record that *member* has finished its work on a message."""
         self.ledgers[lane].leave(member)
 
     def deliver(self, lane: Lane, number: int, offset: int, at: float) -> None:
-        """Judge a delivery of a message of this run."""
+        """Judge the delivery of a message of this run."""
         ledger = self.ledgers[lane]
         highest = ledger.highest
         sent_at = ledger.sent_at(number)
@@ -148,11 +150,11 @@ class Canary:
             self._delivered(lane, at, sent_at)
 
     def report(self, kind: Kind, lane: Lane, text: str, at: float) -> None:
-        """Note a trouble that is plain to see."""
+        """Record a trouble that the caller has found."""
         self._note([Trouble(kind, lane, text, at)])
 
     def foreign(self, lane: Lane, at: float) -> None:
-        """Note a message of another run; those of a former run are delivered before our own."""
+        """Record a message of another run; messages of a former run are delivered before those of this run and do not count."""
         if self.ledgers[lane].highest:
             self._foreign_at = at
 
@@ -216,14 +218,14 @@ class Canary:
             self._count(lane, "good", took, at)
         elif probes.due is not None and sent_at is not None:
             due = sent_at + self.limits.target_s
-            if probes.due <= due:  # else a tick has counted it
+            if probes.due <= due:  # otherwise a tick has counted it
                 self._count(lane, "late", took, at)
                 probes.due = due + self.limits.interval_s
         if ledger.highest == ledger.sent:
             probes.due = None
         elif probes.due is not None:
             following = ledger.sent_at(ledger.highest + 1)
-            if following is not None:  # a tick may have counted it, too
+            if following is not None:  # a tick may have counted it too
                 probes.due = max(probes.due, following + self.limits.target_s)
 
     def _count(self, lane: Lane, outcome: Outcome, took: float | None, at: float) -> None:
@@ -238,5 +240,5 @@ class Canary:
             self._troubles.append(trouble)
 
     def recent(self) -> Iterator[Trouble]:
-        """Return the troubles that the verdict speaks of, the oldest first."""
+        """Return the troubles that make up the verdict, the oldest first."""
         return iter(self._troubles)
