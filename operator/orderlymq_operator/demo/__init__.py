@@ -1,6 +1,6 @@
 """
-The order demo: many orders live through their steps while the leader is killed, and the oracle judges.
+The order demo: many orders pass through their steps while the leader is killed, and the oracle judges.
 
-Nothing but `orderlymq demo` uses this folder; all processes append to one history, the only source of the verdict.
-Begin with `run`, which starts `producer` and `consumer` processes; `orders` says what an order is.
+Only `orderlymq demo` uses this folder. All processes append to one history, the only source of the verdict. Begin
+with `run`, which starts `producer` and `consumer` processes; `orders` says what an order is.
 """

@@ -1,7 +1,8 @@
 """
-An ordered consumer process of the demo: it records each message when it gets it and when it is done with it.
+An ordered consumer process of the demo: it records when it gets each message and when it is done with it.
 
-It runs until SIGTERM, or until its input ends with who started it. Messages of other runs that are left in the topic are consumed and not recorded.
+It runs until SIGTERM, or until its standard input closes because its parent ended. It consumes messages that other
+runs left in the topic, and does not record them.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from orderlymq_operator.demo.reports import (
     write,
 )
 
-# The demo ends when the last offset is committed; every five seconds would be a long last act.
+# The demo ends when the last offset is committed; with a pause of five seconds that would take long.
 _COMMIT_S: Final = 0.5
 
 
@@ -54,7 +55,7 @@ class Clerk:
     async def consume(
         self, messages: Sequence[ReceivedMessage], context: OrderedContext
     ) -> OrderedResult:
-        """Listen."""
+        """Consume messages; this is the listener of the consumer."""
         queue = f"{context.queue.broker_name}:{context.queue.queue_id}"
         for message in messages:
             step = decode(message.body)
@@ -78,7 +79,7 @@ class Clerk:
 
 
 async def consume(options: MemberOptions) -> None:
-    """Take part in a demo until SIGTERM or the end of the input."""
+    """Consume until SIGTERM or the end of the standard input."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     call_at_end_of_input(stop.set)

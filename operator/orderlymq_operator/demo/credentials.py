@@ -1,8 +1,8 @@
 """
-The demo's access to the cluster of its data directory: the operator's account, and TLS where it is enforced.
+The demo's access to the cluster of its data directory: the operator's account, and TLS if it is enforced.
 
-Rule: only who can read the data directory gets access. The demo's processes get the secret in their environment, which
-other users of the machine cannot see, never on a command line.
+Rule: only a user who can read the data directory gets access. The demo's processes get the secret in their
+environment, which other users of the machine cannot see, and never on a command line.
 """
 
 import os
@@ -21,11 +21,11 @@ from orderlymq_runtime.remoting.client import RemotingClient
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Requirements of a cluster on its clients, and the credentials for them.
+    """What a cluster requires of its clients, and the credentials for it.
 
     Attributes:
-        secret: of the operator's account; empty without access control.
-        tls: variables that switch TLS on in our own clients; empty where plain ones are served.
+        secret: secret of the operator's account; empty without access control.
+        tls: variables that enable TLS in our clients; empty if the cluster serves plain ones.
     """
 
     cluster: Cluster | None = None
@@ -34,7 +34,7 @@ class Credentials:
 
     @classmethod
     def of(cls, directory: DataDirectory) -> "Credentials":
-        """Return what the cluster of a data directory asks for."""
+        """Return the credentials for the cluster of a data directory."""
         state = directory.load()
         if state is None:
             return cls()
@@ -44,7 +44,7 @@ class Credentials:
         return cls(cluster, secret, _tls(cluster))
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a process of the demo; a user's own credentials stay."""
+        """Return the environment for a process of the demo; a user's own credentials stay."""
         found = {**os.environ, **self.tls}
         if self.secret and "ORDERLYMQ_ACCESS_KEY" not in found and FILE_VARIABLE not in found:
             found |= {"ORDERLYMQ_ACCESS_KEY": OPERATOR_ACCOUNT, "ORDERLYMQ_SECRET_KEY": self.secret}
@@ -53,7 +53,7 @@ class Credentials:
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[Admin]:
-        """Give what asks the brokers as the cluster wants it."""
+        """Yield a client that makes requests to the brokers as the cluster requires."""
         client = RemotingClient(tls=None if self.cluster is None else peer_contexts(self.cluster))
         try:
             yield Admin(client, OPERATOR_ACCOUNT if self.secret else "", self.secret)
@@ -65,7 +65,7 @@ def _tls(cluster: Cluster) -> dict[str, str]:
     tls = cluster.spec.tls
     if tls.mode != "Enforcing":
         return {}
-    # No CA: with one, the SDK compares the host, and these processes call an address of this machine.
+    # No CA: with one, the SDK verifies the host name, and these processes call an address of this machine.
     found = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": ""}
     if tls.client_auth != "None":
         found["ORDERLYMQ_TLS_CERTIFICATE"] = tls.certificate_file or ""

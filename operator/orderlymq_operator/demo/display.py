@@ -1,7 +1,7 @@
 """
 The demo on the screen: live in a terminal, plain lines elsewhere, and the verdict's table at the end.
 
-Rule: it only shows; every number at the end comes from the history, most of them by the oracle's `Verdict`.
+Rule: it only shows. Every number at the end comes from the history, most of them through the oracle's `Verdict`.
 """
 
 import time
@@ -23,7 +23,7 @@ _BAR_WIDTH: Final = 32
 
 
 class Scoreboard:
-    """State of the demo at the moment, from the reports of its processes."""
+    """The present state of the demo, from the reports of its processes."""
 
     def __init__(self) -> None:
         self.reports: dict[str, Report] = {}
@@ -36,11 +36,11 @@ class Scoreboard:
         return time.monotonic() - self._began
 
     def take(self, report: Report) -> None:
-        """Remember the newest counts of a process."""
+        """Store the newest counts of a process."""
         self.reports[report.process] = report
 
     def event(self, text: str) -> None:
-        """Remember that something happened."""
+        """Add an event."""
         self.events.append((self.elapsed_s, text))
 
     def total(self, name: str) -> int:
@@ -48,7 +48,7 @@ class Scoreboard:
         return sum(getattr(report, name) for report in self.reports.values())
 
     def queues(self) -> Mapping[str, tuple[int, str]]:
-        """Return, by queue, the last consumed offset and who consumed it."""
+        """Return for each queue the last consumed offset and the process that consumed it."""
         found: dict[str, tuple[int, str]] = {}
         for report in self.reports.values():
             for queue, offset in report.queues.items():

@@ -7,7 +7,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """How the demo is played.
+    """The options of the demo.
 
     Attributes:
         seconds: how long new orders begin.
@@ -24,9 +24,10 @@ class MemberOptions(msgspec.Struct, frozen=True):
     """The options of a producer or consumer process.
 
     Attributes:
-        group: of a consumer.
+        group: consumer group of a consumer.
         seconds: how long a producer begins new orders.
-        orders_at_once, pause_s: how many orders a producer has under way, and the pause between two steps of one.
+        orders_at_once: how many orders a producer has under way.
+        pause_s: the pause between two steps of an order.
     """
 
     run: str

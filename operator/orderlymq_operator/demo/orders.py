@@ -1,8 +1,8 @@
 """
-The life of an order, and how a step of it travels in a message.
+The life of an order, and how a message carries one of its steps.
 
-Pure. The key of a message is the order, so all steps of one order stand in one queue in the order in which
-they were sent; `Ledger` counts, while the demo runs, the orders that are done.
+Pure. The key of a message is the order, so all steps of an order are in one queue in the order in which they were
+sent. While the demo runs, `Ledger` counts the orders that are done.
 """
 
 from dataclasses import dataclass, field
@@ -25,12 +25,12 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The step in a word."""
+        """The name of the step."""
         return STEPS[self.number]
 
     @property
     def message(self) -> str:
-        """Return the name that makes this message unique in a history."""
+        """The name that identifies this message in a history."""
         return f"{self.run}/{self.order}/{self.number}"
 
     def encode(self) -> bytes:
@@ -39,7 +39,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes) -> Step | None:
-    """Return the step that *body* holds; None for a message that is none of ours."""
+    """Return the step in *body*; None for a message that the demo did not send."""
     try:
         step = msgspec.json.decode(body, type=Step)
     except UNREADABLE:
@@ -49,13 +49,13 @@ def decode(body: bytes) -> Step | None:
 
 @dataclass(slots=True)
 class Ledger:
-    """Steps of each order that one consumer has seen."""
+    """The steps of each order that one consumer has seen."""
 
     next_step: dict[str, int] = field(default_factory=dict)
     completed: int = 0
 
     def enter(self, step: Step) -> None:
-        """Enter a delivered step; one seen before is a redelivery and changes nothing."""
+        """Record a delivered step; a known step is a redelivery and changes nothing."""
         if step.number < self.next_step.get(step.order, 0):
             return
         self.next_step[step.order] = step.number + 1

@@ -1,9 +1,9 @@
 """
 A producer process of the demo: it sends the steps of several orders at a time and records every outcome.
 
-Rule: the next step of an order is sent only after the one before is acknowledged. A send that failed is repeated as the
-same message, so that the broker can recognise it. The process ends by itself when its orders are done, or when its
-input ends with who started it.
+Rule: the next step of an order is sent only after the previous one is acknowledged. A send that failed is repeated as
+the same message, so that the broker can recognize it. The process ends by itself when its orders are done, or when
+its standard input closes because its parent ended.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from orderlymq_operator.demo.reports import (
     write,
 )
 
-# An order whose send finds no leader asks again this soon; fail-over time is measured through it.
+# If a send finds no leader, the order retries this soon; fail-over time is measured by these retries.
 _RETRY_S: Final = 0.02
-# A demo must end even when the cluster is gone for good.
+# A demo must end even if the cluster is gone for good.
 _GIVE_UP_S: Final = 30.0
 
 
@@ -78,7 +78,7 @@ class OrderSource:
             self._in_flight -= 1
 
     async def _send(self, producer: Producer, step: Step) -> bool:
-        """Send one step until it is acknowledged; False when nobody takes it any more."""
+        """Send one step until it is acknowledged; return False if that did not happen in time."""
         facts = {"topic": self._options.topic, "key": step.order, "message": step.message}
         message = Message(
             topic=self._options.topic, body=step.encode(), key=step.order, tags=step.name
@@ -103,7 +103,7 @@ class OrderSource:
 
 
 async def produce(options: MemberOptions) -> None:
-    """Take part in a demo."""
+    """Send orders until all are done or the standard input ends."""
     task = asyncio.current_task()
     assert task is not None
     call_at_end_of_input(task.cancel)

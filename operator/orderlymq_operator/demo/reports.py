@@ -1,7 +1,8 @@
 """
-How the processes of the demo report their progress, a JSON line of counts several times a second, and hear of its end.
+How the processes of the demo report their progress (a JSON line of counts several times a second) and learn of its
+end.
 
-Only counts travel here; the history file has every event.
+The reports contain only counts; the history file has every event.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def call_at_end_of_input(end: Callable[[], object]) -> None:
-    """Call *end* when who started this process is gone: it holds the other end of the input, and writes nothing."""
+    """Call *end* when the parent process is gone: it holds the other end of the standard input, and writes nothing."""
     loop, pipe = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def over() -> None:
@@ -59,7 +60,7 @@ async def report_until_cancelled(counts: Callable[[], Report]) -> None:
 
 
 def write(report: Report) -> None:
-    """Write one line; nobody reads it when who started this process is gone."""
+    """Write one line; if the parent process is gone, no process reads it."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
         sys.stdout.buffer.flush()

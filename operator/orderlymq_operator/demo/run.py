@@ -1,8 +1,8 @@
 """
 Run the demo: start its processes, kill the leader in the middle, wait until all is consumed, ask the oracle.
 
-Rule: this module owns the processes and none outlives the call; the history file is the only evidence. `producer` and
-`consumer` say what the processes do.
+Rule: this module owns the processes, and none outlives the call. The history file is the only evidence. `producer`
+and `consumer` say what the processes do.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ from orderlymq_operator.local.errors import FailedError
 
 _PRODUCERS: Final = 3
 _CONSUMERS: Final = 2
-_ORDERS_AT_ONCE: Final = 12  # per producer: enough that every queue has work, little for two cores
+_ORDERS_AT_ONCE: Final = (
+    12  # per producer: enough work for every queue, and little for two CPU cores
+)
 _PAUSE_S: Final = 0.05  # between the steps of one order
 _REFRESH_S: Final = 0.125
 _READY_TIMEOUT_S: Final = 30.0
@@ -44,7 +46,7 @@ _LINE_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The verdict and where its evidence is; `rate` is acknowledged messages per second."""
+    """The verdict and the file with its evidence; `rate` is acknowledged messages per second."""
 
     verdict: Verdict
     rate: float
@@ -78,7 +80,7 @@ class DemoResult:
 
 
 class _Member:
-    """A process of the demo and what it reported last."""
+    """A process of the demo and its last report."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
@@ -96,12 +98,12 @@ class _Member:
 
 
 async def run_demo(directory: DataDirectory, options: DemoOptions, *, quiet: bool) -> DemoResult:
-    """Play the demo on the cluster of *directory* and return what the oracle says.
+    """Run the demo on the cluster of *directory* and return the oracle's verdict.
 
     Raises:
         UnreachableError: no cluster runs.
         RefusedError: the topic is not ordered; nothing was sent.
-        FailedError: a process of the demo ended early, or the cluster did not come back.
+        FailedError: a process of the demo ended early, or the cluster did not recover.
     """
     control = ControlClient(directory)
     snapshot = await asyncio.to_thread(control.status)
@@ -126,14 +128,14 @@ async def run_demo(directory: DataDirectory, options: DemoOptions, *, quiet: boo
 
 
 def acknowledged_per_second(events: Iterable[Event]) -> float:
-    """Return the rate from the first send to the last acknowledgement, the fail-over included."""
+    """Return the rate from the first send to the last acknowledgement, including the fail-over."""
     sends = [event.at for event in events if event.kind is Kind.SEND]
     acks = [event.at for event in events if event.kind is Kind.ACK]
     return len(acks) * 1e9 / (max(acks) - min(sends)) if acks else 0.0
 
 
 class _Run:
-    """One performance."""
+    """One run of the demo."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class _Run:
         self._log = path.with_suffix(".log")
 
     async def perform(self) -> None:
-        """Play from the first process to the last consumed message."""
+        """Run from the first process to the last consumed message."""
         async with self._members("consumer", _CONSUMERS) as consumers:
             await self._wait_until_ready(consumers)
             self._board.event(f"{len(consumers)} ordered consumers share the queues")
@@ -177,7 +179,7 @@ class _Run:
 
     @asynccontextmanager
     async def _members(self, role: str, count: int) -> AsyncIterator[list[_Member]]:
-        """Start processes of a role, and end them when the block ends, however it ends."""
+        """Start processes of a role, and end them when the block ends, even by an error."""
         members: list[_Member] = []
         readers: list[asyncio.Task[None]] = []
         try:
@@ -211,20 +213,20 @@ class _Run:
                 "-m",
                 f"orderlymq_operator.demo.{role}",
                 msgspec.json.encode(options).decode(),
-                # The pipe ends with this process, whatever ends it, and the member with the pipe.
+                # The pipe closes when this process ends, even after a crash, and then the member ends.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=self._credentials.environment(),
                 limit=_LINE_MAX,
-                # Ctrl-C in a terminal is for the one that started them; it ends them in order.
+                # Ctrl-C in a terminal goes only to this process, which ends the members in order.
                 start_new_session=True,
             )
 
     # -- acts ----------------------------------------------------------------------------------
 
     async def _kill_leader(self) -> None:
-        """Kill the leader of the first group without warning."""
+        """Kill the leader of the first raft group without warning."""
         group, node, pid = await leader_of_first(self._control, self._log)
         os.kill(pid, signal.SIGKILL)
         self._recorder.record(Kind.FAULT, detail="leader killed")
@@ -245,7 +247,7 @@ class _Run:
                     raise FailedError(f"{producer.name} ended with code {code}; see {self._log}")
 
     async def _wait_until_drained(self) -> None:
-        """Wait until the group's committed offsets reach the ends of all queues."""
+        """Wait until the consumer group's committed offsets reach the ends of all queues."""
         snapshot = await asyncio.to_thread(self._control.status)
         addresses = [group["address"] for group in snapshot["groups"]]
         async with _deadline(_DRAIN_TIMEOUT_S, "the consumers did not finish", self._log):
@@ -263,10 +265,10 @@ class _Run:
 
 
 async def leader_of_first(control: ControlClient, log: Path) -> tuple[str, int, int]:
-    """Return name, node and process of the leader of the first group; an election is waited for.
+    """Return name, node and process id of the first raft group's leader; wait during an election.
 
     Raises:
-        FailedError: nobody leads for long.
+        FailedError: there was no leader for long.
     """
     async with _deadline(_READY_TIMEOUT_S, "no leader to kill was found", log):
         while True:
@@ -279,7 +281,7 @@ async def leader_of_first(control: ControlClient, log: Path) -> tuple[str, int, 
 
 
 async def _end(member: _Member) -> None:
-    """End a process in good order, with force when it takes too long."""
+    """End a process gracefully, with force if it takes too long."""
     process = member.process
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)

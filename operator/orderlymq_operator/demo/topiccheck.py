@@ -1,4 +1,4 @@
-"""Whether a topic can show what the demo proves: only an ordered one promises an order."""
+"""Check that a topic can show what the demo proves: only an ordered topic promises an order."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,15 +12,15 @@ _INSTEAD: Final = "name an ordered one with --topic, or declare one (kind Topic,
 
 
 async def check_topic(addresses: Sequence[str], topic: str, credentials: Credentials) -> None:
-    """Check that a topic is ordered at every broker group that has it and answers.
+    """Check that a topic is ordered in every broker group that has it and answers.
 
     Raises:
-        RefusedError: It is not, or no group has it.
+        RefusedError: it is not ordered, or no broker group has it.
     """
     answers = []
     async with credentials.admin() as admin:
         for address in addresses:
-            with suppress(AdminError):  # one that is away may have it
+            with suppress(AdminError):  # a broker group that does not answer may have the topic
                 answers.append((await admin.topics(address)).get(topic))
     found = [config for config in answers if config is not None]
     if not all(config.order for config in found):
