@@ -1,9 +1,9 @@
 """
 The commands `orderlymq up`, `down`, `plan`, `apply` and `demo`.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 nobody answers, 130 interrupted.
-Of `plan`: 0 nothing to do, 3 something is refused or not confirmed, 6 something will happen. With
-`--output json`, or `--json`, the result, or the error, is one JSON object on standard output. `local` and `demo` do the
+Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was changed), 4 no answer, 130
+interrupted. Of `plan`: 0 nothing to do, 3 something is refused or not confirmed, 6 something will happen. With
+`--output json`, or `--json`, the result or the error is one JSON object on standard output. `local` and `demo` do the
 work; this module parses the options and shows the result.
 """
 
@@ -59,7 +59,7 @@ P = ParamSpec("P")
 
 EXIT_REFUSED: Final = 3
 EXIT_CHANGES: Final = (
-    6  # 2, as other tools have it, is wrong usage here; 5 an unknown outcome of a send
+    6  # other tools use 2, which is wrong usage here; 5 is an unknown outcome of a send
 )
 
 _POLL_S: Final = 0.1
@@ -99,7 +99,7 @@ def _files(*, required: bool) -> Callable[[Callable[P, None]], Callable[P, None]
 
 
 def _reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command `--output` and `--json`, and turn what it raises into one message and its exit code."""
+    """Give a command `--output` and `--json`, and turn its errors into one message and an exit code."""
     return reporting_as(command, (LocalError, ManifestError, CommandFailed, OSError), _told)
 
 
@@ -109,7 +109,7 @@ def _told(error: Exception) -> Told:
     return error, next(code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), ""
 
 
-# The first kind that an error is of decides.
+# The first kind that matches the error decides.
 _EXIT_CODES: Final[Mapping[type[Exception], int]] = {
     RefusedError: EXIT_REFUSED,
     OtherClusterError: EXIT_REFUSED,
@@ -188,9 +188,9 @@ def _detach(
     timeout_s: float,
     output: Output,
 ) -> None:
-    """Start a supervisor of its own and wait until everything is effective."""
+    """Start a supervisor process and wait until everything is effective."""
     with session.prepared(directory, manifests, source):
-        process = session.spawn(directory)  # everything that can refuse has
+        process = session.spawn(directory)  # all checks have passed
     begun_s = time.monotonic()
     with _going_on(
         f"the cluster of {directory} goes on starting (process {process.pid}); `orderlymq down` stops it"
@@ -202,7 +202,7 @@ def _detach(
 
 @contextlib.contextmanager
 def _going_on(what: str) -> Iterator[None]:
-    """Say *what* goes on when somebody interrupts a command that only waits.
+    """Say that *what* continues if the user interrupts a command that only waits.
 
     Raises:
         InterruptedWaitError: for Ctrl-C.
@@ -224,7 +224,7 @@ async def _stay_up(
     """Supervise in the foreground; return the exit code.
 
     Raises:
-        LocalError: what accompanies the cluster failed; the cluster is stopped then.
+        LocalError: the demo or the console failed; the cluster is stopped then.
     """
     work = asyncio.create_task(session.supervise(supervisor, directory), name="supervise")
     shows = asyncio.create_task(
@@ -236,13 +236,13 @@ async def _stay_up(
     try:
         await asyncio.wait({work, shows}, return_when=asyncio.FIRST_COMPLETED)
         if shows.done() and shows.exception() is None and shows.result() == 0:
-            await asyncio.wait({work})  # nothing more to show; a failure takes the cluster down
+            await asyncio.wait({work})  # nothing more to show; a failure would stop the cluster
     finally:
-        # The demo's processes first: they would only complain about a cluster that leaves.
+        # End the demo's processes first: otherwise they report errors about a cluster that is ending.
         shows.cancel()
         await asyncio.wait({shows}, timeout=BESIDE_S)
         if not supervisor.stop_requested.is_set():
-            work.cancel()  # an action that is under way has no time to end
+            work.cancel()  # there is no time to finish the running action
         await asyncio.wait({work, shows})
         if not work.cancelled():
             work.result()
@@ -257,7 +257,7 @@ async def _accompany(
     with_console: bool,
     output: Output,
 ) -> int:
-    """Show the start, play the demo, then show what happens; return the exit code of the demo."""
+    """Show the start, run the demo, then show events; return the exit code of the demo."""
     with Progress(quiet=output == "json") as progress:
         while not supervisor.settled:
             progress.show(supervisor.snapshot())
@@ -284,8 +284,8 @@ async def _accompany(
 
 
 async def _follow(supervisor: Supervisor) -> None:
-    """Print what happens from now on."""
-    # Not from snapshots, which name every resource.
+    """Print the events from now on."""
+    # Read the events directly: a snapshot contains every resource.
     seen = max((event.number for event in supervisor.events), default=0)
     while True:
         for event in supervisor.events:
@@ -379,7 +379,7 @@ def plan(
 def _forecast_in_kubernetes(
     files: Sequence[Path], context: str | None, namespace: str | None
 ) -> Forecast:
-    """Forecast from the answers of the API server of KUBECONFIG; its client is an extra."""
+    """Forecast from the answers of the API server of KUBECONFIG; the packages of its client are optional."""
     try:
         from orderlymq_operator.kube.api import ApiError  # noqa: PLC0415 - its packages are an extra
         from orderlymq_operator.kube.forecast.reader import forecast_files  # noqa: PLC0415
@@ -426,7 +426,7 @@ def demo(
 
 
 async def _play_alone(directory: DataDirectory, options: DemoOptions, output: Output) -> int:
-    """Play as `_play`; a signal lets the processes of the demo end first."""
+    """Run the demo as `_play` does; a signal lets its processes end first."""
     try:
         return await _play(directory, options, output)
     except asyncio.CancelledError:
@@ -450,7 +450,7 @@ def _wait_until_settled(
 ) -> dict[str, Any]:
     """Show progress until everything is effective; return the last snapshot.
 
-    The time runs from now, or from *begun_s* of the monotonic clock.
+    The time-out runs from now, or from *begun_s* of the monotonic clock.
     """
     client = ControlClient(directory)
     deadline = (time.monotonic() if begun_s is None else begun_s) + timeout_s

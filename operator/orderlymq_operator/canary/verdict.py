@@ -1,6 +1,7 @@
 """
-The verdict of a canary, from the reports of its sender and its consumers. Pure: each call carries the time, in
-seconds.
+The verdict of a canary, from the reports of its sender and its consumers.
+
+Pure: each call carries the time, in seconds.
 
 False means that the promise was broken; it stays for a while after the last trouble. Unknown means that nothing could
 be proven, as during an election or while a machine is down: that proves no broken promise. True means that each queue

@@ -1,8 +1,7 @@
 """
-How the processes of the demo report their progress (a JSON line of counts several times a second) and learn of its
-end.
+How the processes of the demo report their progress, and how they learn that it ends.
 
-The reports contain only counts; the history file has every event.
+They write a JSON line of counts several times a second; the history file has every event.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """
-Volumes that grow by themselves: from which use on, by how much, and to which size.
+Volumes that grow by themselves: beyond which use, by how much, and to which size.
 
-Rule: a volume never shrinks, so the size that was reached stays; `spec.storage.size` is the size to begin with.
+Rule: a volume never shrinks, so it keeps the size that it reached; `spec.storage.size` is the initial size.
 """
 
 from typing import Annotated, Final
@@ -27,7 +27,7 @@ class AutoGrow(Model):
     limit: Quantity = Field(description="Size above which no volume grows by itself.")
 
 
-# On the storage of a Cluster.
+# A rule for the storage of a Cluster.
 LIMIT_RULE: Final = rules(
     rule(
         "!has(self.autoGrow) || !has(self.size) || "

@@ -1,9 +1,9 @@
 """
-Warnings of the API server about a change, as it is made or tried with `--dry-run=server`; they refuse nothing.
+Warnings of the API server about a change, whether made or tried with `--dry-run=server`; they refuse nothing.
 
-Each is a validation of a ValidatingAdmissionPolicy of the chart, whose binding warns. An expression is true where there is
-nothing to warn of. They see one object before and after and nothing of the cluster, so they name what may follow;
-`kubectl orderlymq plan` shows what does.
+Each is a validation of a ValidatingAdmissionPolicy of the chart, whose binding warns. An expression is true if there
+is nothing to warn of. It sees one object before and after and not the cluster, so its message names what may follow;
+`kubectl orderlymq plan` shows what will.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ _Case = tuple[str, str]
 
 
 def _keeps_no_less(kept: str) -> str:
-    """Return that *kept* of an object, in which SPEC stands for its spec, has not fallen."""
+    """Return the expression that *kept* has not decreased; SPEC in it stands for the object's spec."""
     return " >= ".join(kept.replace("SPEC", f"{each}.spec") for each in ("object", "oldObject"))
 
 
-# What `plan.settings` makes of a Cluster.
+# The values that `plan.settings` computes from a Cluster.
 _KEPT_TIME: Final = (
     "(has(SPEC.config.fileReservedTime) ? duration(string(SPEC.config.fileReservedTime) + 'h') : "
     "duration(SPEC.retention.time))"
@@ -32,7 +32,7 @@ _KEPT_SIZE: Final = (
     "has(SPEC.storage.autoGrow) ? SPEC.storage.autoGrow.limit : SPEC.storage.size).asApproximateFloat())"
 )
 
-# By operation: what holds where nothing needs to be said, and what else is said.
+# By operation: the expression that is true if there is no warning, and the text of the warning.
 _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
     "clusters": {
         "UPDATE": [
@@ -123,7 +123,10 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
 
 
 def policies(cluster_spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the policies without their names, one per resource and operation; *cluster_spec* is the schema of a Cluster's spec."""
+    """Return the policies without their names, one per resource and operation.
+
+    *cluster_spec* is the schema of a Cluster's spec.
+    """
     restarts = {("clusters", "UPDATE"): [*_restarts(cluster_spec)]}
     return [
         _policy(resource, operation, [*cases, *restarts.get((resource, operation), ())])
@@ -133,11 +136,11 @@ def policies(cluster_spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _restarts(spec: dict[str, Any]) -> Iterator[_Case]:
-    """Yield a case for each field of a Cluster whose change restarts something."""
+    """Yield a case for each field of a Cluster whose change restarts pods."""
     for names, sentence in restart_sentences(spec):
         if sentence != LIVE:
             way = "".join(f".?{name}" if name.isalnum() else f'[?"{name}"]' for name in names)
-            # Type checking knows a name with a point in it only when it does not look.
+            # The type checker knows a name that contains a point only without its own checks.
             one, other = (
                 f"dyn({each})" if "[" in way else each for each in ("object", "oldObject")
             )
@@ -153,7 +156,7 @@ def _policy(resource: str, operation: str, cases: list[_Case]) -> dict[str, Any]
         "resource": resource,
         "operation": operation,
         "spec": {
-            # A warning that cannot be worked out is none.
+            # If an expression cannot be evaluated, there is no warning.
             "failurePolicy": "Ignore",
             "matchConstraints": {
                 "resourceRules": [

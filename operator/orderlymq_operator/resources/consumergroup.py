@@ -1,7 +1,7 @@
 """
 The kind ConsumerGroup: who reads which topics, in order or not, and what happens to failures.
 
-A group need not be declared to exist; declaring it fixes its rules before the first consumer starts.
+A consumer group can exist without a declaration; a declaration fixes its rules before the first consumer starts.
 """
 
 from typing import Annotated, Final, Literal

@@ -1,8 +1,9 @@
 """
 All kinds of manifests in one place, and `Desired`: one cluster with everything that belongs to it.
 
-`cluster`, `topic`, `consumergroup`, `user`, `pipelines` and `backups` define the kinds, `manifests` reads files, `plan`
-decides what follows from a `Desired`. Pipelines and backups belong to no `Desired`: they use a cluster as clients do.
+`cluster`, `topic`, `consumergroup`, `user`, `pipelines` and `backups` define the kinds, `manifests` reads files,
+`plan` decides what follows from a `Desired`. Pipelines and backups are not part of a `Desired`: they use a cluster as
+clients do.
 """
 
 from dataclasses import dataclass
@@ -55,14 +56,14 @@ KINDS: Final[dict[str, type[Resource]]] = {
     "Backup": Backup,
     "ScheduledBackup": ScheduledBackup,
 }
-# They use a cluster as clients do.
+# Kinds that use a cluster as clients do.
 Using: TypeAlias = Pipeline | Backup | ScheduledBackup
 USING: Final = frozenset({"Pipeline", "Backup", "ScheduledBackup"})
 
 
-# The field that holds the name which clients use, by kind; the others have none.
+# The field with the name that clients use, by kind; the other kinds have none.
 NAME_FIELDS: Final = {"Topic": "topic_name", "ConsumerGroup": "group_name", "User": "access_key"}
-# Topics of these names brokers make, read and delete by themselves.
+# Brokers create, read and delete topics with these names themselves.
 _OWN_PREFIXES: Final = (
     RETRY_PREFIX,
     DLQ_PREFIX,
@@ -73,16 +74,16 @@ _OWN_PREFIXES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """Desired state: one cluster, its topics and groups, and what must disappear.
+    """Desired state: one cluster, its topics, consumer groups and users, and what must be deleted.
 
     Attributes:
-        deleted_topics: topics (wire names) to delete because their manifest went with policy Delete.
-        deleted_consumer_groups: consumer groups likewise.
-        deleted_users: access keys of accounts whose manifest went.
-        draining: raft groups that are to go when nothing in them is needed any more.
-        canary_groups: raft groups in which a topic of the canary stands.
-        unheld: kind and name of topics, groups and users that have no finalizer yet. Nothing is made for them, and what needs
-            them first waits.
+        deleted_topics: topics (wire names) to delete, because their manifest was removed with policy Delete.
+        deleted_consumer_groups: consumer groups to delete for the same reason.
+        deleted_users: access keys of accounts whose manifest was removed.
+        draining: raft groups to remove once nothing in them is needed any more.
+        canary_groups: raft groups that hold a topic of the canary.
+        unheld: kind and name of topics, consumer groups and users that have no finalizer yet. Nothing is created for
+            them, and whatever needs them first waits.
     """
 
     cluster: Cluster
@@ -97,7 +98,7 @@ class Desired:
     unheld: frozenset[tuple[str, str]] = frozenset()
 
     def resources(self) -> tuple[Resource, ...]:
-        """Return every resource: the cluster, then topics, groups and users."""
+        """Return every resource: the cluster, then topics, consumer groups and users."""
         return (self.cluster, *self.topics, *self.consumer_groups, *self.users)
 
 
@@ -116,15 +117,15 @@ def declared_name(resource: Resource) -> str:
 
 
 def is_brokers_own(topic: str, cluster: Cluster) -> bool:
-    """Return whether brokers keep a topic's name for themselves: for retries, dead letters, or their own work.
+    """Return whether brokers reserve a topic's name: for retries, dead letters, or their own work.
 
-    They have topics called after their cluster and their groups, too.
+    Brokers also have topics named after their cluster and their broker groups.
     """
     after = {cluster.metadata.name, reply_topic(cluster.metadata.name), *cluster.group_names}
     return topic in SYSTEM_TOPICS or topic in after or topic.startswith(_OWN_PREFIXES)
 
 
 def is_deleted_with(resource: Resource) -> bool:
-    """Return whether what *resource* declares is deleted in the brokers when the object is."""
+    """Return whether the brokers' part of *resource* is deleted together with the object."""
     spec: Any = resource.spec
     return isinstance(resource, User) or getattr(spec, "deletion_policy", "") == "Delete"

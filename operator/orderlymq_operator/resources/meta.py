@@ -1,7 +1,7 @@
 """
 Common fields of manifests: version, metadata, a reference to its cluster, conditions.
 
-Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be half obeyed.
+Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be applied in part.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,28 +18,28 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 GROUP: Final = "orderlymq.io"
-# What the API server stores, and the operator reads and writes.
+# The version that the API server stores, and the operator reads and writes.
 VERSION: Final = "v1alpha1"
-# Served beside it with the same schema, so that objects need no conversion (ADR 31).
+# Both are served with the same schema, so that objects need no conversion (ADR 31).
 VERSIONS: Final = (VERSION, "v1beta1")
-# A literal, because the models have it as their type.
+# A literal, because the models use it as a type.
 API_VERSION: Final = "orderlymq.io/v1alpha1"
-DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}  # of a field in RFC 3339
+DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}  # for a field in RFC 3339
 API_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in VERSIONS)
 
 
 def _one_version(given: object) -> object:
-    """Return the version that models have, for any that has the same schema."""
+    """Return the version that the models have, for any version with the same schema."""
     return API_VERSION if given in API_VERSIONS else given
 
 
 ApiVersion = Annotated[Literal["orderlymq.io/v1alpha1"], BeforeValidator(_one_version)]
 
-# A name must be good as a DNS label, because services and pods are called after it.
+# A name must be a valid DNS label, because Services and pods are named after it.
 Name = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)
 ]
-# The name of a host, or of an object that Kubernetes allows dots in, as a StorageClass.
+# The name of a host, or of an object whose name may contain dots, such as a StorageClass.
 DnsName = Annotated[
     str,
     StringConstraints(
@@ -48,11 +48,11 @@ DnsName = Annotated[
         max_length=253,
     ),
 ]
-# RocketMQ's own rule for topics and groups (`Validators`, 127 characters).
+# RocketMQ's own rule for topics and consumer groups (`Validators`, 127 characters).
 WireName = Annotated[
     str, StringConstraints(pattern=r"^[%a-zA-Z0-9_-]+$", min_length=1, max_length=127)
 ]
-# Of a Secret or ConfigMap, as the API server takes it.
+# A key of a Secret or ConfigMap, as the API server accepts it.
 DataKey = Annotated[
     str,
     StringConstraints(
@@ -68,9 +68,9 @@ def _path(text: str) -> str:
     return text
 
 
-# A file on the machine of `orderlymq up`; a relative path begins at the manifest.
+# A file on the machine of `orderlymq up`; a relative path is relative to the manifest.
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_path)]
-# Kubernetes' own bound on all annotations together; `kubectl apply` keeps the manifest in one.
+# Kubernetes' own limit for all annotations together; `kubectl apply` keeps the manifest in one of them.
 _LongText = Annotated[str, StringConstraints(max_length=262_144)]
 
 
@@ -85,10 +85,10 @@ def rule(expression: str, message: str, *, field: str | None = None) -> dict[str
 def rule_of_whole(
     expression: str, message: str, *, unless_kept: str | None = None
 ) -> dict[str, Any]:
-    """Return one CEL rule for a whole object, that is asked when it is made, or when *unless_kept* of it changes.
+    """Return one CEL rule for a whole object; it applies at creation, or when its field *unless_kept* changes.
 
-    The API server asks a rule of the whole at each write of a status or a finalizer, too. An object from before the rule could
-    never be deleted.
+    The API server also checks such a rule at each write of a status or a finalizer. Without the condition, an object
+    older than the rule could never be deleted.
     """
     kept = "" if unless_kept is None else f" && self.{unless_kept} == oldSelf.value().{unless_kept}"
     found = rule(f"(oldSelf.hasValue(){kept}) || {expression}", message)
@@ -101,13 +101,13 @@ def rules(*all_of: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_once(field: str, message: str | None = None) -> dict[str, str]:
-    """Return the rule of an immutable *field* that may be absent: it can neither be set nor removed later."""
+    """Return the rule for an immutable *field* that may be absent: it can neither be set nor removed later."""
     expression = f"has(self.{field}) == has(oldSelf.{field})"
     text = message or f"{field.rpartition('.')[2]} cannot be set or removed later"
     return rule(expression, text, field=f".{field}")
 
 
-# Lists that Kubernetes merges by a key refuse the same one twice.
+# Kubernetes merges such lists by a key, and refuses the same key twice.
 BY_NAME: Final[dict[str, Any]] = {
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["name"],
@@ -115,14 +115,14 @@ BY_NAME: Final[dict[str, Any]] = {
 
 
 def check_names(what: str, names: Sequence[str]) -> None:
-    """Raise ValueError when a name is there twice."""
+    """Raise ValueError if a name occurs twice."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{what} {name!r} is there twice; remove one")
 
 
 def each_once(what: str, name: Callable[[Any], str] = str) -> AfterValidator:
-    """Return the check of `check_names` for a list, by what *name* returns of each item."""
+    """Return a validator that applies `check_names` to a list; *name* returns the name of an item."""
 
     def check(found: list[Any]) -> list[Any]:
         check_names(what, [name(each) for each in found])
@@ -177,7 +177,7 @@ class KubernetesObject(Model):
     spec: Model
 
     def with_spec(self, **changed: object) -> Self:
-        """Return the same object whose spec says something else in these fields."""
+        """Return a copy of the object with these fields of its spec changed."""
         return self.model_copy(update={"spec": self.spec.model_copy(update=changed)})
 
 

@@ -1,7 +1,7 @@
 """
-Sizes and times as people write them in manifests: `20Gi`, `72h`.
+Sizes and times in the notation of manifests: `20Gi`, `72h`.
 
-Both stay text in the model, so that a manifest reads back as it was written; the number is a property.
+Both stay text in the model, so that a manifest is written back as it was read; the number is a property.
 """
 
 import re
@@ -35,7 +35,7 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 QUANTITY_PATTERN: Final = r"^[1-9][0-9]{0,14}(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 DURATION_PATTERN: Final = r"^([1-9][0-9]{0,8}(ms|s|m|h)){1,5}$"
-_TEXT_MAX: Final = 32  # longer than any sensible value, short enough for the CEL cost budget
+_TEXT_MAX: Final = 32  # longer than any sensible value, and short enough for the CEL cost budget
 
 
 class Quantity(str):
@@ -78,6 +78,6 @@ def _text_schema(cls: type[str], pattern: str) -> CoreSchema:
 
 
 def quantity(value: Any) -> Decimal | None:
-    """Return the number that a quantity stands for; None when it is none."""
+    """Return the number that a quantity stands for; None if it is not a quantity."""
     found = _QUANTITY.match(value) if isinstance(value, str) else None
     return Decimal(found[1]) * _UNITS_KUBERNETES[found[2] or ""] if found else None

@@ -7,14 +7,14 @@ from pydantic import Field, model_validator
 from orderlymq_operator.resources.meta import Model, rule, rules
 from orderlymq_operator.resources.quantities import Quantity
 
-# What brokers accept.
+# The limits that brokers accept.
 LIMIT_MAX: Final = 10**9
 BYTES_MAX: Final = 10**15
 _Limit = Annotated[int, Field(ge=1, le=LIMIT_MAX)] | None
 
 
 class Limits(NamedTuple):
-    """Quotas as brokers know them; 0 is without a limit."""
+    """Quotas in the form of brokers; 0 means no limit."""
 
     requests_per_s: int = 0
     bytes_per_s: int = 0
@@ -48,7 +48,7 @@ class Quotas(Model):
         return self
 
     def limits(self) -> Limits:
-        """Return the limits as brokers know them."""
+        """Return the limits in the form of brokers."""
         size = self.bytes_per_second
         return Limits(
             self.requests_per_second or 0,

@@ -26,7 +26,7 @@ from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX
 QueueChangePolicy = Literal["Reject", "Expand", "DrainAndSwitch"]
 PERMISSION_BITS: Final = {"ReadOnly": 4, "WriteOnly": 2, "ReadWrite": 6}
 QUEUES_MAX: Final = 1024
-# Below it a fence would end before the operator, which needs a second, has switched to the new list.
+# With a shorter time, a fence would end before the operator, which needs a second, has switched to the new list.
 _DRAIN_MIN: Final = Duration("2s")
 _EXPANSION_MAX: Final = Duration(f"{EXPANSION_MS_MAX // 3_600_000}h")
 _DRAIN_RANGE: Final = f"drainTimeout is {_DRAIN_MIN} to {_EXPANSION_MAX}"
@@ -91,7 +91,7 @@ class TopicSpec(Model):
 
     @property
     def effective_queue_change_policy(self) -> QueueChangePolicy:
-        """The policy with its default filled in."""
+        """The policy, or its default if it is absent."""
         if self.queue_change_policy is not None:
             return self.queue_change_policy
         return "Reject" if self.type == "Ordered" else "Expand"
@@ -183,7 +183,7 @@ class Topic(KubernetesObject):
 
     @property
     def ordered(self) -> bool:
-        """Whether the queue list is part of the promise."""
+        """Whether the topic promises order, so that its queue list may not change freely."""
         return self.spec.type == "Ordered"
 
 

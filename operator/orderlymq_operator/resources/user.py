@@ -1,8 +1,8 @@
 """
 The kind User: an account of a Cluster with access control, and its rights.
 
-Rule: a manifest never holds a secret, it names the place of the secret. The rights are RocketMQ's: PUB to send, SUB to
-consume, DENY neither; an administrator may do everything.
+Rule: a manifest never holds a secret; it names the place of the secret. The rights are RocketMQ's: PUB to send, SUB
+to consume, DENY neither; an administrator may do everything.
 """
 
 import hashlib
@@ -36,12 +36,12 @@ AccessKey = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]+$", min_length=6, max_length=127)
 ]
 RESOURCES_MAX: Final = 256
-# An hour: programs of one deployment restart one after the other, and each needs the new secret by then.
+# One hour: the programs of a deployment restart one after the other, and each needs the new secret by then.
 OVERLAP_S: Final = 3_600
-# What brokers accept.
+# The maximum that brokers accept.
 OVERLAP_S_MAX: Final = 30 * 24 * 3_600
 FINGERPRINT_LENGTH: Final = 16
-SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
+SECRET_LENGTH_MIN: Final = 6  # RocketMQ's limit
 NO_SECRET: Final = (
     f"its secret cannot be read, stands in a Secret that is kept for a Cluster, or is shorter than {SECRET_LENGTH_MIN} characters or "
     f"longer than {SECRET_SIZE_MAX} bytes"
@@ -94,7 +94,7 @@ class Grant(Model):
     permission: Permission = Field(description="PUB to send, SUB to consume, DENY neither.")
 
 
-# Brokers know one right by name: of two the last one would win.
+# Brokers keep one right per name: of two, the last would win.
 Grants = Annotated[
     list[Grant],
     Field(max_length=RESOURCES_MAX, json_schema_extra=BY_NAME),
@@ -181,19 +181,19 @@ class User(KubernetesObject):
 
 
 def usable_secret(text: str) -> str | None:
-    """Return the secret that *text* holds, None where brokers would not take it."""
+    """Return the secret in *text*; None if brokers would not accept it."""
     secret = text.strip()
     fits = len(secret) >= SECRET_LENGTH_MIN and len(secret.encode()) <= SECRET_SIZE_MAX
     return secret if fits else None
 
 
 def fingerprint(access_key: str, secret: str) -> str:
-    """Return a text that changes with the secret and does not reveal it; brokers compute the same."""
+    """Return a text that changes with the secret and does not reveal it; brokers compute the same text."""
     digest = hmac.digest(secret.encode(), access_key.encode(), hashlib.sha256)
     return digest.hex()[:FINGERPRINT_LENGTH]
 
 
-# The name of a User is its access key, unless it says another one.
+# The name of a User is its access key, unless the spec gives another one.
 NAME_RULE: Final = rule_of_whole(
     "has(self.spec.accessKey) || self.metadata.name.size() >= 6",
     "the access key is shorter than the 6 characters that RocketMQ's clients need; set accessKey",

@@ -1,8 +1,8 @@
 """
-The part of a Cluster that only Kubernetes obeys: images, resources, placement, updates, scaling down.
+The part of a Cluster that only Kubernetes applies: images, resources, placement, updates, scaling down.
 
-Rule: the local backend ignores all of it, as Kubernetes ignores `spec.local`; the descriptions say so. Names and forms
-are those of Kubernetes' own pod fields.
+Rule: the local backend ignores all of it, as Kubernetes ignores `spec.local`; the descriptions say so. Names and
+forms are those of Kubernetes' own pod fields.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -22,10 +22,12 @@ from orderlymq_operator.resources.quantities import Duration, quantity
 PULL_SECRETS_MAX: Final = 16
 TOLERATIONS_MAX: Final = 32
 _GROUPS_MAX: Final = 16
-_ID_MAX: Final = (1 << 31) - 1  # Kubernetes' own bound for users and groups
+_ID_MAX: Final = (1 << 31) - 1  # Kubernetes' own limit for users and groups
 
 GroupId = Annotated[int, Field(ge=0, le=_ID_MAX)]
-UserId = Annotated[int, Field(ge=1, le=_ID_MAX)]  # 0 is root, whom the pods' profile refuses
+UserId = Annotated[
+    int, Field(ge=1, le=_ID_MAX)
+]  # 0 is root, which the pods' security profile refuses
 
 Image = Annotated[str, StringConstraints(pattern=r"^[^\s]+$", min_length=1, max_length=512)]
 ImagePullPolicy = Annotated[
@@ -41,7 +43,7 @@ ImagePullSecrets = Annotated[
     Field(
         max_length=PULL_SECRETS_MAX,
         description="Secrets that open the image's registry, the operator's setting when absent; only in Kubernetes.",
-        # As in pods: the API server makes none in which one is twice.
+        # As in pods: the API server refuses a pod that names one twice.
         json_schema_extra={"x-kubernetes-list-type": "set"},
     ),
     each_once("Secret"),
@@ -61,11 +63,11 @@ LabelValue = Annotated[
 
 
 def _written(value: Any) -> Any:
-    """Return a whole number as the text that Kubernetes makes of it."""
+    """Return a whole number as text, as Kubernetes does."""
     return str(value) if type(value) is int else value
 
 
-# A thousandth of a CPU is the least that Kubernetes knows.
+# The smallest amount that Kubernetes accepts is a thousandth of a CPU.
 _CPU: Final = (
     r"^([1-9][0-9]{0,6}m?|[1-9][0-9]{0,3}\.[0-9]{1,3}|0\.([1-9][0-9]{0,2}|0[1-9][0-9]?|00[1-9]))$"
 )
@@ -101,7 +103,7 @@ class ComputeRequests(Model):
 
 
 _TOO_MUCH: Final = "requests.{0} is more than limits.{0}, which the API server takes in no pod"
-# By the names of the fields, as CEL writes them.
+# The names of the fields as CEL writes them.
 _AMOUNTS: Final = {
     "cpu": "cpu",
     "memory": "memory",
@@ -110,7 +112,7 @@ _AMOUNTS: Final = {
 
 
 def _within_limit(name: str, field: str) -> dict[str, str]:
-    """Return the CEL rule that an amount is within its limit; a default is asked before its parts are filled in."""
+    """Return the CEL rule that an amount is within its limit; it also holds for a default with absent parts."""
     request, limit = f"self.requests.{field}", f"self.limits.{field}"
     return rule(
         f"!has(self.requests) || !has(self.limits) || !has({request}) || !has({limit}) || "
@@ -146,7 +148,7 @@ class Resources(Model):
         return self
 
 
-# A broker with its default caches (64Mi and 64Mi) stays below 400 MiB; the limit leaves room for a snapshot.
+# A broker with its default caches (64Mi and 64Mi) uses less than 400 MiB; the limit leaves room for a snapshot.
 BROKER_RESOURCES: Final = Resources(
     requests=ComputeRequests(cpu="100m", memory="256Mi"),
     limits=ComputeRequests(memory="1Gi"),
@@ -182,7 +184,7 @@ class Toleration(Model):
     operator: Literal["Exists", "Equal"] = Field(
         default="Equal", description="Equal compares value, Exists only the key."
     )
-    # An empty one is none, as in the API server's words: pods would differ from it for ever.
+    # An empty value counts as none, as in the API server: otherwise pods would differ from it for ever.
     value: Annotated[LabelValue | None, AfterValidator(lambda given: given or None)] = Field(
         default=None, description="Value of the taint."
     )

@@ -1,5 +1,5 @@
 """
 Manifests of backups: where they are kept, when they are made, which one a Cluster begins with.
 
-No objects and no decisions live here. Begin with `backup`; `destination` is what all of them name.
+This package makes no objects and no decisions. Begin with `backup`; all kinds use `destination`.
 """

@@ -1,7 +1,8 @@
 """
-The kind Backup: one backup of a Cluster, made once, and what became of it.
+The kind Backup: one backup of a Cluster, made once, and its result.
 
-Rule: a Backup is of a Cluster of its own namespace, because who can read a backup can read all messages and accounts.
+Rule: a Backup and its Cluster are in the same namespace, because a user who can read a backup can read all messages
+and accounts.
 """
 
 from typing import Annotated, Final, Literal
@@ -24,7 +25,7 @@ from orderlymq_operator.resources.meta import (
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
-# A ScheduledBackup's name, `-`, and a time to the minute; a Job's name has part of it.
+# A ScheduledBackup's name, `-`, and a time to the minute; the name of a Job contains part of it.
 NAME_MAX: Final = 53
 BACKUP_ID_PATTERN: Final = r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}$"
 BACKUP_RESOURCES: Final = Resources(

@@ -1,7 +1,8 @@
 """
-Bootstrap of a new Cluster, empty or from a backup; only Kubernetes obeys it.
+Bootstrap of a new Cluster, empty or from a backup; only Kubernetes applies it.
 
-Rule: it is said when the Cluster is created and never later, because a replica is restored once, before it has ever served.
+Rule: it is set when the Cluster is created and never later, because a replica is restored once, before it has ever
+served.
 """
 
 from typing import Annotated, Final

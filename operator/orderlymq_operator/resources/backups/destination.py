@@ -1,7 +1,7 @@
 """
-Where backups are kept: a folder of a volume claim, or a bucket that speaks S3's protocol.
+Where backups are kept: a folder of a volume claim, or a bucket with S3's protocol.
 
-Rule: a manifest never holds credentials, it names the Secret that does. `place` is what `orderlymq backup` gets.
+Rule: a manifest never holds credentials; it names the Secret that does. `orderlymq backup` gets `place`.
 """
 
 from typing import Annotated, Final, Self
@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
 
-# Where a claim is mounted in the pods of Jobs.
+# The mount path of a claim in the pods of Jobs.
 MOUNT: Final = "/backups"
 _ONE_FORM: Final = "name either pvc or objectStore"
 _FOLDER: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
@@ -81,7 +81,7 @@ class Destination(Model):
 
     @property
     def place(self) -> str:
-        """Return the address for `orderlymq backup` in a pod."""
+        """The address for `orderlymq backup` in a pod."""
         if self.object_store is not None:
             return self.object_store.url
         assert self.pvc is not None, "one of both is there"
@@ -89,7 +89,7 @@ class Destination(Model):
 
     @property
     def location(self) -> str:
-        """Return the bucket, or claim and folder, for people."""
+        """The bucket, or claim and folder, for people."""
         if self.pvc is not None:
             return f"pvc://{self.pvc.claim_name}/{self.pvc.path}"
         return self.place

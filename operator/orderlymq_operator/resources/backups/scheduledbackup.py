@@ -1,8 +1,8 @@
 """
 The kind ScheduledBackup: when Backups of a Cluster are made, and how many are kept.
 
-Rule: one at a time. A time that comes while a Backup runs waits for its end, and of several that were missed the newest
-is made up for. `plan.backups.schedule` computes the times.
+Rule: one at a time. A Backup that becomes due while another runs waits for its end; of several missed ones, only the
+newest is made later. `kube.reconcile.backups.times` computes the times.
 """
 
 from typing import Annotated, Final, Literal
@@ -21,7 +21,7 @@ from orderlymq_operator.resources.pipelines.spark import Cron
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_operator.resources.workload import Resources
 
-# Its Backups have a time behind this name.
+# Its Backups append a time to this name.
 NAME_MAX: Final = 40
 
 

@@ -1,6 +1,6 @@
 """
 The kind Cluster and the parts of its spec: settings, console, canary, listeners, network, security.
 
-What a pod may have besides is in `pod`, what is shared with other kinds one folder above.
-Begin with `cluster`; `rollout` says what a changed field restarts.
+`pod` has what users may add to pods; the folder above has what other kinds share. Begin with `cluster`; `rollout`
+says what a changed field restarts.
 """

@@ -1,8 +1,9 @@
 """
-The broker settings of a manifest's `config` that have RocketMQ's names.
+The broker settings in a manifest's `config` that have RocketMQ's names.
 
 Rule: a key has RocketMQ's name, default and unit. Milliseconds and bytes may be plain numbers, as in RocketMQ. A key
-without a meaning here is refused with the reason from `orderlymq_protocol.brokerkeys`, because its author expects an effect.
+without an effect here is refused with the reason from `orderlymq_protocol.brokerkeys`, because its author expects an
+effect.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -14,7 +15,7 @@ from orderlymq_operator.resources.quantities import Duration
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, Use, why_not
 
 LOCK_KEY: Final = "rocketmq.broker.rebalance.lockMaxLiveTime"
-# Keys whose values are plain numbers of milliseconds in RocketMQ, and times such as 6s here.
+# Keys whose values are plain milliseconds in RocketMQ, and times such as 6s here.
 _MILLISECONDS: Final = (
     "transactionTimeOut",
     "transactionCheckInterval",
@@ -77,7 +78,7 @@ class BrokerConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _as_in_a_broker_conf(cls, data: Any) -> Any:
-        """Read plain numbers as RocketMQ does, and say why a key of RocketMQ is refused."""
+        """Accept plain numbers as RocketMQ does, and say why a key of RocketMQ is refused."""
         if not isinstance(data, dict):
             return data
         found = dict(data)
@@ -99,7 +100,8 @@ class BrokerConfig(Model):
     @model_validator(mode="after")
     def _registers_in_time(self) -> "BrokerConfig":
         if not _PERIOD.low <= self.register_name_server_period.milliseconds <= _PERIOD.high:
-            # Above it name servers would take a living group for gone; RocketMQ bounds it likewise.
+            # With a longer period, name servers would consider a living broker group gone; RocketMQ has the same
+            # limit.
             raise ValueError(
                 f"registerNameServerPeriod {self.register_name_server_period} is outside of {_PERIOD_RANGE}"
             )

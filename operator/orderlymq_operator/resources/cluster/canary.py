@@ -1,7 +1,7 @@
 """
-The canary of a Cluster: a pod that checks order, delivery, take-over and latency continuously; only Kubernetes obeys it.
+The canary of a Cluster: a pod that checks order, delivery, take-over and latency; only Kubernetes applies it.
 
-`kube.objects.canary` makes its objects, `orderlymq_operator.canary` is what runs in it.
+`kube.objects.canary` makes its objects; the pod runs `orderlymq_operator.canary`.
 """
 
 from typing import Annotated, Final
@@ -14,13 +14,13 @@ from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 CANARY_COMPONENT: Final = "canary"
 CANARY_PORT: Final = 9871
-# Of each topic: so that each of the two consumers has one, and both change hands.
+# Queues of each topic: one for each of the two consumers, and both change hands.
 CANARY_QUEUES: Final = 2
-# Of its topics and its consumer group; a canary that somebody runs by hand has another one.
+# The prefix of its topics and the name of its consumer group; a canary that a person runs has another prefix.
 CANARY_PREFIX: Final = "orderlymq_canary"
-# An objective in parts per million, because a schema of Kubernetes has no business with fractions.
+# An objective in parts per million, because schemas of Kubernetes should not use fractions.
 OBJECTIVE_PPM: Final = 999_000
-# A canary of 64 groups stays below 150 MiB.
+# A canary of 64 broker groups uses less than 150 MiB.
 CANARY_RESOURCES: Final = Resources(
     requests=ComputeRequests(cpu="20m", memory="96Mi"),
     limits=ComputeRequests(memory="256Mi"),

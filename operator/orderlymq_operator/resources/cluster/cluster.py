@@ -52,14 +52,16 @@ from orderlymq_protocol.brokerkeys import BROKER_KEYS, ELECTION_MS_MAX, LOCK_LEA
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
 ANY_NAMESPACE: Final = "*"
-NAMESPACES_MAX: Final = 64  # that may use one cluster; "*" stands for more
+NAMESPACES_MAX: Final = 64  # namespaces that may use one cluster; "*" allows any number
 AllowedNamespace = Annotated[
     str,
     StringConstraints(pattern=r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", min_length=1, max_length=63),
 ]
 NAME_SERVERS_MAX: Final = 5
 ELECTION_MAX: Final = Duration(f"{ELECTION_MS_MAX // 1000}s")
-PORT_STEP: Final = 10  # between groups: room for a group's port, its port - 2 and five replicas
+PORT_STEP: Final = (
+    10  # between broker groups: room for a group's port, its port - 2 and five replicas
+)
 # RocketMQ clients up to 4.4 send to the broker's port - 2 (MixAll.brokerVIPChannel).
 VIP_DISTANCE: Final = 2
 
@@ -300,7 +302,7 @@ class Local(Model):
     http_port: Port = Field(default=13910, description="Base of the HTTP ports.")
 
     def name_server(self, index: int) -> int:
-        """Return the port on which name server *index* answers clients."""
+        """Return the port on which clients reach name server *index*."""
         return self.name_server_port + index
 
     def name_server_http(self, index: int) -> int:
@@ -308,11 +310,11 @@ class Local(Model):
         return self.http_port - PORT_STEP + index
 
     def broker(self, group: int) -> int:
-        """Return the stable client port of *group*; the port - 2 answers as well."""
+        """Return the stable client port of *group*; port - 2 answers too."""
         return self.broker_port + PORT_STEP * group
 
     def raft(self, group: int, node: int) -> int:
-        """Return the port on which *node* (from 1) of *group* hears the other replicas."""
+        """Return the port on which the other replicas reach *node* (from 1) of *group*."""
         return self.raft_port + PORT_STEP * group + node
 
     def http(self, group: int, node: int) -> int:
@@ -430,7 +432,8 @@ class ClusterSpec(Model):
         return self
 
 
-# Keys of RocketMQ's whose meaning a field of ours has: which, and its default, which says that nobody wrote it.
+# RocketMQ keys that mean the same as a field of ours, with the field's default: that value means that the field was
+# not set.
 _ONE_MEANING: Final = (
     ("fileReservedTime", "retention.time", Retention().time),
     ("flushDiskType", "flushDiskType", "SYNC_FLUSH"),
@@ -443,7 +446,7 @@ def _twice(key: str, field: str) -> str:
 
 
 def _check_one_meaning(spec: ClusterSpec) -> None:
-    """Raise ValueError when a key of RocketMQ's and a field of ours say different things."""
+    """Raise ValueError if a key of RocketMQ and a field of ours contradict each other."""
     config = spec.config
     given = (config.file_reserved_time, config.flush_disk_type, config.lock_max_live_time)
     ours = (spec.retention.time, spec.flush_disk_type, spec.lock.lease_seconds)
@@ -452,7 +455,8 @@ def _check_one_meaning(spec: ClusterSpec) -> None:
             raise ValueError(_twice(key, field))
 
 
-# What `_settings_fit_each_other` checks and no part does, for the API server. CEL writes a point in a name so.
+# The checks of `_settings_fit_each_other` that no part makes, for the API server. CEL writes a point in a name this
+# way.
 SPEC_RULES: Final = [
     *(
         rule(
@@ -473,7 +477,7 @@ SPEC_RULES: Final = [
 
 
 def _check_ports(local: Local, groups: int) -> None:
-    """Raise ValueError when two ports of the layout are one, or a port does not exist."""
+    """Raise ValueError if two ports of the layout are the same, or a port does not exist."""
     users: dict[int, str] = {}
 
     def claim(port: int, user: str) -> None:
@@ -513,5 +517,5 @@ class Cluster(KubernetesObject):
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """Broker names of all groups, in the order of their index."""
+        """The broker names of all broker groups, in the order of their index."""
         return tuple(self.group_name(index) for index in range(self.spec.groups))

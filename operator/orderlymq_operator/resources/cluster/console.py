@@ -1,7 +1,7 @@
 """
-The console of a Cluster: pages for people, in a pod of its own; only Kubernetes obeys it.
+The console of a Cluster: pages for people, in its own pod; only Kubernetes applies it.
 
-Rule: it is reached by more than its own machine, so it has accounts or does not run. `kube.objects.console` makes its objects.
+Rule: other machines can reach it, so it does not run without accounts. `kube.objects.console` makes its objects.
 """
 
 from typing import Annotated, Final, Self
@@ -13,7 +13,7 @@ from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 HOSTS_MAX: Final = 16
 _ACCOUNTS: Final = "console.enabled needs console.accounts, a Secret with accounts.toml: everybody in the network could look otherwise"
-# Lists of 10,000 topics and 5,000 groups stay below 200 MiB.
+# Lists of 10,000 topics and 5,000 consumer groups take less than 200 MiB.
 CONSOLE_RESOURCES: Final = Resources(
     requests=ComputeRequests(cpu="20m", memory="96Mi"),
     limits=ComputeRequests(memory="512Mi"),

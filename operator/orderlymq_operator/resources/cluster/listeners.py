@@ -1,8 +1,8 @@
 """
-Further listeners of a Cluster: ports by which clients outside its network reach brokers and name servers.
+Additional listeners of a Cluster: ports for clients outside its network to reach brokers and name servers.
 
-The listener of pods and Services, with `spec.tls`, is always there and is not listed. Each listener here has a port, TLS
-and advertised addresses of its own (ADR 25); only Kubernetes obeys them.
+The listener for pods and Services, with `spec.tls`, always exists and is not listed. Each listener here has its own
+port, TLS and advertised addresses (ADR 25); only Kubernetes applies them.
 """
 
 import re
@@ -17,9 +17,9 @@ from orderlymq_operator.resources.pod.ownership import OWN_PORTS
 from orderlymq_operator.resources.pod.template import PodTemplate
 
 LISTENERS_MAX: Final = 8  # as many as a name server takes
-# Stands in a host or an annotation for what a Service leads to: a group, or the name servers.
+# The placeholder in a host or an annotation for the target of a Service: a broker group, or the name servers.
 SERVICE: Final = "{service}"
-# A group's node port is nodePort + 1 + its index.
+# A broker group's node port is nodePort + 1 + its index.
 NODE_PORT_MAX: Final = 65_535 - 64
 
 _TAKEN: Final = (
@@ -35,7 +35,7 @@ _ROUTE_HOST: Final = (
     "type TLSRoute needs advertisedHost, from which the gateway chooses; "
     'write for example "{service}.mq.example.com"'
 )
-# What ends the name of another Service of a group.
+# The suffix of another Service of a broker group.
 RESERVED: Final = "replicas"
 _RESERVED: Final = f"with the name {RESERVED} a listener would have the name of another Service; choose another name"
 _NODE_PORT: Final = "nodePort is for type NodePort"
@@ -170,11 +170,11 @@ class Listener(Model):
 
     @property
     def is_dual(self) -> bool:
-        """Whether clients may come by IPv4 and by IPv6."""
+        """Whether clients may connect by IPv4 and by IPv6."""
         return self.ip_family_policy != SINGLE_STACK
 
     def host_of(self, service: str) -> str | None:
-        """Return the host that is advertised for a group or for the name servers; None when it is to be found."""
+        """Return the advertised host of a broker group or of the name servers; None if it must be discovered."""
         return None if self.advertised_host is None else named(self.advertised_host, service)
 
 
@@ -190,7 +190,7 @@ class ListenerStatus(Model):
 
 
 Listeners = Annotated[list[Listener], Field(max_length=LISTENERS_MAX)]
-# The same rules for the API server, on the list.
+# The same rules on the list, for the API server.
 LIST_RULES: Final = rules(
     rule(
         "self.all(one, self.filter(other, other.name == one.name || other.port == one.port).size() == 1)",
@@ -198,20 +198,20 @@ LIST_RULES: Final = rules(
     )
 )
 
-# What the name of a Cluster and that of a listener leave of the 63 characters of <cluster>-nameserver-<listener>.
+# How many of the 63 characters of <cluster>-nameserver-<listener> are left for the names of Cluster and listener.
 NAMES_MAX: Final = 63 - len("-nameserver-")
 _LONG: Final = (
     f"the name of the Cluster and that of a listener have more than {NAMES_MAX} characters together, so that no Service can "
     "be called after them; choose a shorter name for the listener"
 )
-# Likewise on the object, which has the name.
+# The same rule on the object, which has the name.
 NAMES_RULE: Final = rule_of_whole(
     f"self.spec.listeners.all(one, self.metadata.name.size() + one.name.size() <= {NAMES_MAX})",
     _LONG,
     unless_kept="spec.listeners",
 )
 
-# Likewise on the spec, which says how many groups there are.
+# The same rule on the spec, which has the number of broker groups.
 NODE_PORT_RULE: Final = rule(
     "self.listeners.all(one, !has(one.nodePort) || self.listeners.all(other, other.name == one.name || "
     "!has(other.nodePort) || other.nodePort < one.nodePort || other.nodePort > one.nodePort + self.groups))",
@@ -221,14 +221,14 @@ NODE_PORT_RULE: Final = rule(
 
 
 def named(template: str, service: str) -> str:
-    """Return a text in which *service* stands for what a Service leads to."""
+    """Return *template* with *service* in place of the placeholder."""
     return re.sub(re.escape(SERVICE), service, template)
 
 
 def listener_problems(
     listeners: Sequence[Listener], pods: PodTemplate | None, groups: int
 ) -> Iterator[str]:
-    """Yield what is wrong with several listeners together, and with what is added to the pods that have their ports."""
+    """Yield the problems of several listeners together, and of ports that sidecars share with them."""
     first = sorted(each.node_port for each in listeners if each.node_port is not None)
     if any(after - before <= groups for before, after in pairwise(first)):
         yield _APART
@@ -243,19 +243,19 @@ def listener_problems(
 
 
 def check_names(cluster: str, listeners: Sequence[Listener]) -> None:
-    """Raise ValueError where a Service of a listener of *cluster* would have too long a name."""
+    """Raise ValueError if a Service of a listener of *cluster* would have too long a name."""
     if any(len(cluster) + len(each.name) > NAMES_MAX for each in listeners):
         raise ValueError(_LONG)
 
 
 def roll_facts(listeners: Sequence[Listener]) -> list[dict[str, Any]]:
-    """Return what of listeners needs other pods: all but how they are reached and what is advertised."""
+    """Return the facts of listeners whose change replaces pods: without how they are reached and what is advertised."""
     kept = {"name", "port", "tls"}
     return [
         each.model_dump(
             mode="json",
             by_alias=True,
-            # Left out where it is the default: pods of earlier versions have the same revision then.
+            # Leave out the default, so that pods of earlier versions keep their revision.
             include=kept | ({"ip_family_policy"} if each.is_dual else set()),
         )
         for each in listeners

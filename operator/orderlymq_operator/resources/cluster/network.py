@@ -1,5 +1,5 @@
 """
-Who may reach the pods of a Cluster, by NetworkPolicies; only Kubernetes obeys it, and only a network that enforces them.
+Who may reach the pods of a Cluster, by NetworkPolicies, in a Kubernetes whose network enforces them.
 
 `kube.objects.network` makes the policies. Pods of the Cluster's own namespace and of `spec.allowedNamespaces` always
 reach the clients' ports.
@@ -21,7 +21,7 @@ _NO_NETWORK: Final = (
     "write a network as in 10.0.0.0/8 or fd00::/8, without leading zeros and without an IPv4 address in an IPv6 one: "
     "programs read those in two ways, and Kubernetes from 1.36 on takes none of them"
 )
-# Exactly the networks that there are: what the API server takes must not be refused here.
+# Exactly the valid networks: a value that the API server accepts must not be refused here.
 _OCTET: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _V4: Final = rf"{_OCTET}([.]{_OCTET}){{3}}/(3[0-2]|[12]?[0-9])"
 _WORD: Final = "[0-9a-fA-F]{1,4}"

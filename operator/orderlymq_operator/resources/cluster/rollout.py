@@ -1,8 +1,8 @@
 """
-Restarts by a changed field of a Cluster; the CRD says it behind each description.
+What a changed field of a Cluster restarts; the CRD says it after each description.
 
-Rule: a field that is not listed restarts brokers. A test changes every field and compares this table with the revisions
-that decide which pods are replaced.
+Rule: a field that is not listed restarts brokers. A test changes every field and compares this table with the
+revisions that decide which pods are replaced.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from orderlymq_protocol.brokerkeys import BROKER_KEYS, Use
 
 Restarts: TypeAlias = Literal["nothing", "brokers", "name servers", "brokers and name servers"]
 
-# Settings that brokers of every image since 0.1.0 read again from their file while they run.
+# Settings that brokers of every image since 0.1.0 reload from their file while they run.
 LIVE_SETTINGS: Final = (
     "retention.time",
     *(f"config.{name}" for name, key in BROKER_KEYS.items() if key.use is Use.LIVE),
 )
-# By dotted path below spec; a path stands for everything below it.
+# By dotted path below spec; a path includes everything below it.
 _RESTARTS: Final[dict[str, Restarts]] = {
     **dict.fromkeys(LIVE_SETTINGS, "nothing"),
     "groups": "nothing",
@@ -42,7 +42,7 @@ _RESTARTS: Final[dict[str, Restarts]] = {
     "placement": "brokers and name servers",
     "podTemplate": "brokers and name servers",
 }
-# What restarts brokers only together with another field, or by another way than the revision; the description says how.
+# Fields that restart brokers only together with another field, or not by the revision; the description says how.
 SPECIAL: Final[dict[str, str]] = {
     "storage.size": "A change restarts brokers unless retention.size is set.",
     "storage.autoGrow": "A change of limit restarts brokers unless retention.size is set.",
@@ -51,9 +51,9 @@ SPECIAL: Final[dict[str, str]] = {
     "security.internalIssuer": "A change restarts brokers.",
 }
 LIVE: Final = "Live: a change restarts nothing."
-# Its own description says so.
+# The field's own description says so.
 _TWICE: Final = "A change restarts each replica twice."
-# They cannot be changed.
+# These fields cannot be changed.
 FIXED: Final = frozenset({"local", "storage.className", "bootstrap"})
 
 
@@ -63,14 +63,14 @@ def restarts(path: str) -> Restarts:
 
 
 def describe_rollout(spec: dict[str, Any]) -> None:
-    """Say behind the description of each field of a Cluster's *spec*, as a schema, what its change restarts."""
+    """Append to the description of each field of a Cluster's *spec* (a schema) what its change restarts."""
     for names, part in _fields(spec, ()):
         if "description" in part:
             part["description"] = f"{part['description']} {_sentence('.'.join(names))}".rstrip()
 
 
 def restart_sentences(spec: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield each field of a Cluster's *spec*, a schema, by the names that lead to it, with the sentence about its change."""
+    """Yield each field of a Cluster's *spec* (a schema) as a path of names, with the sentence about its change."""
     for names, _ in _fields(spec, ()):
         yield names, _sentence(".".join(names)) or _TWICE
 
@@ -98,7 +98,7 @@ def _sentence(path: str) -> str:
 
 
 def _known(path: str, table: Any) -> str:
-    """Return the listed path that *path* is or lies below; empty when there is none."""
+    """Return the listed path that is *path* or above it; empty if there is none."""
     parts = path.split(".")
     heads = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((head for head in heads if head in table), "")

@@ -1,7 +1,8 @@
 """
-The security profile of a Cluster: combinations of settings that are refused when one of them is missing.
+The security profile of a Cluster: a combination of settings; a manifest that lacks one of them is refused.
 
-Rule: a profile sets nothing by itself. It says what the other fields must say, so that a manifest is read as it is obeyed.
+Rule: a profile sets nothing by itself. It says which values other fields must have, so that a manifest shows what
+applies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ _INTERNAL: Final = (
 _PAGES: Final = "security.pagesToken needs tls.mode Permissive or Enforcing, with secretName; a token in the clear protects nothing"
 _NAMES: Final = 'security.profile Strict needs named namespaces in allowedNamespaces; write them in place of "*"'
 _LISTENERS: Final = "security.profile Strict needs tls for each of listeners"
-# The same for the API server.
+# The same rules for the API server.
 SPEC_RULES: Final = [
     rule(
         f"self.security.profile != '{STRICT}' || self.tls.mode == 'Enforcing'",
@@ -112,7 +113,7 @@ def contradictions(
     namespaces: Sequence[Any],
     plain_listeners: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield what the profile needs and the other fields do not say."""
+    """Yield the requirements of the profile that the other fields do not meet."""
     if security.pages_token is not None and (tls_mode == "Disabled" or not is_tls_named):
         yield _PAGES
     if security.profile != STRICT:

@@ -1,7 +1,7 @@
 """
 Status of a Cluster; `kube.reconcile.status` fills it.
 
-It may report as many groups and replicas as a spec may ask for.
+It has room for as many groups and replicas as a spec may ask for.
 """
 
 from typing import Annotated, Final, Literal
@@ -11,7 +11,7 @@ from pydantic import Field, StringConstraints
 from orderlymq_operator.resources.cluster.listeners import LISTENERS_MAX, ListenerStatus
 from orderlymq_operator.resources.meta import DATE_TIME, Model, Status
 
-GROUPS_MAX: Final = 64  # of one cluster; a client sends one heartbeat per group
+GROUPS_MAX: Final = 64  # in one cluster; a client sends one heartbeat to each broker group
 REPLICAS_MAX: Final = 5
 
 

@@ -1,4 +1,4 @@
-"""The reasons of the further conditions of Clusters; those of OrderVerified are in `canary`."""
+"""The reasons of the other conditions of Clusters; those of OrderVerified are in `canary`."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The reasons of the further conditions of ConsumerGroups."""
+"""The reasons of the other conditions of ConsumerGroups."""
 
 from typing import Final
 

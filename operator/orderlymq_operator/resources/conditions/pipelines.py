@@ -1,4 +1,4 @@
-"""The reasons that conditions give for Pipelines alone."""
+"""The reasons that only conditions of Pipelines give."""
 
 from typing import Final
 

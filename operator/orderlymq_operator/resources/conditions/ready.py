@@ -1,4 +1,4 @@
-"""The reasons of the condition Ready, which every kind has; those of backups and of Pipelines alone are beside it."""
+"""The reasons of the condition Ready, which every kind has; `backups` and `pipelines` have further ones."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """
 One reason that a condition may give, and the kinds whose conditions give reasons.
 
-Rule: no other reason is written than those of `table`, and a reason goes when its cause goes.
+Rule: the code writes only reasons of `table`, and a reason is removed with its cause.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Reason:
     """One reason.
 
     Attributes:
-        kinds: of objects whose conditions give it.
+        kinds: kinds of the objects whose conditions give it.
         conditions: types of the conditions that give it.
-        status: the status that such a condition has.
-        meaning: what the reason says of the object.
-        cure: what a person can do; empty when there is nothing to do.
+        status: the status of such a condition.
+        meaning: what the reason says about the object.
+        cure: what a person can do; empty if there is nothing to do.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """
 Every reason that a condition may give, with its explanation; the table of docs/reference/conditions.md.
 
-Rule: no other reason is written, and a reason goes when its cause goes. Tests compare this table with the docs and with
-what the code writes.
+Rule: the code writes no other reason, and a reason is removed with its cause. Tests compare this table with the docs
+and with what the code writes.
 """
 
 from typing import Final

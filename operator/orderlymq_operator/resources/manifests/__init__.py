@@ -1,6 +1,5 @@
 """
 Files of manifests: YAML to models, with errors that name file, line and field.
 
-The kinds decide what a manifest may say, not this package.
-Begin with `reader`.
+The kinds define what a manifest may contain; this package only reads it. Begin with `reader`.
 """

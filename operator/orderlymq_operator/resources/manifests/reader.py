@@ -1,9 +1,9 @@
 """
 Files of manifests to models, with errors that a person can act on.
 
-Rule: all problems of all files are reported together, each with file, line, field path, the value that was found and the
-nearest valid name; nothing is accepted when anything is wrong. `combine` then puts the resources of one cluster together
-as `kubectl apply` does: what a file does not mention stays as it was.
+Rule: all problems of all files are reported together, each with file, line, field path, the value found and the
+nearest valid name. If anything is wrong, nothing is accepted. `combine` then merges the resources of one cluster as
+`kubectl apply` does: what a file does not mention stays as it was.
 """
 
 import difflib
@@ -41,15 +41,15 @@ from orderlymq_operator.resources.meta import API_VERSIONS
 _SIZE_MAX: Final = 8 << 20  # bytes of one file; thousands of topics fit
 _CALLED: Final = {"Topic": "topic", "ConsumerGroup": "consumer group", "User": "access key"}
 R = TypeVar("R", Topic, ConsumerGroup, User)
-_FOUND_MAX: Final = 60  # characters of a wrong value that an error repeats
+_FOUND_MAX: Final = 60  # number of characters of a wrong value that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a manifest."""
+    """One problem of a manifest."""
 
     file: str
-    line: int  # 0 of the whole file
+    line: int  # 0 for the whole file
     field: str
     message: str
 
@@ -60,7 +60,7 @@ class Problem:
 
 
 class ManifestError(ValueError):
-    """Manifests that cannot be used, with everything that is wrong."""
+    """Manifests that cannot be used, with all their problems."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -68,7 +68,7 @@ class ManifestError(ValueError):
 
 
 class _PathError(Exception):
-    """A path that a manifest names cannot be one."""
+    """A path in a manifest is not a valid path."""
 
 
 class OtherClusterError(ManifestError):
@@ -77,7 +77,7 @@ class OtherClusterError(ManifestError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A resource and where it was written."""
+    """A resource, and the file and line where it was written."""
 
     resource: Resource
     file: str
@@ -85,7 +85,7 @@ class Manifest:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Kind, namespace and name: two manifests with the same are the same object."""
+        """Kind, namespace and name: two manifests with the same identity are the same object."""
         meta = self.resource.metadata
         return (self.resource.kind, meta.namespace or "", meta.name)
 
@@ -104,7 +104,7 @@ def read(paths: Iterable[Path]) -> list[Manifest]:
 
 
 def read_with_texts(paths: Iterable[Path]) -> tuple[list[Manifest], list[tuple[str, str]]]:
-    """Read as `read`, and return name and text of each file, too: a pipe can be read only once.
+    """Read as `read` does, and also return name and text of each file, because a pipe can be read only once.
 
     Raises:
         ManifestError: with all problems of all files.
@@ -149,15 +149,15 @@ def parse(text: str, file: str) -> list[Manifest]:
 def combine(
     manifests: Sequence[Manifest], present: Desired | None, *, prune: bool = False
 ) -> Desired:
-    """Put *manifests* over what is already wanted and check what only the whole can show.
+    """Merge *manifests* into the present desired state, and check what only the whole can show.
 
-    Pipelines were checked when they were read; here they are left out, because `orderlymq pipeline run` runs
-    them and not the local backend.
+    Pipelines were checked when they were read. They are left out here, because `orderlymq pipeline run` runs them and
+    not the local backend.
 
     Args:
-        manifests: what was read now.
-        present: the manifests before, or None for a new one.
-        prune: whether resources that are not in *manifests* are given up.
+        manifests: the manifests just read.
+        present: the desired state before, or None for a new cluster.
+        prune: whether resources that are not in *manifests* are removed.
 
     Raises:
         OtherClusterError: *present* is another cluster.
@@ -206,12 +206,13 @@ def combine(
 
 
 def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
-    """Remember what must be deleted, until it is: a crash in between must not forget it."""
+    """Record what must be deleted until it is deleted, so that a crash in between does not lose it."""
     if present is None:
         return desired
     return replace(
         desired,
-        # What brokers keep for themselves is no manifest's to delete, although an earlier version accepted one.
+        # A manifest must not delete topics that brokers reserve, although an earlier version accepted such a
+        # manifest.
         deleted_topics=frozenset(
             name
             for name in _gone(present.topics, present.deleted_topics, desired.topics)
@@ -220,7 +221,7 @@ def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
         deleted_consumer_groups=_gone(
             present.consumer_groups, present.deleted_consumer_groups, desired.consumer_groups
         ),
-        # An account that nobody declares any more must not open anything.
+        # An account that is no longer declared must give no access.
         deleted_users=_gone(present.users, present.deleted_users, desired.users),
     )
 
@@ -263,7 +264,7 @@ def _only_cluster(manifests: Sequence[Manifest], present: Desired | None) -> Clu
 
 
 def _only_kubernetes(manifests: Sequence[Manifest]) -> list[Problem]:
-    """Find what must not be passed over in silence: somebody would count on a backup that nobody makes."""
+    """Find manifests that only Kubernetes carries out: ignoring them silently would let a user rely on missing backups."""
     problems = []
     for manifest in manifests:
         resource = manifest.resource
@@ -294,7 +295,7 @@ def _dangling(manifests: Sequence[Manifest], cluster: Cluster) -> list[Problem]:
 
 
 def _shared_names(manifests: Sequence[Manifest]) -> list[Problem]:
-    """Find two objects that claim one topic or group on the wire."""
+    """Find two objects that declare the same topic, consumer group or access key."""
     problems = []
     seen: dict[tuple[str, str], Manifest] = {}
     for manifest in manifests:
@@ -376,7 +377,7 @@ def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
 
 
 def _certificates_beside_manifest(cluster: Cluster, file: str) -> Cluster:
-    """Let the paths of key material begin where the manifest stands."""
+    """Resolve the paths of key material relative to the manifest."""
     tls = cluster.spec.tls
     names = ("certificate_file", "key_file", "ca_file")
     paths = {name: _beside(path, file) for name in names if (path := getattr(tls, name))}
@@ -386,7 +387,7 @@ def _certificates_beside_manifest(cluster: Cluster, file: str) -> Cluster:
 
 
 def _beside_manifest(user: User, file: str) -> User:
-    """Let the path of a secret begin where the manifest stands."""
+    """Resolve the path of a secret relative to the manifest."""
     source = user.spec.secret_from
     if source is None or source.file is None:
         return user
@@ -395,13 +396,13 @@ def _beside_manifest(user: User, file: str) -> User:
 
 
 def _beside(path: str, file: str) -> str:
-    """Return the absolute form of *path*, which *file* names.
+    """Return the absolute form of *path*, relative to *file*.
 
-    A link stays one: tools that renew certificates and secrets point it to the next file. So does a folder before `..`, which
-    may be a link to another place.
+    Links are not resolved, because tools that renew certificates and secrets point them to the next file. A folder
+    before `..` is kept too, because it may be a link to another place.
 
     Raises:
-        _PathError: the folder of *file* has a name that no text can carry.
+        _PathError: the folder of *file* has a name that is not valid text.
     """
     folder = os.path.realpath(os.path.dirname(file) or ".")
     while path.startswith("./"):
@@ -446,7 +447,7 @@ def _explain(details: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _described(pattern: str) -> str:
-    """Say in words what a pattern of ours wants; the bare pattern helps few people."""
+    """Return a pattern of ours in words, because the bare pattern helps few people."""
     return {
         r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and `-`",
         r"^[%a-zA-Z0-9_-]+$": "letters, digits, `_`, `-` and `%`",

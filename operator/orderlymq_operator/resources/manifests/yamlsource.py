@@ -1,9 +1,9 @@
 """
 YAML to plain data, with the line of every value.
 
-Rule: only the types of JSON come out (a date stays text), a key that occurs twice is an error, and an anchor cannot make a
-small file huge. `manifests` checks the content. libyaml scans and Python composes: libyaml's own composer crashes the process
-where values stand too deep in each other.
+Rule: the data has only the types of JSON (a date stays text), a key that occurs twice is an error, and an anchor
+cannot make a small file huge. `manifests` checks the content. libyaml scans and Python composes, because libyaml's
+own composer crashes the process if values are nested too deeply.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,11 +25,11 @@ else:
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 Path: TypeAlias = tuple[str | int, ...]
 
-_VALUES_MAX: Final = 200_000  # of one document; expanding anchors must not eat the memory
+_VALUES_MAX: Final = 200_000  # in one document; expanded anchors must not exhaust the memory
 
 
 class SourceError(ValueError):
-    """The text is not YAML that we read; `line` counts from 1."""
+    """The text is not YAML that can be read here; `line` counts from 1."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class Source:
 if _Scanner is not None:
 
     class _FastLoader(Composer, _Scanner, Resolver):  # type: ignore[misc] # there may be none
-        """Composes what libyaml has scanned."""
+        """Composes documents from what libyaml has scanned."""
 
         def __init__(self, stream: str) -> None:
             _Scanner.__init__(self, stream)
@@ -65,7 +65,7 @@ def documents(text: str) -> Iterator[Source]:
     """Yield the documents of *text*; empty ones are left out.
 
     Raises:
-        SourceError: the text is not YAML, or uses something JSON has no word for.
+        SourceError: the text is not YAML, or has a value that JSON does not have.
     """
     try:
         yield from _scanned_fast(text)
@@ -80,9 +80,10 @@ def documents(text: str) -> Iterator[Source]:
 
 
 def _scanned_fast(text: str) -> Iterator[Source]:
-    """Yield what `documents` does; where libyaml refuses a text, PyYAML's scanner goes on.
+    """Yield the documents of *text*; if libyaml refuses the text, PyYAML's scanner continues.
 
-    That one reads the escapes of JSON that libyaml does not, and says better what is wrong. It takes seven times as long.
+    PyYAML's scanner reads escapes of JSON that libyaml does not read, and gives better errors. It takes seven times
+    as long.
     """
     count = 0
     if _Scanner is not None:
@@ -91,7 +92,7 @@ def _scanned_fast(text: str) -> Iterator[Source]:
                 count += 1
                 yield source
             return
-        except (yaml.YAMLError, UnicodeEncodeError):  # half a surrogate pair: libyaml gets UTF-8
+        except (yaml.YAMLError, UnicodeEncodeError):  # half a surrogate pair: libyaml expects UTF-8
             pass
     yield from islice(_composed(text, yaml.SafeLoader), count, None)
 
@@ -106,7 +107,7 @@ def _composed(text: str, loader: Any) -> Iterator[Source]:
 
 def _convert(node: yaml.Node, path: Path, lines: dict[Path, int]) -> Value:
     line = node.start_mark.line + 1
-    # The line of a key is the one people look for, so it stands when it is already there.
+    # Keep the line of the key if it is already recorded, because people look for the key.
     lines.setdefault(path, line)
     if len(lines) > _VALUES_MAX:
         raise SourceError(line, f"more than {_VALUES_MAX} values in one document")
@@ -149,7 +150,7 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Value:
             case "float":
                 return float(text.replace("_", ""))
     except ValueError:
-        # YAML 1.1 has numbers such as 0o7, 012 or 1:30 that nobody means in a manifest.
+        # YAML 1.1 has numbers such as 0o7, 012 or 1:30 that no author of a manifest means.
         raise SourceError(
             line, f"write the number {text!r} in plain decimal, or quote it"
         ) from None
@@ -157,7 +158,7 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Value:
 
 
 def _whole(text: str, line: int) -> str:
-    """Return *text* with whole characters: of one that JSON writes as two escapes PyYAML makes two halves."""
+    """Return *text* with surrogate pairs joined: PyYAML makes two halves of a character that JSON writes as two escapes."""
     try:
         return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """
 Manifests of pipelines.
 
-How a pipeline runs is decided in `plan.pipelines`, what it does in `orderlymq_spark`.
-Begin with `pipeline`; `jobtypes` has the fields of each job, `spark` its settings.
+`plan.pipelines` decides how a pipeline runs, and `orderlymq_spark` does its work. Begin with `pipeline`; `jobtypes`
+has the fields of each type, `spark` the settings of Spark.
 """

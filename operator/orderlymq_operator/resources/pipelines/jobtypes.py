@@ -1,7 +1,7 @@
 """
-Which field belongs to which type of pipelines, and which combinations are allowed.
+Which fields each type of pipeline has, and which combinations are allowed.
 
-Pure. The model's checks and the CEL rules of the schema come from one table; a test compares it with the models of
+Pure. The model's checks and the CEL rules of the schema use one table; a test compares it with the models of
 `orderlymq pipeline run`.
 """
 
@@ -23,7 +23,7 @@ PipelineType = Literal[
 ]
 AVAILABLE_NOW: Final = "availableNow"
 _STREAM: Final = ("source", "checkpoint", "trigger", "metricsPort")
-# The fields of each type beside `type` and `spark`; those of REQUIRED must be there.
+# The fields of each type in addition to `type` and `spark`; those in REQUIRED must be present.
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "archive": (*_STREAM, "path", "format", "codec", "catalog", "table"),
     "compact": ("path", "targetBytes", "minFiles"),
@@ -58,7 +58,7 @@ FORMATS: Final = {
     "archive": ("parquet", "delta", "iceberg"),
     "cdc-apply": ("debezium", "canal", "maxwell"),
 }
-# What a checkpoint is about: other values need another checkpoint.
+# The fields that a checkpoint depends on: other values need another checkpoint.
 _BOUND: Final = ("path", "target", "format", "scd", "catalog", "table")
 ONE_SOURCE: Final = "order-audit needs source (a topic) or archive (a folder), and not both"
 ONE_PLACE: Final = (
@@ -70,7 +70,7 @@ NO_SCHEDULE: Final = "the backend sparkApplication knows no schedule; use pod or
 
 
 def _stays(name: str) -> str:
-    """Return the CEL expression that a field is as it was."""
+    """Return the CEL expression that a field has not changed."""
     return (
         f"has(self.{name}) == has(oldSelf.{name}) && "
         f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
@@ -78,7 +78,7 @@ def _stays(name: str) -> str:
 
 
 def owners() -> dict[str, tuple[str, ...]]:
-    """Return which types have a field."""
+    """Return the types that have each field."""
     found: dict[str, tuple[str, ...]] = {}
     for kind, names in FIELDS.items():
         for name in names:
@@ -87,12 +87,12 @@ def owners() -> dict[str, tuple[str, ...]]:
 
 
 def foreign(name: str, types: tuple[str, ...]) -> str:
-    """Say that a field belongs to other types."""
+    """Return the error text for a field that belongs to other types."""
     return f"{name} is a field of {', '.join(types)}"
 
 
 def format_of(kind: str) -> str:
-    """Say which formats a type knows."""
+    """Return the error text with the formats that a type accepts."""
     return f"the format of {kind} is {' or '.join(FORMATS[kind])}"
 
 
@@ -152,9 +152,9 @@ SPEC_RULES: Final = rules(
         "!has(oldSelf.checkpoint) || !has(self.checkpoint) || self.checkpoint != oldSelf.checkpoint || ("
         "(!has(self.source) || !has(oldSelf.source) || self.source.topic == oldSelf.source.topic) && "
         + " && ".join(map(_stays, _BOUND))
-        # A mirror asks the target how far it is.
+        # A mirror asks the target for its position.
         + f" && (self.type == 'mirror' || ({_stays('targetBootstrap')}))"
-        # Of a replay they choose messages.
+        # In a replay, keys only select messages.
         + f" && (self.type != 'cdc-apply' || ({_stays('keys')})))",
         f"a checkpoint belongs to source.topic, {', '.join(_BOUND)} as they were, that of a replay to targetBootstrap, that of "
         "cdc-apply to keys, too; give another checkpoint with other ones",

@@ -1,9 +1,9 @@
 """
 The kind Pipeline: what a Spark pipeline does, and how the operator runs it.
 
-Rules: `orderlymq pipeline run` reads the first part of the spec from the same file. It is one flat list of fields for all
-types, because a schema of Kubernetes has no alternatives; `jobtypes` says which field belongs to which type. Only
-Kubernetes obeys the second part. `plan.pipelines` decides what the operator does next.
+Rules: `orderlymq pipeline run` reads the first part of the spec from the same file. The fields of all types form one
+flat list, because a schema of Kubernetes has no alternatives; `jobtypes` says which field belongs to which type. Only
+Kubernetes applies the second part. `plan.pipelines` decides what the operator does next.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -47,9 +47,9 @@ from orderlymq_operator.resources.workload import (
 )
 
 Backend = Literal["pod", "kubernetes", "sparkApplication"]
-# Everything of a Pipeline is called NAME-pipeline; a CronJob leaves 11 characters to its Jobs.
+# All objects of a Pipeline are named NAME-pipeline; a CronJob needs 11 characters for the names of its Jobs.
 NAME_MAX: Final = 40
-QUEUES_MAX: Final = 4096  # whose offsets a status has
+QUEUES_MAX: Final = 4096  # the most queues whose offsets a status lists
 
 
 class PipelineSpec(Model):
@@ -264,14 +264,14 @@ class PipelineSpec(Model):
 
     @property
     def continuous(self) -> bool:
-        """Whether the driver goes on until it is stopped."""
+        """Whether the driver runs until it is stopped."""
         streams = "checkpoint" in jobtypes.FIELDS[self.type] and (
             self.type != "order-audit" or bool(self.stream)
         )
         return streams and self.trigger not in (None, jobtypes.AVAILABLE_NOW)
 
     def said(self) -> dict[str, Any]:
-        """Return the fields of its type that are there, as `orderlymq pipeline run` reads them."""
+        """Return the fields of its type that are set, in the form that `orderlymq pipeline run` reads."""
         names = {"type", "spark", *jobtypes.FIELDS[self.type]}
         every = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {name: value for name, value in every.items() if name in names}

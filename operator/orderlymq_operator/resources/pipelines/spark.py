@@ -1,7 +1,7 @@
 """
 The parts of a Pipeline's spec: source, catalogue, Spark settings, checkpoint storage, executors, variables.
 
-`pipeline` puts them together; nothing here depends on the type of a pipeline.
+`pipeline` combines them; nothing here depends on the type of a pipeline.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -58,7 +58,7 @@ PathText = Annotated[
 ]
 Keys = Annotated[list[Text], Field(min_length=1, max_length=LIST_MAX)]
 Groups = Annotated[list[WireName], Field(max_length=LIST_MAX)]
-# The values of options may be written as text, number or truth, for which schemas have no word.
+# The values of options may be text, numbers or booleans, which schemas cannot express.
 _FREE: Final = {
     "type": "object",
     "x-kubernetes-preserve-unknown-fields": True,
@@ -74,7 +74,7 @@ Trigger = Annotated[
         pattern=r"^(availableNow|[0-9]{1,9}(\.[0-9]{1,3})?(ms|s|m|h))$", max_length=16
     ),
 ]
-# Five fields or a word; the API server checks the CronJob that is made of it.
+# Five fields or a word; the API server checks the resulting CronJob.
 Cron = Annotated[
     str,
     StringConstraints(pattern=r"^(@[a-z]+|[^ ]+( [^ ]+){4})$", min_length=6, max_length=128),

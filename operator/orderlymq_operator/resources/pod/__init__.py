@@ -1,6 +1,6 @@
 """
-Additions of users to pods, in Kubernetes' names: labels, variables, volumes, sidecars, places.
+What users may add to pods, in Kubernetes' names: labels, variables, volumes, sidecars, placement.
 
-No pod is made here (`kube.objects.podtemplate`), and nothing here is the operator's own.
-Begin with `template`; `ownership` has what a template must not name.
+`kube.objects.podtemplate` makes the pods. Begin with `template`; `ownership` lists what the operator owns and a
+template must not name.
 """

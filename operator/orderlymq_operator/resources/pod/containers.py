@@ -1,4 +1,4 @@
-"""Content of a pod beside the operator's own: variables, volumes, mounts, sidecars, in Kubernetes' names."""
+"""What users may add to a pod: variables, volumes, mounts and sidecars, in Kubernetes' names."""
 
 import posixpath
 from typing import Annotated, Any, Final, Literal, Self
@@ -30,16 +30,16 @@ from orderlymq_operator.resources.workload import GroupId, Image, Resources, Use
 _VARIABLES_MAX: Final = 64
 VOLUMES_MAX: Final = 16
 _PORTS_MAX: Final = 16
-_WORDS_MAX: Final = 64  # of a command
-# As in pods: it has a letter, and no two dashes stand together.
+_WORDS_MAX: Final = 64  # in a command
+# As in pods: it has a letter, and no two dashes in a row.
 _PORT_NAME: Final = r"^([0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$"
 
 
 def _plain(path: str) -> str:
-    """Return *path* if it is written as Kubernetes resolves it.
+    """Return *path* if it is in normal form, as Kubernetes resolves it.
 
     Raises:
-        ValueError: it has a step upwards, an empty step or a slash at its end.
+        ValueError: it contains `..` or an empty step, or ends with a slash.
     """
     if path != posixpath.normpath(path) or path.startswith("//"):
         raise ValueError(f"write the path as {posixpath.normpath('/' + path.lstrip('/'))}")
@@ -139,7 +139,7 @@ class EnvironmentVariable(Model):
 
 
 def _check_one(model: Model, *, without: frozenset[str] = frozenset()) -> None:
-    """Raise ValueError unless exactly one field of *model* is set, *without* aside."""
+    """Raise ValueError unless exactly one field of *model* is set; fields in *without* do not count."""
     fields = {name: field.alias for name, field in type(model).model_fields.items()}
     names = [name for name in fields if name not in without]
     if sum(getattr(model, name) is not None for name in names) != 1:
@@ -230,13 +230,13 @@ class VolumeMount(Model):
         return self
 
     def overlaps(self, path: str) -> bool:
-        """Return whether one of *path* and this one is in the other."""
+        """Return whether *path* is inside this mount, or this mount inside *path*."""
         one, other = self.mount_path.rstrip("/") + "/", path + "/"
         return one.startswith(other) or other.startswith(one)
 
 
 def check_mounts(mounts: list[VolumeMount]) -> list[VolumeMount]:
-    """Return *mounts* if each has a path of its own and none is a volume of the operator.
+    """Return *mounts* if each has its own path and none is a volume of the operator.
 
     Raises:
         OwnedByOperatorError, ValueError: otherwise.

@@ -1,5 +1,5 @@
 """
-Parts of a pod that the operator keeps: a template that names it is refused.
+The parts of a pod that the operator owns: a template that names one of them is refused.
 
 Pure. A test compares the lists with the pods that the operator makes.
 """
@@ -13,12 +13,12 @@ OWN_LABELS: Final = (
     "app.kubernetes.io/instance",
     "app.kubernetes.io/component",
     "app.kubernetes.io/managed-by",
-    # Those of Kubernetes' StatefulSets.
+    # Set by Kubernetes' StatefulSets.
     "apps.kubernetes.io/pod-index",
     "controller-revision-hash",
     "statefulset.kubernetes.io/pod-name",
 )
-# With those of the pods that restore a backup, as below.
+# Including the pods that restore a backup; the lists below include them too.
 OWN_CONTAINERS: Final = ("broker", "name-server", "restore")
 OWN_PORTS: Final = (9876, 10909, 10911, 12910, 13910)
 OWN_PORT_NAMES: Final = ("remoting", "remoting-old", "raft", "http")
@@ -26,17 +26,17 @@ OWN_VOLUMES: Final = (
     *("data", "tmp", "settings", "token", "operator", "identity"),
     *("tls", "internal-tls", "pages-token", "backups"),
 )
-# Of listeners: their ports and their key pairs.
+# For listeners: their ports and their key pairs.
 OWN_PORT_PREFIX: Final = "outside-"
 OWN_VOLUME_PREFIX: Final = "listener-"
-# HOME and PATH are the image's; those of Python, glibc and OpenSSL would change which code the programs run, or would have
-# session keys of TLS written to a file.
+# HOME and PATH belong to the image. The variables of Python, glibc and OpenSSL would change which code the programs
+# run, or write TLS session keys to a file.
 OWN_VARIABLES: Final = ("POD_NAME", "HOME", "PATH", "GCONV_PATH", "SSLKEYLOGFILE")
 OWN_VARIABLE_PREFIXES: Final = (
     *("ORDERLYMQ_", "PYTHON", "KUBERNETES_"),
     *("LD_", "GLIBC_", "OPENSSL_"),
 )
-# With everything below them; and nothing may be mounted over them.
+# Including everything below them; nothing may be mounted over them either.
 OWN_PATHS: Final = (
     "/backups",
     "/var/lib/orderlymq",
@@ -55,11 +55,11 @@ OWN_PATHS: Final = (
 
 
 class OwnedByOperatorError(ValueError):
-    """A pod template names something that the operator keeps.
+    """A pod template names a part that the operator owns.
 
     Args:
-        what: kind of thing, as in "label".
-        name: what it is called.
+        what: the kind of part, such as "label".
+        name: its name.
         advice: what to do instead.
     """
 
@@ -73,16 +73,16 @@ def is_own_volume(name: str) -> bool:
 
 
 def is_own_port(name: str) -> bool:
-    """Return whether the operator's containers have, or may have, a port of this name."""
+    """Return whether the operator's containers may have a port of this name."""
     return name in OWN_PORT_NAMES or name.startswith(OWN_PORT_PREFIX)
 
 
 def words(names: Iterable[str | int]) -> str:
-    """Return *names* as a list of CEL."""
+    """Return *names* as a CEL list."""
     return str(list(names))
 
 
 def not_own(names: str, prefixes: Iterable[str]) -> str:
-    """Return the CEL expression that no `name` is the operator's."""
+    """Return the CEL expression that `name` is not the operator's."""
     begins = "".join(f" && !name.startsWith('{prefix}')" for prefix in prefixes)
     return f"!(name in {names}){begins}"

@@ -1,9 +1,9 @@
 """
-Additions of a Cluster to its pods: labels, variables, volumes, sidecars, where they run and as whom.
+What a Cluster adds to its pods: labels, variables, volumes, sidecars, where they run and as which user.
 
-Names and forms are those of Kubernetes' pods; `pod` has the parts. Rules: what the operator makes itself stays the
-operator's, so a template adds to it and replaces nothing; `kube.objects.podtemplate` merges both. Only Kubernetes obeys
-it: the local backend ignores it.
+Names and forms are those of Kubernetes' pods; `pod` has the parts. Rules: a template adds to the operator's parts and
+replaces none of them; `kube.objects.podtemplate` merges both. Only Kubernetes applies it: the local backend ignores
+it.
 """
 
 from functools import partial
