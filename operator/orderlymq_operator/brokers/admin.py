@@ -200,7 +200,7 @@ class Admin:
         )
 
     async def registered(self, address: str) -> frozenset[str]:
-        """Return the names of the brokers that a name server knows."""
+        """Return the names of the broker groups that a name server knows."""
         return await self._read(address, RequestCode.GET_BROKER_CLUSTER_INFO, {}, answers.brokers)
 
     async def set_topic(
@@ -248,7 +248,10 @@ class Admin:
         return found
 
     async def _end_predecessors(self, address: str) -> None:
-        """Make a raft group refuse later requests of former operators: an assignment of no topic carries the new token."""
+        """Make a raft group refuse later requests of former operators.
+
+        The request is an assignment of no topic; its token is what counts.
+        """
         ext = {"consumerGroup": "operator", "topic": ""}
         await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, b"[]"))
 
@@ -276,7 +279,7 @@ class Admin:
         return await self._read(address, RequestCode.ORDERLYMQ_LOCK_TABLE, {}, answers.locks)
 
     async def lanes(self, address: str, group: str) -> Sequence[QueueLanes]:
-        """Return the figures of a consumer group by key in a raft group; empty if the consumer group is not known there yet."""
+        """Return the figures of a consumer group by key in a raft group; empty if it is not known there yet."""
         return await self._read(
             address,
             RequestCode.ORDERLYMQ_LANES,

@@ -35,7 +35,7 @@ MISSHAPEN: Final = (ValueError, LookupError, TypeError, AttributeError, Overflow
 
 @dataclass(frozen=True, slots=True)
 class MembershipView:
-    """A consumer group as one raft group knows it: its members, and decisions by topic."""
+    """What one raft group knows of a consumer group: its members, and decisions by topic."""
 
     ordered: bool = False
     members: tuple[Member, ...] = ()
@@ -224,7 +224,7 @@ def stored(body: bytes) -> int:
 
 
 def membership(body: bytes) -> MembershipView:
-    """Return a consumer group as one raft group knows it."""
+    """Return what one raft group knows of a consumer group."""
     found = orjson.loads(body)
     return MembershipView(
         found["ordered"],

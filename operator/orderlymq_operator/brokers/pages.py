@@ -39,7 +39,7 @@ async def read_page(
         allow_redirects=False,
         auto_decompress=False,
     ) as answer:
-        # One read brings one packet.
+        # One read returns one packet.
         async for piece in answer.content.iter_any():
             body += piece
             if len(body) > size_max:

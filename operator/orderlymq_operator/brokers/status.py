@@ -71,8 +71,8 @@ class ReplicaStatus:
     def spares(self, node: int) -> bool:
         """Return whether a majority of the voters would remain without *node*.
 
-        Only this leader and voters count that have nearly the whole log and from which the leader has heard very
-        recently.
+        In addition to this leader, only voters count that have nearly the whole log and that the leader has heard
+        from very recently.
         """
         voters = self.voters or frozenset()
         near = {each for each, peer in self.peers.items() if peer.active and peer.is_near}
@@ -103,7 +103,7 @@ async def read_status(
     """Return the status of the replica whose HTTP pages are under *url*; None without a usable answer.
 
     The answer must match *who* (cluster, raft group and node), because another process may have the address by now.
-    The page is the brief one: clients determine how long the findings about messages are.
+    The brief page is read, because the full one lists findings about messages, whose number depends on clients.
     """
     access = access or PageAccess()
     headers, context = {}, access.tls or False

@@ -70,7 +70,7 @@ async def read_tables(
 async def read_name_server(
     admin: Admin, address: str, expanding: Collection[str], *, registered: bool
 ) -> ObservedNameServer:
-    """Return the queue lists of a name server, its routes of *expanding* topics, and (if *registered*) its broker groups."""
+    """Return the queue lists of a name server, its routes of *expanding* topics, and, if *registered*, its brokers."""
     try:
         order = await admin.order_config(address)
         brokers = await admin.registered(address) if registered else None

@@ -38,7 +38,7 @@ class Budget:
             self.good, self.bad = self.good - good, self.bad - bad
 
     def burn(self, now: float, minutes: int) -> float:
-        """Return how many times faster than the objective allows the last *minutes* spent the budget; 0 without probes."""
+        """Return how many times as fast as the objective allows the last *minutes* spent the budget; 0 without probes."""
         first = int(now // _MINUTE_S) - minutes
         good = bad = 0
         for minute, some, others in reversed(self._minutes):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 # Offsets to remember: nine minutes at one message a second.
 HISTORY_MAX: Final = 512
-# Numbers to remember that were refused or skipped; each of them needs its own failure.
+# Refused or skipped numbers to remember; each of them comes from a separate failure.
 _NUMBERS_MAX: Final = 1_024
 
 

@@ -155,7 +155,10 @@ class Canary:
         self._note([Trouble(kind, lane, text, at)])
 
     def foreign(self, lane: Lane, at: float) -> None:
-        """Record a message of another run; messages of a former run are delivered before those of this run and do not count."""
+        """Record a message of another run.
+
+        Messages of a former run are delivered before those of this run and do not count.
+        """
         if self.ledgers[lane].highest:
             self._foreign_at = at
 

@@ -1,9 +1,9 @@
 """
 The local backend: it observes the processes of one machine and performs the planner's actions with them.
 
-Rule: whatever must survive a crash is on disk before the action begins, so that any action may be repeated. A replica
-is recorded before its process starts. Before its data is set aside it is recorded as one that joins, because without
-its data it must never begin the raft group again. Its record is removed after its data was set aside.
+Rule: everything that must survive a crash is on disk before the action begins, so that any action may be repeated. A
+replica is recorded before its process starts. Before its data is set aside it is recorded as one that joins, because
+without its data it must never begin the raft group again. Its record is removed after its data was set aside.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class LocalBackend:
             case RestartReplica(group, node):
                 name = replica_name(group, node)
                 await self._keepers[name].stop()
-                del self._keepers[name]  # as above
+                del self._keepers[name]  # missing until it is started, as above
                 await self._start_replica(group, node, join=self._state.replicas[group][node])
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
@@ -320,7 +320,10 @@ class LocalBackend:
     # -- ending --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End every process: followers, then leaders, then name servers; a process that hangs does not delay the others."""
+        """End every process: followers, then leaders, then name servers.
+
+        A process that hangs does not delay the others.
+        """
         leaders = {name for name, status in self.statuses.items() if status.leads}
         waves = [
             [keeper for name, keeper in self._keepers.items() if name not in leaders],

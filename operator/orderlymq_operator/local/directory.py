@@ -1,17 +1,17 @@
 """
-The data directory of a local cluster: what is wanted, which replicas exist, who supervises it.
+The data directory of a local cluster: the desired state, which replicas exist, and who supervises it.
 
-Rules: what stands here is enough to go on after a restart of the machine; a file is replaced as a whole or not
-at all; one supervisor at a time, held by a file lock that the kernel gives back whatever happens to the process.
+Rules: its content is enough to continue after a restart of the machine. A file is replaced as a whole or not at all.
+One supervisor at a time holds the directory by a file lock, which the kernel releases however the process ends.
 
-    cluster.json     what is wanted and which replicas exist     supervisor.json  where the supervisor answers
+    cluster.json     desired state and existing replicas         supervisor.json  where the supervisor answers
     supervisor.lock  held by a supervisor, or a command that starts or ends one; names its process
-    operator.secret  what the supervisor signs with               operator.starts  the token of the last one
-    cluster.secret   what brokers and name servers know each other by
+    operator.secret  secret that the supervisor signs with       operator.starts  the token of the last supervisor
+    cluster.secret   secret by which brokers and name servers recognize each other
     settings/        settings files of the processes             run/             process ids of the children
     logs/            one file per process                        replicas/        data of the replicas
     name-servers/    key-value files                             removed/         data of removed replicas
-    restoring        stands while replicas are made from a backup
+    restoring        exists while replicas are restored from a backup
 """
 
 import asyncio

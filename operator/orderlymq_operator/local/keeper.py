@@ -182,7 +182,7 @@ class Keeper:
         return process
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Kill the process if it has answered before and then fails several probes, or never answers in `START_GRACE_S`."""
+        """Kill the process if it stops answering for several probes, or never answers within `START_GRACE_S`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_GRACE_S
         answered = False

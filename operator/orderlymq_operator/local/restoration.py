@@ -38,7 +38,7 @@ class BackupSource:
 
 
 def restore_replicas(directory: DataDirectory, state: State, source: BackupSource) -> None:
-    """Make the directories of all replicas of *state* from the backup.
+    """Restore the directories of all replicas of *state* from the backup.
 
     Raises:
         RefusedError: a replica has a directory already.

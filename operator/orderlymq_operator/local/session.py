@@ -50,7 +50,7 @@ def prepared(
         RefusedError: a check failed; see the module docstring.
         FailedError: the backup cannot be restored.
     """
-    content = directory.read()  # first, so that a wrong command leaves no folders behind
+    content = directory.read()  # first, so that a refused command leaves no folders behind
     before = directory.parse(content)
     if before is not None and source is not None:
         raise RefusedError(

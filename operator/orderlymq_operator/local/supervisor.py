@@ -405,7 +405,7 @@ class Supervisor:
             return replace(said, resources=(*said.resources, *_not_run_here(manifests)))
 
     def _unusable(self, desired: Desired, manifests: Sequence[Manifest]) -> list[Refuse]:
-        """Return refusals for what *desired* needs and this machine does not have: files, and ports of added processes."""
+        """Return refusals for what *desired* needs and this machine lacks: files, and ports of added processes."""
         return [
             *unusable_files(desired.cluster, manifests),
             *unusable_ports(self._directory, self._state, desired),
@@ -488,7 +488,10 @@ class Supervisor:
 
 
 def _not_run_here(manifests: Sequence[Manifest]) -> Iterator[ResourceForecast]:
-    """Yield the Pipelines with a note, because only Kubernetes runs them; `combine` refuses Backups and leaves Pipelines out."""
+    """Yield the Pipelines with a note, because only Kubernetes runs them.
+
+    `combine` refuses Backups, and leaves Pipelines out.
+    """
     text = "nothing happens, because only Kubernetes runs its drivers; here run `orderlymq pipeline run FILE`"
     for each in manifests:
         if isinstance(each.resource, Pipeline):

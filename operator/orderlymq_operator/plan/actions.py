@@ -471,7 +471,7 @@ class ObservedGroup:
         topics: topics by name; None if no replica answers for the raft group, or if it refuses to report them.
         consumer_groups: consumer groups by name; None as for `topics`.
         users: accounts by access key; None as for `topics`.
-        expansion: progress of the topics that grow, by topic; without topics that nobody asked about.
+        expansion: progress of the topics that grow, by topic; without topics that were not asked about.
         refused: text of the refusal, if it refuses to report a table; empty if it does not answer.
     """
 
@@ -491,7 +491,7 @@ class ObservedNameServer:
     Attributes:
         order_config: its ORDER_TOPIC_CONFIG, or None while it does not answer.
         routes: queues to write per raft group, in its routes of the topics that grow.
-        brokers: names of the raft groups that are registered with it; None if nobody has asked.
+        brokers: names of the raft groups that are registered with it; None if they were not read.
         failing: several observations got no answer, and its keeper reports that it does not serve.
         leaving: it is being replaced at this moment.
         revision: settings revision that it runs with; None if that is the current one, or if it was not read.

@@ -48,7 +48,7 @@ from orderlymq_protocol.plurals import counted
 # If a consumer group is further behind than this, a fence would likely be in vain: writes stay open until it is
 # nearer.
 LAG_MAX: Final = 10_000
-# After an aborted expansion writes stay open for this many times the fence's limit.
+# After an aborted expansion, writes stay open for this many times the limit of the fence.
 PAUSE_FACTOR: Final = 3
 # Blockers that only a person can end, by the words of a broker, and the text to report. A fence would stand until its
 # limit, again and again.
@@ -174,7 +174,7 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
     )
     world = _state(name, desired, observed)
     if not any(world.groups.values()):
-        return None  # it is still being created
+        return None  # the topic is still being created
     silent = [group for group in _silent(name, world, observed) if under_way]
     if silent:
         # Brokers were not asked, because the manifest no longer allows an expansion; the next reconcile asks.
@@ -216,9 +216,10 @@ def given_elsewhere(existing: Mapping[str, TopicConfig]) -> tuple[tuple[str, str
 def undeclared_steps(
     desired: Desired, observed: Observed
 ) -> Iterator[ExpansionAction | UpdateTopic]:
-    """Yield the next steps of expansions that no Topic asks for any more: abort the fenced ones, publish the switched ones.
+    """Yield the next steps of expansions that no Topic asks for any more.
 
-    The caller has made sure that every raft group answers.
+    Fenced expansions are aborted, and switched ones are published. The caller has made sure that every raft group
+    answers.
     """
     declared = {topic.topic_name for topic in desired.topics} | desired.deleted_topics
     times = TopicSpec.model_fields
@@ -247,7 +248,7 @@ def _silent(name: str, world: ExpansionState, observed: Observed) -> list[str]:
 
 
 def _state(name: str, desired: Desired, observed: Observed) -> ExpansionState:
-    """Return what is observed of one topic."""
+    """Return the observed state of one topic."""
     groups = {
         group: observed.groups[group].expansion.get(name) for group in desired.cluster.group_names
     }
@@ -376,7 +377,7 @@ def _abort(
     total: int,
     reason: str,
 ) -> ExpansionPlan:
-    """Lift the fences of these raft groups."""
+    """Lift the fences of the raft groups in *fenced*."""
     aborts = tuple(
         AbortExpansion(request.topic, name, found.attempt, reason or "aborted")
         for name, found in fenced.items()

@@ -1,5 +1,5 @@
 """
-Balance of leaders: zones and nodes lead numbers of raft groups that are as equal as the placement of replicas allows.
+Balance of leaders: zones and nodes lead equally many raft groups, as far as the placement of replicas allows.
 
 Pure. A leader does most of the work of its raft group, and after a rolling restart or an outage few nodes lead all of
 them. Rules: one leader moves at a time, and only while no process or member changes and no topic expands. Every

@@ -25,7 +25,7 @@ _CLUSTER_CLAIM: Final = re.compile(r"^data-.+-([0-9]+|nameserver)-[0-9]+$")
 _VARIABLE: Final = re.compile(
     r"^(ORDERLYMQ_\w+|\w*(SECRET|KEY|PASSWORD|TOKEN)\w*|PYICEBERG_CATALOG__\w+__(CREDENTIAL|URI))$"
 )
-# Exceptions: variables of programs that match all the same. OpenSSL writes session keys to the first; Python, pyspark
+# Exceptions: variables that match but that programs read. OpenSSL writes session keys to the first; Python, pyspark
 # and Spark load code or read Java's options by some of the others.
 _OBEYED: Final = ("SSLKEYLOGFILE", "PYTHON", "PYSPARK_", "SPARK_", "_SPARK_")
 # Variables that say where an object store is and which identity is used. AWS_PROFILE is missing, because it may name
@@ -214,7 +214,7 @@ def _secret_violations(spec: PipelineSpec, reserved: Set[str | None]) -> Iterato
 
 
 def _secrets_of(spec: ClusterSpec) -> Iterator[str | None]:
-    """Yield the Secrets that a Cluster names for keys, tokens and accounts; those for image registries are not reserved."""
+    """Yield the Secrets that a Cluster names for keys, tokens and accounts; those for registries are not reserved."""
     security, console = spec.security, spec.console
     yield from (each.secret_name for each in (spec.tls, security.internal_issuer) if each)
     yield from (each.tls.secret_name for each in spec.listeners if each.tls)

@@ -139,9 +139,10 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
 
 
 def without_gone(desired: Desired, observed: Observed) -> Desired:
-    """Return *desired* without the deleted objects that are gone: what clients create under these names later is theirs.
+    """Return *desired* without the deleted objects that are gone.
 
-    An object does not count as gone while a raft group or name server does not report what it has of that kind.
+    Objects that clients create later under these names belong to the clients. An object does not count as gone while
+    a raft group or name server does not report what it has of that kind.
     """
     groups = [observed.groups.get(name, ObservedGroup()) for name in desired.cluster.group_names]
     left = list(_deletions(desired, observed))
@@ -272,7 +273,7 @@ def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:
     """Return the raft groups that would refuse clients whom another one serves, and what each waits for.
 
     Such a raft group lacks a declared account, or does not know an account's former secret while a rotation is under
-    way. Nobody can give it the former secret any more. The rotation ends by itself on the other raft groups.
+    way. It can no longer be given the former secret. The rotation ends by itself on the other raft groups.
     """
     if not desired.cluster.spec.config.acl_enable:
         return {}
@@ -303,7 +304,10 @@ def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:
 def _wait_for_accounts(
     topic: Topic, actions: list[Action], observed: Observed, lacking: Mapping[str, str]
 ) -> str:
-    """Remove the *actions* that would bring queues to raft groups that lack accounts; return what the topic waits for."""
+    """Remove the *actions* that would bring queues to raft groups that lack accounts.
+
+    Return what the topic waits for; empty if nothing was removed.
+    """
     creates = [each for each in actions if isinstance(each, CreateTopic) and each.group in lacking]
     grows = any(isinstance(each, FenceTopic) for each in actions)
     begins = bool(lacking) and grows and not expands(topic.topic_name, observed)
@@ -457,7 +461,7 @@ def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
 
 
 def _unknown(desired: Desired, observed: Observed, kind: str = "Topic") -> str:
-    """Return which process leaves it unknown what exists of a kind; empty if all of them report it."""
+    """Return why it is not known what exists of a kind; empty if every raft group and a name server report it."""
     if silent := _silent(kind, desired, observed):
         return silent
     answer = any(server.order_config is not None for server in observed.name_servers.values())
@@ -465,7 +469,7 @@ def _unknown(desired: Desired, observed: Observed, kind: str = "Topic") -> str:
 
 
 def _silent(kind: str, desired: Desired, observed: Observed) -> str:
-    """Return the first raft group that does not report the tables of a kind, with its refusal; empty if all report them."""
+    """Return the first raft group that does not report the tables of a kind, with its refusal; empty if all do."""
     for name in desired.cluster.group_names:
         found = observed.groups.get(name, ObservedGroup())
         if any(getattr(found, table) is None for table in _TABLES[kind]):

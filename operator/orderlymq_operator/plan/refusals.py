@@ -263,7 +263,11 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
 
 
 def _may_be_ordered(config: TopicConfig, group: str, published: Mapping[str, int] | None) -> bool:
-    """Return whether a topic in a raft group is ordered, has the queues of its published list, or is not in that list."""
+    """Return whether a topic may count as ordered in a raft group.
+
+    It is ordered there, or it has as many queues as the published list says, or the list does not name the raft
+    group.
+    """
     stands = published is not None and published.get(group, config.queues) == config.queues
     return config.order or stands
 

@@ -68,7 +68,7 @@ def stale_name_server(
     servers: Mapping[int, ObservedNameServer],
     leading: Collection[str] = (),
 ) -> int | None:
-    """Return the name server to replace now, of those with a previous form; None while one is being replaced or unhealthy.
+    """Return the name server of a previous form to replace now; None while one is being replaced or unhealthy.
 
     A failing one goes first, because the previous form may be the cause. No other one goes before every replaced name
     server knows the *leading* raft groups: it may be the last that knows them.
@@ -108,7 +108,10 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
 def _one_group_at_a_time(
     work: Sequence[Action], groups: Mapping[str, ObservedGroup]
 ) -> list[Action]:
-    """Leave out restarts that would stop a second raft group: a raft group of one replica serves nothing while it restarts."""
+    """Leave out restarts that would stop a second raft group.
+
+    A raft group of one replica serves nothing while that replica restarts.
+    """
     alone = {name for name, found in groups.items() if len(found.replicas) == 1}
     stopped = {
         name
@@ -155,7 +158,7 @@ def _replace_failing(name: str, nodes: range, found: ObservedGroup, current: str
     ]
     pending = [node for node in failing if found.replicas[node].member != "voter"]
     if pending:
-        return [RestartReplica(name, pending[0])]  # it has no vote
+        return [RestartReplica(name, pending[0])]  # a restart is safe, because it has no vote
     return _restart_one(name, failing, found) if failing else []
 
 

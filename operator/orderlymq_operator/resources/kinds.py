@@ -111,7 +111,7 @@ def resources_of(desired: Desired) -> list[dict[str, object]]:
 
 
 def declared_name(resource: Resource) -> str:
-    """Return the name that clients use."""
+    """Return the name that clients use for *resource*."""
     field = NAME_FIELDS.get(resource.kind)
     return str(getattr(resource, field)) if field else resource.metadata.name
 

@@ -1,4 +1,4 @@
-"""How much an account or an address may use of each broker group: the same fields in a User and in a Cluster."""
+"""Quotas of an account or an address at each broker group: the same fields in a User and in a Cluster."""
 
 from typing import Annotated, Final, NamedTuple, Self
 

@@ -1,8 +1,8 @@
 """
 The kind Topic: a named set of queues.
 
-The number of queues of an ordered topic is part of its order (a key goes to `hash % queues`), so it is chosen once.
-`plan.refusals` says which changes are refused.
+The number of queues of an ordered topic is part of its order, because a key goes to queue `hash % queues`. So it is
+chosen once, and later changes only by DrainAndSwitch. `plan.refusals` says which changes are refused.
 """
 
 from typing import Annotated, Final, Literal, Self

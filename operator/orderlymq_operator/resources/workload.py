@@ -48,7 +48,7 @@ ImagePullSecrets = Annotated[
     ),
     each_once("Secret"),
 ]
-# Kubernetes' label keys: an optional DNS prefix and a name.
+# Label keys of Kubernetes: an optional DNS prefix and a name.
 LabelKey = Annotated[
     str,
     StringConstraints(

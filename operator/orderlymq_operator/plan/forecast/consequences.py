@@ -353,7 +353,7 @@ def _user(key: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect
 
 
 def _undeclared(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect]:
-    """Yield the effects on a resource that no manifest declares: it is being deleted, or the operator makes it for all."""
+    """Yield the effects on a resource without a manifest: it is being deleted, or the operator makes it for all."""
     made = tuple(step.group for step in lane if isinstance(step, CreateTopic))
     if made:
         yield Effect("Creates", f"is created on {_listed(made)}", made)

@@ -2,7 +2,7 @@
 The forecast: the planner's steps towards a desired state, on an ideal cluster, until no step is left.
 
 Pure. It uses the planner itself and has no rules of its own. Rule: the forecast contains everything that a backend
-will do because of a plan. Faults that nobody can foresee may make the planner wait, or move a leader once more.
+will do because of a plan. Faults that cannot be foreseen may make the planner wait, or move a leader once more.
 """
 
 from dataclasses import replace

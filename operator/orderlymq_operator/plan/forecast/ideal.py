@@ -133,7 +133,7 @@ class IdealCluster:
             _elect(group)
             for name, found in group.expansion.items():
                 phase = "open" if found.phase == "settling" else found.phase
-                # After an aborted attempt the pause is over; a fence stays young.
+                # After an aborted attempt the pause is over; a fence never reaches its limit.
                 age_ms = _LONG_AGO_MS if found.phase == "open" else 0
                 group.expansion[name] = replace(found, phase=phase, age_ms=age_ms, blockers=())
         self._settle_name_servers()
@@ -159,7 +159,7 @@ class IdealCluster:
     # -- carrying out ---------------------------------------------------------------------------------------------
 
     def perform(self, action: Action) -> None:  # noqa: C901, PLR0912 - one line per kind
-        """Carry out one action, completely."""
+        """Carry out one action to its end."""
         match action:
             case StartNameServer(index):
                 self.servers[index] = ObservedNameServer({})

@@ -16,7 +16,7 @@ from orderlymq_operator.resources.meta import Model, Name, rule, rule_of_whole, 
 from orderlymq_operator.resources.pod.ownership import OWN_PORTS
 from orderlymq_operator.resources.pod.template import PodTemplate
 
-LISTENERS_MAX: Final = 8  # as many as a name server takes
+LISTENERS_MAX: Final = 8  # the most that a name server accepts
 # The placeholder in a host or an annotation for the target of a Service: a broker group, or the name servers.
 SERVICE: Final = "{service}"
 # A broker group's node port is nodePort + 1 + its index.

@@ -1,4 +1,4 @@
-"""The reasons of the condition OrderVerified, which the canary of a Cluster proves."""
+"""The reasons of the condition OrderVerified, which the canary of a Cluster determines."""
 
 from typing import Final
 

@@ -38,7 +38,7 @@ from orderlymq_operator.resources.kinds import (
 from orderlymq_operator.resources.manifests import yamlsource
 from orderlymq_operator.resources.meta import API_VERSIONS
 
-_SIZE_MAX: Final = 8 << 20  # bytes of one file; thousands of topics fit
+_SIZE_MAX: Final = 8 << 20  # bytes of one file; enough for thousands of topics
 _CALLED: Final = {"Topic": "topic", "ConsumerGroup": "consumer group", "User": "access key"}
 R = TypeVar("R", Topic, ConsumerGroup, User)
 _FOUND_MAX: Final = 60  # number of characters of a wrong value that an error repeats
@@ -72,7 +72,7 @@ class _PathError(Exception):
 
 
 class OtherClusterError(ManifestError):
-    """Manifests of one cluster were given to another."""
+    """The manifests belong to another cluster than the data directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,10 @@ def _only_cluster(manifests: Sequence[Manifest], present: Desired | None) -> Clu
 
 
 def _only_kubernetes(manifests: Sequence[Manifest]) -> list[Problem]:
-    """Find manifests that only Kubernetes carries out: ignoring them silently would let a user rely on missing backups."""
+    """Find manifests that only Kubernetes carries out.
+
+    If they were ignored silently, a user would rely on backups that are never made.
+    """
     problems = []
     for manifest in manifests:
         resource = manifest.resource

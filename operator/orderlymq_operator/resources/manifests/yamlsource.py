@@ -158,7 +158,7 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Value:
 
 
 def _whole(text: str, line: int) -> str:
-    """Return *text* with surrogate pairs joined: PyYAML makes two halves of a character that JSON writes as two escapes."""
+    """Return *text* with surrogate pairs joined: PyYAML makes two halves of a character with two JSON escapes."""
     try:
         return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Where pods run: Kubernetes' affinity and topologySpreadConstraints, in Kubernetes' names."""
+"""Where pods run: affinity and topologySpreadConstraints, with Kubernetes' names and forms."""
 
 from typing import Annotated, Final, Literal, Self
 
