@@ -140,7 +140,7 @@ def _restarts(spec: dict[str, Any]) -> Iterator[_Case]:
     for names, sentence in restart_sentences(spec):
         if sentence != LIVE:
             way = "".join(f".?{name}" if name.isalnum() else f'[?"{name}"]' for name in names)
-            # The type checker knows a name that contains a point only without its own checks.
+            # Type checking does not find a name that contains a point, so `dyn` turns it off.
             one, other = (
                 f"dyn({each})" if "[" in way else each for each in ("object", "oldObject")
             )

@@ -55,7 +55,7 @@ class Quantity(str):
 
 
 class Duration(str):
-    """A positive time made of numbers with ms, s, m or h behind them, as in `1h30m`."""
+    """A positive time: numbers with the units ms, s, m or h, as in `1h30m`."""
 
     __slots__ = ()
 

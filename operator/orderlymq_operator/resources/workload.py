@@ -112,7 +112,10 @@ _AMOUNTS: Final = {
 
 
 def _within_limit(name: str, field: str) -> dict[str, str]:
-    """Return the CEL rule that an amount is within its limit; it also holds for a default with absent parts."""
+    """Return the CEL rule that an amount is within its limit.
+
+    Parts may be absent, because a default is checked before its parts are filled in.
+    """
     request, limit = f"self.requests.{field}", f"self.limits.{field}"
     return rule(
         f"!has(self.requests) || !has(self.limits) || !has({request}) || !has({limit}) || "

@@ -249,7 +249,10 @@ def check_names(cluster: str, listeners: Sequence[Listener]) -> None:
 
 
 def roll_facts(listeners: Sequence[Listener]) -> list[dict[str, Any]]:
-    """Return the facts of listeners whose change replaces pods: without how they are reached and what is advertised."""
+    """Return the facts of listeners whose change replaces pods.
+
+    How clients reach the listeners and what is advertised are left out.
+    """
     kept = {"name", "port", "tls"}
     return [
         each.model_dump(
