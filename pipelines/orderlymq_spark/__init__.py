@@ -1,9 +1,9 @@
 """
 Topics as Spark tables and streams, and the pipelines made of them.
 
-`OrderlyMQDataSource` is the format "orderlymq"; `ordered` prepares rows for the ordered sink; `read_stream`
-fixes where a stream begins. Names are loaded when they are first used: the command must be able to say that
-pyspark is missing. Begin with `datasource.py`, or with `jobs` for the pipelines.
+`OrderlyMQDataSource` is the format "orderlymq". `ordered` prepares rows for the ordered sink. `read_stream`
+fixes where a stream begins. Names are loaded on first use, so that the command can report that pyspark is
+missing. Begin with `datasource.py`, or with `jobs` for the pipelines.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """
 The columns of a topic: names, types, and their order. Pure.
 
-Rule: the order here is the order everywhere; Spark compares it with every batch. `source.batches` fills them.
+Rule: all code uses the order given here, because Spark compares it with every batch. `source.batches` fills the columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ OF_VALUE: Final = ("value", "value_error")
 def check_columns(
     wanted: Sequence[str] = (), *, body: bool = True, properties: bool = True
 ) -> tuple[str, ...]:
-    """Return the columns in their order; all of them when none is wanted by name.
+    """Return the wanted columns in the order of `COLUMNS`; if none is named, all that *body* and *properties* allow.
 
     Raises:
         OptionError: There is no such column.
@@ -61,5 +61,5 @@ def check_columns(
 
 
 def ddl(columns: Sequence[str], kinds: Mapping[str, str] = COLUMNS) -> str:
-    """Return the schema as Spark's DDL."""
+    """Return the schema as Spark DDL."""
     return ", ".join(f"{name} {kinds[name]}" for name in columns)

@@ -1,8 +1,8 @@
 """
 The commands `orderlymq pipeline run`, `explain` and `list`.
 
-Exit codes are those of all commands; 1 also says that an audit found something. Rule: nothing here imports
-pyspark before it is needed; where it is missing the cure is one sentence.
+The exit codes are those of all commands; 1 also means that an audit found something. Rule: nothing here imports
+pyspark before it is needed. If it is missing, the error says in one sentence what to install.
 """
 
 from importlib.util import find_spec
@@ -86,10 +86,10 @@ def explain_pipeline(manifest: Path, output: str) -> None:
 
 
 def check_installed() -> None:
-    """Refuse to go on without Spark's packages.
+    """Check that the packages that Spark needs are installed.
 
     Raises:
-        CommandFailed: One is missing; the text has the cure.
+        CommandFailed: A package is missing; the text says how to install it.
     """
     absent = [name for name in _NEEDED if find_spec(name) is None]
     if absent:

@@ -1,9 +1,9 @@
 """
-Entry point of the image for Spark: a container with the argument `executor` runs one, with `driver` a driver.
+The entry point of the Spark image: the argument `executor` starts an executor, `driver` starts a driver.
 
-Spark makes the pods of its executors itself and gives them the argument `executor` and variables; an operator for
-SparkApplications likewise makes a pod with the argument `driver`. `python -m orderlymq_spark.container executor`
-becomes that program, so that signals reach it.
+Spark creates the pods of its executors and gives them the argument `executor` and environment variables. An operator
+for SparkApplications creates a pod with the argument `driver`. `python -m orderlymq_spark.container executor` replaces
+itself with the executor's process, so that signals reach it.
 """
 
 import os
@@ -17,7 +17,7 @@ _OPTION: Final = "SPARK_JAVA_OPT_"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Become what the first argument says; return 2 when it says nothing known."""
+    """Replace this process with the program that the first argument names; return 2 if the argument is unknown."""
     match list(sys.argv[1:] if arguments is None else arguments):
         case ["executor", *_]:
             command = executor_command(os.environ, spark_home())
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def spark_home() -> Path:
-    """Return the folder of the installed pyspark, which is a whole Spark."""
+    """Return the folder of the installed pyspark, which contains a complete Spark."""
     import pyspark  # noqa: PLC0415 - takes a second; importers of this module need not have it
 
     assert pyspark.__file__ is not None
@@ -42,7 +42,7 @@ def spark_home() -> Path:
 
 
 def executor_command(environment: Mapping[str, str], home: Path) -> list[str]:
-    """Return the program of an executor, from the variables that Spark gives its pod."""
+    """Return the command of an executor, built from the variables that Spark sets in its pod."""
     numbered = {
         int(name.removeprefix(_OPTION)): value
         for name, value in environment.items()
@@ -71,7 +71,7 @@ def executor_command(environment: Mapping[str, str], home: Path) -> list[str]:
 def driver_command(
     environment: Mapping[str, str], home: Path, arguments: Sequence[str]
 ) -> list[str]:
-    """Return the program of a driver that somebody else's spark-submit has made a pod for."""
+    """Return the command of a driver in a pod that another spark-submit has created."""
     address = environment.get("SPARK_DRIVER_BIND_ADDRESS", "0.0.0.0")  # noqa: S104 - it is a pod
     bound = ("--conf", f"spark.driver.bindAddress={address}")
     return [f"{home}/bin/spark-submit", *bound, "--deploy-mode", "client", *arguments]

@@ -1,9 +1,9 @@
 """
 The format "orderlymq": batch read, stream read, batch write, stream write.
 
-Spark calls these classes; what they decide stands in `offsets`, `readers`, `source` and `sink`. Rules: one task
-reads one range of a queue, in order; messages that are gone are an error or are written down, never skipped
-in silence; a batch that is repeated reads exactly the same ranges.
+Spark calls these classes; the logic is in `offsets`, `readers`, `source` and `sink`. Rules: one task reads one range
+of a queue, in order. Missing messages raise an error or are recorded; they are never skipped silently. A repeated
+batch reads exactly the same ranges.
 """
 
 import pyarrow as pa
@@ -29,11 +29,11 @@ from orderlymq_spark.values.decoder import value_type
 
 
 class OrderlyMQDataSource(DataSource):
-    """Topics as tables and streams, and tables and streams into topics."""
+    """A data source that reads topics as tables and streams, and writes tables and streams to topics."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the name of the format."""
         return "orderlymq"
 
     def schema(self) -> str:
@@ -75,15 +75,15 @@ class OrderlyMQDataSource(DataSource):
 
 
 def types_of(schema: StructType) -> dict[str, str]:
-    """Return the types of columns by name, as Spark calls them."""
+    """Return Spark's name for the type of each column."""
     return {each.name: each.dataType.simpleString() for each in schema.fields}
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a choice of our columns, exactly as Spark compares it.
+    """Return the Arrow schema of the selected columns, exactly as Spark compares it.
 
     Raises:
-        OptionError: The user's schema has a column that topics do not have, or of another type.
+        OptionError: The user's schema has a column that topics do not have, or a column of another type.
     """
     fields = []
     known = RANGE_COLUMNS if schema.names == list(RANGE_COLUMNS) else COLUMNS

@@ -27,13 +27,13 @@ DONE: Final = 0
 FAILED: Final = 1
 UNUSABLE: Final = 2
 FOUND: Final = 3
-# Executors must find these two; any others would do, but a NetworkPolicy wants numbers.
+# Executors connect to these two ports. Any numbers would work, but a NetworkPolicy needs fixed ones.
 _DRIVER_PORT: Final = "7078"
 _BLOCK_PORT: Final = "7079"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a pipeline to its end; return the exit code."""
+    """Run a pipeline until it ends; return the exit code."""
     given = _parse(sys.argv[1:] if arguments is None else arguments)
     if given.directory is not None:
         os.chdir(given.directory)
@@ -75,7 +75,7 @@ def _run(given: argparse.Namespace, report: DriverReport) -> int:
     except KeyboardInterrupt:
         return _failed(report, OrderlyMQError("stopped by a signal; run it again"), FAILED)
     except Exception as error:
-        # Spark raises many kinds; the reader of the log needs the whole of it.
+        # Spark raises many kinds of errors; the log needs the full traceback.
         traceback.print_exc()
         return _failed(report, error, FAILED)
     report.end(outcome)
@@ -102,18 +102,18 @@ def _session(found: Pipeline, report: DriverReport) -> "SparkSession":
 
 
 def in_pod(wanted: SparkSettings) -> dict[str, str]:
-    """Return what executors in pods of their own must know about this pod."""
+    """Return the settings by which executors in their own pods reach this pod; empty if the master is not Kubernetes."""
     if not wanted.master.startswith("k8s://"):
         return {}
     address = os.environ["POD_IP"]
     return {
-        # Spark puts a port behind it.
+        # Spark appends a port, so an IPv6 address needs brackets.
         "spark.driver.host": f"[{address}]" if ":" in address else address,
-        # Executors are led here (spark.kubernetes.executor.useDriverPodIP), so it must be an address of this pod alone.
+        # Executors connect to it (spark.kubernetes.executor.useDriverPodIP), so only this pod may have this address.
         "spark.driver.bindAddress": address,
         "spark.driver.port": _DRIVER_PORT,
         "spark.driver.blockManager.port": _BLOCK_PORT,
-        # Executors belong to this pod and go with it.
+        # This pod owns the executors' pods, so they are deleted with it.
         "spark.kubernetes.driver.pod.name": os.environ["POD_NAME"],
     }
 

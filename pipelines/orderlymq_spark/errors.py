@@ -1,7 +1,7 @@
 """
-Errors of pipelines, named by the next step.
+Errors of pipelines. Each name suggests the next step.
 
-Rule: all derive from the SDK's error, so the command turns each into one sentence and an exit code.
+Rule: all derive from the SDK's error, so the command turns each one into one sentence and an exit code.
 """
 
 import difflib
@@ -11,38 +11,38 @@ from orderlymq.errors import OrderlyMQError, SettingError
 
 
 class OptionError(SettingError):
-    """An option or a field of a spec is not allowed; the text names it and what is."""
+    """An option or a spec field is not allowed; the text names it and the allowed values."""
 
 
 class DataLost(OrderlyMQError):  # noqa: N818 - says what happened
-    """Messages that should be read are not there any more; the text names each missing range.
+    """Messages that should be read no longer exist; the text names each missing range.
 
-    Go on with `failOnDataLoss=false`, which writes the ranges down instead.
+    With `failOnDataLoss=false` the read continues and records the missing ranges instead.
     """
 
 
 class SourceUnavailable(OrderlyMQError):  # noqa: N818 - says what happened
-    """Brokers or name servers stayed away longer than `retryTimeout`; run again, nothing is lost."""
+    """Brokers or name servers were unavailable longer than `retryTimeout`; run again, nothing is lost."""
 
 
 class CatalogUnavailable(OrderlyMQError):  # noqa: N818 - says what happened
-    """The catalogue of an archive did not answer, or has failed; run again, nothing is lost."""
+    """The catalogue of an archive did not answer or failed; run again, nothing is lost."""
 
 
 class UnorderedRows(OrderlyMQError):  # noqa: N818 - says what happened
-    """The ordered sink got the rows of one key in two tasks; wrap the rows with `ordered()`."""
+    """The ordered sink received rows of one key in two tasks; wrap the rows with `ordered()`."""
 
 
 class CheckpointInUse(OrderlyMQError):  # noqa: N818 - says what happened
-    """Another driver works on this checkpoint; stop it first or use another checkpoint."""
+    """Another driver uses this checkpoint; stop it first or use another checkpoint."""
 
 
 class StoreFailed(OrderlyMQError):  # noqa: N818 - says what happened
-    """An object store refused, or did not answer in time; what is committed stays, run again when it is cured."""
+    """An object store refused a request or timed out; committed data stays. Run again after fixing the cause."""
 
 
 class SpillFailed(OrderlyMQError):  # noqa: N818 - says what happened
-    """A task of the ordered sink has no room for rows that it does not hold in memory; nothing of this try was sent."""
+    """A task of the ordered sink has no disk space for rows that do not fit in memory; this attempt sent nothing."""
 
 
 class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
@@ -50,16 +50,16 @@ class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
 
 
 class QueueListChanged(OrderlyMQError):  # noqa: N818 - says what happened
-    """The range to read was written under two queue lists of its topic, so the changes of a key have no order by offsets.
+    """The range to read spans two queue lists of its topic, so offsets do not show the order of a key's changes.
 
-    Begin behind the expansion, with a new checkpoint and a new target.
+    Begin after the expansion, with a new checkpoint and a new target.
     """
 
 
 def hint(
     given: str, known: Iterable[str], shown: Mapping[str, str] | None = None, *, cutoff: float = 0.6
 ) -> str:
-    """Return what an unknown name was meant to be, or all known ones; *shown* says how to write them."""
+    """Return a suggestion for an unknown name, or all known names; *shown* maps each name to its spelling in the text."""
     names = list(known)
     near = difflib.get_close_matches(given, names, 1, cutoff)
     if near:

@@ -1,4 +1,4 @@
-"""Short ways to frames and from them: a stream whose beginning is kept, a batch, rows for the ordered sink, any stream to Delta."""
+"""Helpers for frames: streams that keep their start, batches, rows for the ordered sink, any stream to Delta."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
-    """Return topics as a frame; options as of the format, by keyword."""
+    """Return topics as a frame; pass the format's options as keywords."""
     register(spark)
     return spark.read.format("orderlymq").options(**as_texts(options)).load()
 
@@ -27,18 +27,19 @@ def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
 def read_stream(
     spark: SparkSession, checkpoint: str | Path | Location, **options: Any
 ) -> DataFrame:
-    """Return topics as a stream that remembers beside its checkpoint where it began."""
+    """Return topics as a stream that stores its start next to its checkpoint."""
     start = {"startPath": location(checkpoint) / START_FILE, **options}
     register(spark)
     return spark.readStream.format("orderlymq").options(**as_texts(start)).load()
 
 
 def ordered(frame: DataFrame, *, tasks: int | None = None, topic: str = "") -> DataFrame:
-    """Bring the rows of each (topic, sharding_key) into one task, as the ordered sink asks.
+    """Bring the rows of each (topic, sharding_key) into one task, as the ordered sink requires.
 
-    The sink sorts them by its option orderBy. A frame without the column topic goes to one topic, and so does one with
-    *topic*, the option of the sink that beats the column; one without either column goes to one task. Without *tasks* there are as many as Spark has cores, or, where only a Spark Connect server knows that, as
-    `spark.sql.shuffle.partitions` says.
+    The sink sorts them by its option orderBy. A frame without the column topic goes to one topic. So does a frame with
+    *topic*, the sink's option that overrides the column. A frame without either column goes to one task. If *tasks* is
+    None, there are as many tasks as Spark has cores. With Spark Connect, where only the server knows the cores,
+    `spark.sql.shuffle.partitions` decides.
     """
     names = [name for name in ("topic", "sharding_key") if name in frame.columns]
     if topic:
@@ -54,9 +55,10 @@ def ordered(frame: DataFrame, *, tasks: int | None = None, topic: str = "") -> D
 
 
 def delta_batches(path: str | Path | Location, app_id: str) -> Callable[[DataFrame, int], None]:
-    """Return what `foreachBatch` needs to add each batch of a stream, of any columns, to a Delta table once.
+    """Return a function for `foreachBatch` that adds each batch of a stream, with any columns, to a Delta table once.
 
-    A batch goes through the driver's memory. *app_id* names the stream in the table's transactions: one name for each checkpoint.
+    A batch passes through the driver's memory. *app_id* names the stream in the table's transactions: use one name per
+    checkpoint.
     """
     root = location(path)
 
@@ -64,7 +66,7 @@ def delta_batches(path: str | Path | Location, app_id: str) -> Callable[[DataFra
         from orderlymq_spark.tables import delta  # noqa: PLC0415 - only this format needs it
 
         context = context_of(frame.sparkSession)
-        # Of the query that calls, by its checkpoint; Spark Connect does not report it.
+        # The id of the calling query, which its checkpoint stores; Spark Connect does not report it.
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         delta.append_rows(root, app_id, batch, frame.toArrow(), query)
 
@@ -72,7 +74,7 @@ def delta_batches(path: str | Path | Location, app_id: str) -> Callable[[DataFra
 
 
 def context_of(spark: SparkSession) -> SparkContext | None:
-    """Return the context of a classic session; None with Spark Connect, which has none."""
+    """Return the context of a classic session; None with Spark Connect."""
     return None if is_remote_session(spark) else spark.sparkContext
 
 
@@ -85,13 +87,13 @@ _REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session, once: who registers another one later keeps it."""
+    """Register the format in a session, only once, so that a different format registered later is kept."""
     if spark in _REGISTERED:
         return
     try:
         spark.dataSource.register(OrderlyMQDataSource)
     except AnalysisException as error:
-        # Spark 4.0 refuses what it has found by itself (`pyspark_orderlymq`), which is the same.
+        # Spark 4.0 refuses a format that it has found itself (`pyspark_orderlymq`); it is the same one.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     _REGISTERED.add(spark)

@@ -1,11 +1,13 @@
 """
-Offsets of many queues: their JSON form, limits per batch, ranges for tasks, and what is missing. Pure.
+Offsets of many queues: their JSON form, limits per batch, ranges for tasks, and missing ranges. Pure.
 
-Rules: the JSON of equal offsets is equal text, because Spark compares texts; a limit is shared in proportion
-to what each queue has left, and every queue that has something gets at least one message, so that no small
-queue waits for ever behind a large one; one range is read by one task, in order. An offset is of one topic alone: beside
-it stands the id of that topic, because one that is created again begins at 0 under the same name, and a mark of the last message
-before it, because brokers whose disks were wiped give ids from 1 again, and a restored backup goes on with other messages.
+Rules: equal offsets have equal JSON text, because Spark compares texts. A limit is shared in proportion to the
+messages left in each queue. Every queue with messages left gets at least one, so that no small queue waits forever
+behind a large one. One task reads one range, in order.
+
+An offset belongs to one topic, so the JSON also holds the topic's id: a recreated topic begins at 0 under the same
+name. It also holds a mark of the last message before the offset, because ids are not enough: brokers whose disks were
+wiped give ids from 1 again, and a restored backup continues with other messages.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -45,7 +47,7 @@ class QueueRange:
 
     @property
     def size(self) -> int:
-        """Return how many offsets the range spans."""
+        """The number of offsets in the range."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -54,7 +56,7 @@ class QueueRange:
 
 
 def to_json(offsets: Offsets, ids: TopicIds = NO_IDS, marks: Marks = NO_MARKS) -> dict[str, Any]:
-    """Return `{"topic": {"broker": {"0": 23, "topicId": 7, "last": {"0": 99}}}}`, sorted; without what is not known."""
+    """Return `{"topic": {"broker": {"0": 23, "topicId": 7, "last": {"0": 99}}}}`, sorted; unknown values are left out."""
     found: dict[str, Any] = {}
     for queue in sorted(offsets):
         brokers = found.setdefault(queue.topic, {})
@@ -69,7 +71,7 @@ def to_json(offsets: Offsets, ids: TopicIds = NO_IDS, marks: Marks = NO_MARKS) -
 
 
 def ids_in(value: Mapping[str, Any]) -> dict[tuple[str, str], int]:
-    """Return the ids in what `to_json` returned."""
+    """Return the topic ids in the output of `to_json`."""
     return {
         (topic, broker): queues[_TOPIC_ID]
         for topic, brokers in value.items()
@@ -79,7 +81,7 @@ def ids_in(value: Mapping[str, Any]) -> dict[tuple[str, str], int]:
 
 
 def marks_in(value: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return the marks in what `to_json` returned."""
+    """Return the marks in the output of `to_json`."""
     return {
         MessageQueue(topic, broker, int(number)): mark
         for topic, brokers in value.items()
@@ -91,16 +93,16 @@ def marks_in(value: Mapping[str, Any]) -> dict[MessageQueue, int]:
 def created_again(
     queues: Iterable[MessageQueue], before: TopicIds, after: TopicIds
 ) -> set[MessageQueue]:
-    """Return the queues whose topic was created again between; an unknown id proves nothing."""
+    """Return the queues whose topic was recreated between two reads of the ids; an unknown id proves nothing."""
     changed = {place for place in before if before[place] != after.get(place, before[place])}
     return {queue for queue in queues if (queue.topic, queue.broker_name) in changed}
 
 
 def begun_again(start: Mapping[str, Any], end: Mapping[str, Any]) -> set[MessageQueue]:
-    """Return the queues that a batch between two places of a stream, as `to_json` has them, begins at 0.
+    """Return the queues that a batch reads from 0; *start* and *end* are places of a stream, as `to_json` returns them.
 
-    Their topic has another id at the end, the end lies before the start, or another message stands before the same offset. A
-    queue that has got longer since it was replaced, on a cluster that gives the same ids, is not among them.
+    Their topic has another id at the end, the end lies before the start, or another message precedes the same offset.
+    The result lacks queues that were replaced on a cluster that gives the same ids and have since grown past the start.
     """
     ends, before, after = from_json(end), marks_in(start), marks_in(end)
     known = from_json(start)
@@ -115,10 +117,10 @@ def begun_again(start: Mapping[str, Any], end: Mapping[str, Any]) -> set[Message
 
 
 def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
-    """Read the offsets in the form of `to_json`.
+    """Read offsets in the form that `to_json` returns.
 
     Raises:
-        OptionError: It has another form; *what* names it.
+        OptionError: The value has another form; *what* names it.
     """
     found: dict[MessageQueue, int] = {}
     for topic, brokers in _members(value, what):
@@ -136,10 +138,10 @@ def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
 
 
 def queues_from_json(value: object) -> frozenset[MessageQueue]:
-    """Read a choice of queues: `{"topic": {"broker": [0, 1]}}`.
+    """Read a selection of queues: `{"topic": {"broker": [0, 1]}}`.
 
     Raises:
-        OptionError: It has another form.
+        OptionError: The value has another form.
     """
     found: set[MessageQueue] = set()
     for topic, brokers in _members(value, "queues"):
@@ -164,17 +166,17 @@ def _form(what: str) -> OptionError:
 
 
 def share(start: Offsets, end: Offsets, limit: int) -> dict[MessageQueue, int]:
-    """Return how far to read so that about *limit* messages are read in all.
+    """Return end offsets for a batch of about *limit* messages.
 
-    Exactly *limit* when there are as many and no more queues than that; never beyond *end*. A queue with
-    something left gets at least one message, even when that makes more than *limit*.
+    The batch has exactly *limit* messages if at least as many are left and no more than *limit* queues have some. No
+    offset exceeds *end*. A queue with messages left gets at least one, even if the total then exceeds *limit*.
     """
     left = {queue: max(0, end[queue] - start.get(queue, end[queue])) for queue in end}
     total = sum(left.values())
     if total <= limit:
         return dict(end)
     waiting = sorted(queue for queue, size in left.items() if size)
-    # One for each first; the rest in proportion, by largest remainder.
+    # Each queue first gets one message; the rest is shared in proportion, by largest remainder.
     spare = max(0, limit - len(waiting))
     rest = max(1, total - len(waiting))
     parts = {queue: 1 + (left[queue] - 1) * spare // rest for queue in waiting}
@@ -186,7 +188,7 @@ def share(start: Offsets, end: Offsets, limit: int) -> dict[MessageQueue, int]:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[QueueRange]:
-    """Return what lies between, one range per queue that has something; *start* covers *end*."""
+    """Return one range between start and end for each queue that has messages; *start* has every queue of *end*."""
     return [
         QueueRange(queue, start[queue], end[queue])
         for queue in sorted(end)
@@ -197,9 +199,9 @@ def ranges(start: Offsets, end: Offsets) -> list[QueueRange]:
 def split(
     parts: Sequence[QueueRange], count_min: int, size_max: int | None = None
 ) -> list[QueueRange]:
-    """Cut large ranges until there are at least *count_min*, or nothing is left to cut, and none is above *size_max*.
+    """Cut large ranges into at least *count_min* pieces, if there are enough messages, none larger than *size_max*.
 
-    The pieces of a queue are then read by several tasks: good for reading, not for keeping order.
+    Several tasks then read the pieces of a queue. This speeds up reading but does not keep the order.
     """
     total = sum(each.size for each in parts)
     cut = len(parts) < count_min and total > 0
@@ -214,7 +216,7 @@ def split(
 
 
 def passed_over(part: QueueRange, found: Sequence[int]) -> list[QueueRange]:
-    """Return what is missing between the offsets *found* in a range, which rise."""
+    """Return the missing ranges between the offsets *found* in a range; *found* is ascending."""
     bounds = [part.start - 1, *found, part.end]
     return [
         QueueRange(part.queue, before + 1, after)
@@ -225,14 +227,14 @@ def passed_over(part: QueueRange, found: Sequence[int]) -> list[QueueRange]:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """Where a stream goes on after a look at the cluster.
+    """Where a stream continues, after the queues' bounds were read.
 
     Attributes:
         start: of every queue that exists.
-        added: queues that the stream has not known before.
-        entered: of these, those whose missing part is unknown: they begin at their first message.
-        removed: queues that the stream knows and the cluster does not.
-        missing: ranges that were to be read and are not there any more.
+        added: queues that are new to the stream.
+        entered: those of *added* whose missing part is unknown: they begin at their first message.
+        removed: queues that the stream knows but that no longer exist.
+        missing: ranges that should be read but no longer exist.
     """
 
     start: dict[MessageQueue, int]
@@ -243,7 +245,10 @@ class Continued:
 
 
 def entered_queues(known: Offsets, queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
-    """Return the queues whose topic or broker group is new to a stream: from Spark 4.2 on their first batch reads nothing of them."""
+    """Return the queues whose topic or broker group is new to a stream.
+
+    From Spark 4.2 on, the first batch with such a queue reads nothing from it.
+    """
     topics, groups = ({queue[part] for queue in known} for part in (0, 1))
     return tuple(q for q in queues if q.topic not in topics or q.broker_name not in groups)
 
@@ -251,11 +256,12 @@ def entered_queues(known: Offsets, queues: Iterable[MessageQueue]) -> tuple[Mess
 def continued(
     known: Offsets, lows: Offsets, highs: Offsets, again: Set[MessageQueue] = frozenset()
 ) -> Continued:
-    """Compare what a stream has read (*known*) with the queues' present bounds.
+    """Compare the offsets that a stream has read (*known*) with the current bounds of the queues.
 
-    A queue that is not known came after the stream had begun, so it is read from 0; but one whose topic or broker group is
-    not known either may be older than that. A queue that was created *again*, as one was whose end lies before what was
-    read, is read from 0, and the gap in knowledge is reported as a missing range of size zero at the old place.
+    An unknown queue was created after the stream began, so it is read from 0. If its topic or broker group is also
+    unknown, it may be older, and the read begins at its first message. A queue that was recreated (*again*, or its end
+    lies before the read offset) is read from 0. The possible loss is then reported as a missing range of size zero at
+    the old offset.
     """
     added = sorted(set(lows) - set(known))
     entered = entered_queues(known, added)
@@ -274,7 +280,7 @@ def continued(
 
 
 def describe_missing(missing: Sequence[QueueRange], removed: Sequence[MessageQueue] = ()) -> str:
-    """Say in one sentence what is missing."""
+    """Describe the missing ranges and queues in one sentence."""
     texts = [
         f"{each} ({each.size} messages) is not there any more"
         if each.size

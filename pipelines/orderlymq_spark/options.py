@@ -1,8 +1,8 @@
 """
-The options of the format "orderlymq": names, meaning, checks. Pure.
+The options of the format "orderlymq": names, meanings, checks. Pure.
 
-Rule: an unknown name is refused with the nearest known one; a value is refused with what is allowed. Names
-are compared without case, as Spark does.
+Rule: the error for an unknown name suggests the nearest known one; the error for a wrong value lists the allowed
+values. Names are compared without case, as Spark does.
 """
 
 import json
@@ -22,10 +22,10 @@ from orderlymq_spark.errors import OptionError, hint
 from orderlymq_spark.locations.addresses import location
 from orderlymq_spark.offsets import from_json, queues_from_json
 
-# Java's Long.
+# The largest value of Java's Long.
 _NUMBER_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
-# Brokers take batches of so many bytes, unless a Cluster says otherwise.
+# The largest batch that brokers accept, in bytes, unless a Cluster sets another limit.
 BATCH_BYTES_MAX: Final = 4 << 20
 
 SOURCE_OPTIONS: Final = {
@@ -78,20 +78,20 @@ SINK_OPTIONS: Final = {
     "batchBytes": "messages of a queue are sent together up to this size, 4 MiB at most",
     "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
 }
-# Beside a checkpoint: where its stream began.
+# The file next to a checkpoint that stores where the stream began.
 START_FILE: Final = "orderlymq-start.json"
 SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
 """Options that Spark itself gives a sink."""
 _AUTH: Final = tuple(
     f"auth.{name}{env}" for name in ("accesskey", "secretkey", "token") for env in ("", "env")
 )
-# Types of the SDK's settings by name, and names as options may have them: client.use_tls, client.useTls.
+# The types of the SDK's settings by name, and the spellings that options allow: client.use_tls, client.useTls.
 _TYPES: Final[dict[str, Any]] = {each.name: type(each.default) for each in fields(ClientSettings)}
 _SPELT: Final = {name.replace("_", ""): name for name in _TYPES}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
+_RETRY_TIMEOUT_MS: Final = 120_000  # an outage of a name server for a minute ends no query
 
 Strategy: TypeAlias = Literal["error", "latest"]
 FormatName: TypeAlias = Literal["json", "avro", "protobuf", "cloudevents"]
@@ -103,7 +103,7 @@ Word: TypeAlias = Literal["earliest", "latest", "group", "offsets", "timestamp",
 class Connect:
     """How to reach the cluster; equal values share connections.
 
-    Secrets may be given by the name of an environment variable, which is read where they are used.
+    A secret may be given as the name of an environment variable, which is read by the process that connects.
     """
 
     bootstrap: str = DEFAULT_NAME_SERVER
@@ -114,7 +114,7 @@ class Connect:
         """Return the SDK's settings.
 
         Raises:
-            OptionError: As `check`, or a named environment variable is not set.
+            OptionError: As in `check`, or a named environment variable is not set.
         """
         for name, value in self.client:
             if name.endswith("_env") and value not in os.environ:
@@ -122,10 +122,11 @@ class Connect:
         return self._settings(os.environ)
 
     def check(self) -> None:
-        """Check names and values; environment variables are those of the process that connects.
+        """Check names and values, but not whether environment variables are set: the process that connects reads them.
 
         Raises:
-            OptionError: The SDK has no such setting, or does not take the value; or it would wrap the names of topics.
+            OptionError: The SDK has no such setting, rejects the value, or the setting would add a namespace to topic
+                names.
         """
         self._settings({})
 
@@ -137,7 +138,7 @@ class Connect:
             else:
                 values[name] = _typed(name, value)
         if values.get("namespace"):
-            # A send would wrap the names, and a read or a look for repeats would not.
+            # A send would add the namespace to the names; a read or a duplicate check would not.
             raise OptionError(
                 f"client.namespace is {values['namespace']!r}, and frames, streams and pipelines name topics and groups as brokers "
                 f"know them; leave it out and write them whole, as topic={values['namespace']}%orders"
@@ -148,7 +149,7 @@ class Connect:
             raise OptionError(f"client.{error}") from error
 
     def to_options(self) -> dict[str, str]:
-        """Return the options that say the same."""
+        """Return the options that produce this value."""
         found = {"bootstrap": self.bootstrap, "retryTimeout": f"{self.retry_timeout_ms}ms"}
         for name, value in self.client:
             secret = f"auth.{name.replace('_', '')}"
@@ -157,10 +158,10 @@ class Connect:
 
 
 def _typed(name: str, value: str) -> object:
-    """Return the value of a client setting in the type that the SDK wants.
+    """Return the value of a client setting in the type that the SDK expects.
 
     Raises:
-        OptionError: There is no such setting, or the value is of another type.
+        OptionError: There is no such setting, or the value has another type.
     """
     kind = _TYPES.get(name)
     if kind is None:
@@ -179,7 +180,7 @@ def _typed(name: str, value: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A start or an end: one of the words, explicit offsets, a time, or a time for each queue (in `offsets`, ms)."""
+    """A start or an end: a word, explicit offsets, a time, or a time for each queue (in `offsets`, in ms)."""
 
     word: Word
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
@@ -189,7 +190,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """Format and schema of bodies; `options.SOURCE_OPTIONS` says what the schema is."""
+    """The format and schema of bodies; `options.SOURCE_OPTIONS` describes the schema."""
 
     name: FormatName
     schema: str
@@ -198,7 +199,7 @@ class ValueFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Source, range and pieces of a read."""
+    """The options of a read: the source, the range, and how it is divided."""
 
     connect: Connect
     topics: tuple[str, ...] = ()
@@ -228,13 +229,16 @@ class SourceOptions:
 
     @property
     def keeps_start(self) -> bool:
-        """Return whether where a stream begins must be kept: from the earliest message without a file its first batch writes it down."""
+        """Whether a start file must store where the stream begins.
+
+        A stream from the earliest message needs no file, because its first batch records where the queues begin.
+        """
         return self.start.word != "earliest" or bool(self.start_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Where rows go, in which order, under which name."""
+    """The target of the rows, their order, and the name of the job."""
 
     connect: Connect
     topic: str = ""
@@ -247,7 +251,7 @@ class SinkOptions:
 
 
 class _Reader:
-    """Options by lower-case name, read one by one."""
+    """A reader of single options by lower-case name."""
 
     def __init__(self, given: Mapping[str, str], known: Mapping[str, str], what: str) -> None:
         self._values = {name.lower(): value for name, value in given.items()}
@@ -318,10 +322,10 @@ class _Reader:
 
 
 def parse_connect(given: Mapping[str, str]) -> Connect:
-    """Read the options of a connection alone.
+    """Read the options of a connection only.
 
     Raises:
-        OptionError: As `parse_source`.
+        OptionError: As in `parse_source`.
     """
     names = ("bootstrap", "retryTimeout")
     return _Reader(given, {name: SOURCE_OPTIONS[name] for name in names}, "connection").connect()
@@ -391,7 +395,7 @@ def parse_stream(given: Mapping[str, str]) -> SourceOptions:
     """Read the options of a source that is read as a stream.
 
     Raises:
-        OptionError: As `parse_source`, or an end is given.
+        OptionError: As in `parse_source`, or an end is given.
     """
     options = parse_source(given)
     if options.end.word != "latest":
@@ -405,7 +409,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     """Read the options of the ordered sink.
 
     Raises:
-        OptionError: As `parse_source`.
+        OptionError: As in `parse_source`.
     """
     read = _Reader(given, SINK_OPTIONS, "sink")
     app_id = read.text("appId")
@@ -428,7 +432,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options as Spark takes them; a truth value is true or false."""
+    """Return options in the text form that Spark takes; booleans become true or false."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -436,10 +440,10 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def parse_duration_ms(text: str, name: str = "the duration") -> int:
-    """Read 500ms, 15s, 2m, 1h.
+    """Read a duration such as 500ms, 15s, 2m or 1h.
 
     Raises:
-        OptionError: It is none.
+        OptionError: The text is not a duration.
     """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
@@ -448,10 +452,10 @@ def parse_duration_ms(text: str, name: str = "the duration") -> int:
 
 
 def parse_timestamp_ms(text: str, name: str = "the time") -> int:
-    """Read an ISO time (UTC when it names no zone) or milliseconds since the epoch.
+    """Read an ISO time (UTC if it has no zone) or milliseconds since the epoch.
 
     Raises:
-        OptionError: It is neither.
+        OptionError: The text is neither.
     """
     if text.isdecimal():
         return int(text)
@@ -465,7 +469,10 @@ def parse_timestamp_ms(text: str, name: str = "the time") -> int:
 
 
 def epoch_ms(moment: datetime) -> int:
-    """Return a time with a zone in ms since the epoch, rounded down; a float of seconds is often just below the millisecond."""
+    """Return a time with a zone in ms since the epoch, rounded down.
+
+    Floating-point seconds are not used, because they are often slightly below the millisecond.
+    """
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 

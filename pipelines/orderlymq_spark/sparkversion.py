@@ -1,8 +1,8 @@
 """
-Spark 4.0 to the newest: which one this is, and stand-ins for what older ones lack.
+The running version of Spark, and replacements for features that versions since 4.0 lack.
 
-4.0 has no Arrow writer for streams (`stream_writer` gives rows to it as Arrow) and pushes no filters; 4.0 and 4.1
-know no limits of a batch (`readers.older`). Rule: nobody else asks for Spark's version.
+Spark 4.0 has no Arrow writer for streams (`stream_writer` converts its rows to Arrow) and pushes no filters. Spark 4.0
+and 4.1 have no limits per batch (`readers.older`). Rule: no other module checks Spark's version.
 """
 
 import ast
@@ -32,7 +32,7 @@ if TYPE_CHECKING or HAS_ARROW_WRITERS:
 else:
 
     class DataSourceStreamArrowWriter(DataSourceStreamWriter):
-        """Missing in 4.0: a writer of Arrow batches, which `stream_writer` feeds."""
+        """A writer of Arrow batches, missing in Spark 4.0; `stream_writer` feeds it."""
 
 
 if TYPE_CHECKING or HAS_LIMITS:
@@ -49,16 +49,16 @@ else:
         """Missing in Spark before 4.2."""
 
     class ReadAllAvailable(ReadLimit):
-        """Everything."""
+        """A batch of all available rows."""
 
     class ReadMaxRows(ReadLimit):
-        """Rows of a batch."""
+        """A limit on the rows of a batch."""
 
     class ReadMaxBytes(ReadLimit):
-        """Bytes of a batch."""
+        """A limit on the bytes of a batch."""
 
     class SupportsTriggerAvailableNow:
-        """Nothing: Spark fixes the end by itself, and makes one batch of it."""
+        """An empty class: older versions of Spark fix the end themselves and make one batch."""
 
 
 __all__ = [
@@ -80,12 +80,12 @@ __all__ = [
 def stream_writer(
     writer: DataSourceStreamArrowWriter, schema: StructType
 ) -> DataSourceStreamWriter:
-    """Return the writer as this Spark takes it: 4.0 gives rows, which become Arrow batches again."""
+    """Return the writer in the form that this Spark takes: 4.0 passes rows, which are converted back to Arrow batches."""
     return writer if HAS_ARROW_WRITERS else RowWriter(writer, schema)
 
 
 class RowWriter(DataSourceStreamWriter):
-    """Gives the rows of a stream to a writer of Arrow batches."""
+    """A writer that converts the rows of a stream to Arrow batches for another writer."""
 
     def __init__(self, writer: DataSourceStreamArrowWriter, schema: StructType) -> None:
         self._writer = writer
@@ -98,23 +98,23 @@ class RowWriter(DataSourceStreamWriter):
         return self._writer.write(rows_as_batches(iterator, self._schema))
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit as the writer does."""
+        """Commit through the Arrow writer."""
         self._writer.commit(messages, batchId)
 
     def abort(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort as the writer does."""
+        """Abort through the Arrow writer."""
         self._writer.abort(messages, batchId)
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type that Spark compares a column of this type with."""
+    """Return the Arrow type that Spark expects for a column of this type."""
     if "timezone" in inspect.signature(to_arrow_type).parameters:
         return to_arrow_type(kind, timezone="UTC")
     return to_arrow_type(kind)  # times are in UTC here
 
 
 def progress_offsets(value: object) -> Any:
-    """Return an offset of a query's progress; it is JSON, and before 4.2 how Python shows JSON's values."""
+    """Return an offset from a query's progress: JSON, or before Spark 4.2 the Python repr of the JSON values."""
     if not isinstance(value, str):
         return value
     try:
@@ -124,7 +124,7 @@ def progress_offsets(value: object) -> Any:
 
 
 def rows_as_batches(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield Spark's rows as Arrow batches; a time without zone is one of this process's zone, as Spark gives it."""
+    """Yield Spark's rows as Arrow batches; a time without a zone is in this process's zone, as Spark gives it."""
     left = iter(rows)
     while part := list(islice(left, _BATCH_ROWS)):
         columns = zip(*part, strict=True)

@@ -1,9 +1,9 @@
 """
 The spec of a Pipeline: the models of its YAML, one per type.
 
-Rules: no module of Spark is imported here, so that `pipeline list` and the checks of a file work without it; an
-unknown field is refused with the nearest known one; what only Kubernetes obeys is left to the operator. What each
-pipeline does stands in the module that `jobs.catalogue` names.
+Rules: this module imports no Spark module, so that `pipeline list` and the checks of a file work without Spark. The
+error for an unknown field suggests the nearest known one. Fields that apply only to Kubernetes are left to the operator.
+The module that `jobs.catalogue` names describes what each pipeline does.
 """
 
 import json
@@ -41,7 +41,7 @@ NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Model(BaseModel):
-    """Fields in camelCase, nothing unknown."""
+    """A model with camelCase fields that refuses unknown fields."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
@@ -49,7 +49,7 @@ class Model(BaseModel):
 
 
 class Source(Model):
-    """The source. `options` are those of the format "orderlymq"."""
+    """The topic to read. `options` are those of the format "orderlymq"."""
 
     bootstrap: str = DEFAULT_NAME_SERVER
     topic: str
@@ -66,7 +66,7 @@ class Source(Model):
 
 
 class SparkSettings(Model):
-    """How Spark runs."""
+    """Settings of the Spark session."""
 
     master: str = "local[*]"
     memory: str = "1g"
@@ -81,14 +81,14 @@ class PipelineSpec(Model):
 
 
 class ClusterSpec(PipelineSpec):
-    """A pipeline that asks a cluster; `options` are those of the connection: client.*, auth.*, retryTimeout."""
+    """A pipeline that queries a cluster; `options` are those of the connection: client.*, auth.*, retryTimeout."""
 
     bootstrap: str = DEFAULT_NAME_SERVER
     options: dict[str, str | int | bool] = {}
 
     @property
     def connect(self) -> Connect:
-        """Return how the cluster is reached.
+        """The connection to the cluster.
 
         Raises:
             OptionError: An option is unknown or has a wrong value.
@@ -110,12 +110,12 @@ def _check_trigger(trigger: str) -> str:
 
 Trigger = Annotated[str, AfterValidator(_check_trigger)]
 
-# What a checkpoint is about; the operator refuses the same changes.
+# The fields that a checkpoint is bound to; the operator refuses changes of the same fields.
 _BOUND: Final = ("path", "target", "target_bootstrap", "format", "scd", "table")
 
 
 class StreamSpec(PipelineSpec):
-    """A pipeline that goes on: `trigger` is availableNow (ends with what is there now) or a duration."""
+    """A streaming pipeline; `trigger` is availableNow (it ends after the messages stored now) or a duration."""
 
     source: Source
     checkpoint: LocationField
@@ -124,12 +124,15 @@ class StreamSpec(PipelineSpec):
 
     @property
     def ends(self) -> bool:
-        """Return whether it ends with what is there now."""
+        """Whether the pipeline ends after the messages that are stored now."""
         return self.trigger == _AVAILABLE_NOW
 
     @property
     def about(self) -> dict[str, str]:
-        """Return the values that the checkpoint is bound to: a pipeline with others would lack all that was read before it."""
+        """The values that the checkpoint is bound to.
+
+        A pipeline with other values would lack everything that was read before the change.
+        """
         fields = {to_camel(name): getattr(self, name, None) for name in _BOUND}
         given = {name: str(value) for name, value in fields.items() if value is not None}
         if (catalog := getattr(self, "catalog", None)) is not None:
@@ -138,21 +141,21 @@ class StreamSpec(PipelineSpec):
 
     @property
     def trigger_options(self) -> dict[str, Any]:
-        """Return the trigger for Spark."""
+        """The trigger options for Spark."""
         if self.ends:
             return {"availableNow": True}
         return {"processingTime": f"{parse_duration_ms(self.trigger)} milliseconds"}
 
 
 class Catalog(Model):
-    """An Iceberg catalogue, as pyiceberg names and sets it; its own configuration is asked first."""
+    """An Iceberg catalogue with pyiceberg's name and properties; pyiceberg's own configuration is read first."""
 
     name: str
     properties: dict[str, str | int | bool] = {}
 
 
 class ArchiveSpec(StreamSpec):
-    """Topics into files that hold every offset once."""
+    """A pipeline that writes topics to files that hold every offset once."""
 
     type: Literal["archive"]
     path: LocationField | None = None
@@ -163,13 +166,13 @@ class ArchiveSpec(StreamSpec):
 
     @property
     def folder(self) -> Location:
-        """Return the path of what no catalogue names."""
+        """The path of an archive that has no catalogue."""
         assert self.path is not None, "checked with the other fields"
         return self.path
 
     @property
     def place(self) -> str:
-        """Return where the messages go, for people."""
+        """A readable description of the archive's location."""
         return f"the Iceberg table {self.table}" if self.path is None else str(self.path)
 
     @model_validator(mode="after")
@@ -187,7 +190,7 @@ class ArchiveSpec(StreamSpec):
 
 
 class CompactSpec(PipelineSpec):
-    """Many small files of an archive into few large ones, in offset order."""
+    """A pipeline that merges many small files of an archive into a few large ones, in offset order."""
 
     type: Literal["compact"]
     path: LocationField
@@ -195,12 +198,12 @@ class CompactSpec(PipelineSpec):
     min_files: int = Field(default=2, ge=2)
 
 
-# With these a task of the audit sees a part of a queue and takes the rest for lost, or judges pieces without what is before.
+# With these options an audit task sees only part of a queue: it reports the rest as lost, or checks a piece without its predecessor.
 _NOT_AUDITED: Final = ("tags", "minPartitions", "maxRecordsPerPartition", "valueFormat")
 
 
 class OrderAuditSpec(PipelineSpec):
-    """Proof, or the places where the order broke; reads a topic (batch or stream) or an archive."""
+    """An audit that proves the order or reports where it broke; it reads a topic (batch or stream) or an archive."""
 
     type: Literal["order-audit"]
     source: Source | None = None
@@ -228,7 +231,7 @@ class OrderAuditSpec(PipelineSpec):
 
 
 class SkewSpec(PipelineSpec):
-    """How evenly keys load queues, and how many queues there should be."""
+    """A report on how evenly keys load the queues, and how many queues the topic should have."""
 
     type: Literal["skew-report"]
     source: Source
@@ -240,7 +243,7 @@ class SkewSpec(PipelineSpec):
 
 
 class LagSpec(ClusterSpec):
-    """How far groups are behind, in messages and in time."""
+    """A report on the lag of consumer groups, in messages and in time."""
 
     type: Literal["lag"]
     topic: str
@@ -249,14 +252,14 @@ class LagSpec(ClusterSpec):
 
 
 class DeadLetterSpec(ClusterSpec):
-    """Why messages were given up, and which of them were overtaken."""
+    """A report on why messages became dead letters, and which of them were overtaken."""
 
     type: Literal["dead-letters"]
     group: str
 
 
 class RedriveSpec(ClusterSpec):
-    """Dead letters back to their topic, in order; shows what it would do unless `send` is true."""
+    """A pipeline that sends dead letters back to their topic, in order; unless `send` is true, it only shows its plan."""
 
     type: Literal["redrive"]
     group: str
@@ -272,18 +275,18 @@ class RedriveSpec(ClusterSpec):
 
 _LIMITS: Final = ("maxoffsetspertrigger", "maxbytespertrigger")
 _PACED_BATCH: Final = 1000
-# As stored. Its events are objects of Python in the driver, of several times their size, and deflated ones are larger still.
+# Bytes as stored. The driver holds the events as Python objects several times that size; compressed ones grow even more.
 _MERGED_BYTES: Final = 32 << 20
 
 
 def _limited(given: dict[str, str], name: str, most: int) -> dict[str, str]:
-    """Return options of a source with a limit for a batch, unless they have one."""
+    """Return the options of a source with a limit per batch, unless they already have one."""
     has_one = not {*map(str.lower, given)}.isdisjoint(_LIMITS)
     return given if has_one else {**given, name: str(most)}
 
 
 class ReplaySpec(StreamSpec):
-    """Messages of a topic into another one, in order per key."""
+    """A pipeline that copies messages of a topic to another topic, in order per key."""
 
     type: Literal["replay"]
     target: str
@@ -298,7 +301,10 @@ class ReplaySpec(StreamSpec):
     )
 
     def read_options(self) -> dict[str, str]:
-        """Return how the source is read: with a pace in small batches, because a batch is sent when its last message is due."""
+        """Return the options for reading the source.
+
+        With `speed` batches are small, because a batch is sent when its last message is due.
+        """
         given = self.source.all_options(oneQueueList="true")
         return (
             given if self.speed is None else _limited(given, "maxOffsetsPerTrigger", _PACED_BATCH)
@@ -306,7 +312,7 @@ class ReplaySpec(StreamSpec):
 
     @property
     def target_connect(self) -> Connect:
-        """Return how the target is reached: as the source, or where it is another cluster by its own options alone.
+        """The connection to the target: like the source, or for another cluster only by the target's own options.
 
         Raises:
             OptionError: An option is unknown or has a wrong value.
@@ -317,14 +323,15 @@ class ReplaySpec(StreamSpec):
         return parse_connect({"bootstrap": bootstrap, **as_texts(self.target_options)})
 
 
-# What chooses messages or begins elsewhere: a mirror copies each queue whole.
+# The only options allowed besides client.* and auth.*: a mirror copies each queue whole, so it cannot select messages or a start.
 _OF_MIRRORS: Final = ("topics", "retrytimeout")
 
 
 class MirrorSpec(StreamSpec):
-    """Topics of one cluster at another one, each queue a prefix of its source; it needs no Spark.
+    """A pipeline that copies topics to another cluster, each queue as a prefix of its source; it needs no Spark.
 
-    The target says where to go on: `checkpoint` keeps a second driver away, and its status.json says which source was copied.
+    The target's offsets show where to continue. `checkpoint` keeps a second driver out, and its status.json records which
+    source was copied.
     """
 
     type: Literal["mirror"]
@@ -336,7 +343,7 @@ class MirrorSpec(StreamSpec):
 
     @property
     def target_connect(self) -> Connect:
-        """Return how the target is reached, by its own options alone.
+        """The connection to the target, set only by its own options.
 
         Raises:
             OptionError: An option is unknown or has a wrong value.
@@ -358,7 +365,7 @@ class MirrorSpec(StreamSpec):
 
 
 class CdcSpec(StreamSpec):
-    """A binlog topic into a table that is the source table, or its history; deleted rows stay, marked."""
+    """A pipeline that applies a binlog topic to a copy of the source table or its history; deleted rows stay, marked."""
 
     type: Literal["cdc-apply"]
     path: LocationField
@@ -371,12 +378,15 @@ class CdcSpec(StreamSpec):
     )
 
     def read_options(self) -> dict[str, str]:
-        """Return how the source is read: a batch goes through the driver's memory, and one that is planned never gets smaller."""
+        """Return the options for reading the source.
+
+        A batch is limited because it passes through the driver's memory, and a planned batch never shrinks.
+        """
         return _limited(self.source.all_options(), "maxBytesPerTrigger", _MERGED_BYTES)
 
     @property
     def about(self) -> dict[str, str]:
-        """Return the values that the checkpoint is bound to: by other keys the table would have rows twice."""
+        """The values that the checkpoint is bound to; with other keys the table would contain rows twice."""
         return {**super().about, "keys": json.dumps(self.keys)}
 
 
@@ -394,7 +404,7 @@ SPECS: dict[str, type[PipelineSpec]] = {
 }
 
 
-# Fields of the resource that say how the operator runs it; `orderlymq pipeline run` leaves them alone.
+# Fields of the resource that tell the operator how to run it; `orderlymq pipeline run` ignores them.
 KUBERNETES_ONLY: Final = (
     "clusterRef",
     "backend",
@@ -413,7 +423,7 @@ KUBERNETES_ONLY: Final = (
 
 
 class Metadata(Model):
-    """The pipeline's name; it names its work at the sink, so it must not change."""
+    """The pipeline's metadata; the name identifies its work at the sink, so it must not change."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
     name: str
@@ -430,7 +440,7 @@ def read_pipeline(path: Path) -> Pipeline:
     """Read a manifest.
 
     Raises:
-        OptionError: The file is missing, no YAML, of another kind, or a field is wrong; with its place.
+        OptionError: The file is missing, is not YAML, has another kind or a wrong field; the text says where.
     """
     try:
         documents = _documents(path.read_text())
@@ -448,13 +458,13 @@ def read_pipeline(path: Path) -> Pipeline:
 
 
 def _documents(text: str) -> list[object]:
-    """Return the documents of a text of JSON or YAML.
+    """Return the documents of a JSON or YAML text.
 
     Raises:
-        YAMLError: it is neither.
+        YAMLError: The text is neither.
     """
     try:
-        # PyYAML makes two halves of a character that JSON writes as two escapes.
+        # PyYAML reads a character that JSON writes as two escapes as two half characters.
         return [json.loads(text)]
     except ValueError:
         return [each for each in yaml.safe_load_all(text) if each is not None]
@@ -464,7 +474,7 @@ def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
     """Check a manifest.
 
     Raises:
-        OptionError: As `read_pipeline`.
+        OptionError: As in `read_pipeline`.
     """
     if not isinstance(document, dict) or document.get("kind") != "Pipeline":
         raise OptionError(f"{where}: kind must be Pipeline (apiVersion orderlymq.io/v1alpha1)")

@@ -1,7 +1,7 @@
 """
-The name by which Spark finds the format "orderlymq" without a setting: top-level modules `pyspark_*`.
+The module by which Spark finds the format "orderlymq" without a setting: Spark searches top-level modules `pyspark_*`.
 
-Everything stands in `orderlymq_spark`.
+The code is in `orderlymq_spark`.
 """
 
 from orderlymq_spark.datasource import OrderlyMQDataSource as DefaultSource
