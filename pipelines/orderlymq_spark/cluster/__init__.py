@@ -1,6 +1,6 @@
 """
-A cluster as Spark's drivers, executors and workers use it: connections and reads, by blocking calls.
+A cluster as Spark's drivers, executors and workers use it: connections and reads, as blocking calls.
 
-Spark's classes and Arrow's columns do not live here.
+This package has no Spark classes and no Arrow columns.
 Begin with `access`.
 """

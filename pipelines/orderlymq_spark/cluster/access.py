@@ -1,9 +1,9 @@
 """
-The cluster as Spark's processes see it: queues, the first and the next offset of each, and reads, by blocking calls.
+Blocking access to a cluster from Spark's processes: queues, the bounds of each queue, and reads.
 
-Rules: one set of connections per process and address; a broker or name server that stays away is waited for
-as long as `retryTimeout` says, because Spark ends a query at the first error; several pulls of one queue
-are in flight and are put together in order, as many of an address as `credit` allows. What the bytes mean stands in `source.records`.
+Rules: each process has one set of connections per cluster. Calls to an unavailable broker or name server are retried
+for `retryTimeout`, because Spark ends a query at the first error. Several pulls of one queue are in flight and are
+put together in order; `credit` limits the bytes per address. `source.records` parses the bytes.
 """
 
 import asyncio
@@ -57,11 +57,13 @@ from orderlymq_spark.options import Connect
 
 T = TypeVar("T")
 
-# Our brokers give so many to who asks for a whole range; RocketMQ's give 32, and are then asked for 32.
+# Our brokers return this many messages to a bulk pull. RocketMQ's return 32, and later pulls then ask for 32.
 PULL_COUNT_MAX: Final = 512
-_PULLS_AT_ONCE: Final = 8  # hides the way to the broker; more only fills memory
-_LOOKS_AT_ONCE: Final = 64  # likewise; small answers, some 10,000 a second
-_MARKS_AT_ONCE: Final = 16  # likewise; each answer is a whole message, which may have megabytes
+_PULLS_AT_ONCE: Final = 8  # hides the round trip to the broker; more only fills memory
+_LOOKS_AT_ONCE: Final = 64  # hides the round trip; the answers are small, some 10,000 a second
+_MARKS_AT_ONCE: Final = (
+    16  # hides the round trip; each answer is a whole message, which may have megabytes
+)
 BLOCK_ROWS: Final = 4096
 BLOCK_BYTES: Final = 8 << 20
 _PULL_TIMEOUT_S: Final = 10.0
@@ -73,12 +75,12 @@ _AWAY: Final = (BrokerUnreachable, NameServersUnreachable, RemotingError, PullEr
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Result of one read of a queue.
+    """The result of one read of a queue.
 
     Attributes:
         chunks: pull bodies, in order.
-        next_offset: where to go on.
-        moved_to: the queue's first message, when what was asked for is not there any more.
+        next_offset: the offset at which to continue.
+        moved_to: the queue's first message, if the requested one no longer exists.
     """
 
     chunks: list[bytes]
@@ -90,11 +92,12 @@ class Growth(NamedTuple):
     """One growth of a topic's queue list.
 
     Attributes:
-        at_ms: since when the list is what it is, at the latest.
-        queues: how many queues of the present list each broker has; while an expansion is under way more can be read.
-        total: how many queues the list has that came by it; more than those of `queues` while brokers have yet to switch.
-        barriers: where the queues of the list before ended at each broker that says so.
-        late: the brokers that have yet to switch, to which nobody has sent by the list.
+        at_ms: the latest time at which the list can have grown.
+        queues: the number of queues of the current list at each broker; during an expansion more can be read.
+        total: the number of queues of the list after this growth; more than in `queues` while brokers have not
+            switched.
+        barriers: the ends of the previous list's queues at each broker that reports them.
+        late: the brokers that have not switched; no producer has sent to them by the new list.
     """
 
     at_ms: int
@@ -104,18 +107,18 @@ class Growth(NamedTuple):
     late: Set[str] = frozenset()
 
     def has(self, queue: MessageQueue) -> bool:
-        """Return whether a queue belongs to the list; one of a broker that does not answer is taken for it."""
+        """Return whether a queue belongs to the list; if its broker does not answer, assume that it does."""
         return queue.queue_id < self.queues.get(queue.broker_name, queue.queue_id + 1)
 
     def begins_at(self, queue: MessageQueue) -> int | None:
-        """Return from which offset on the messages of a queue are of the list; None where its broker does not say."""
+        """Return the first offset of a queue whose messages belong to the list; None if its broker does not report it."""
         if queue.broker_name in self.late:
             return sys.maxsize
         known = self.barriers.get(queue.broker_name)
         return None if known is None else known.get(queue.queue_id, 0)
 
     def is_behind(self, message: StoredMessage, queue: MessageQueue) -> bool:
-        """Return whether a message is of the list; where its broker does not say, whether it was stored since."""
+        """Return whether a message belongs to the list; if its broker does not report it, compare the store time."""
         begins = self.begins_at(queue)
         if begins is None:
             return message.store_timestamp >= self.at_ms
@@ -123,7 +126,7 @@ class Growth(NamedTuple):
 
 
 def growths_of(expansions: Mapping[str, Mapping[str, Any]]) -> list[Growth]:
-    """Return the growths that brokers report (20506), the last one last."""
+    """Return the growths that brokers report (20506), oldest first."""
     told = {
         name: [*each.get("earlierGrowths", ()), each]
         for name, each in expansions.items()
@@ -137,7 +140,7 @@ def growths_of(expansions: Mapping[str, Mapping[str, Any]]) -> list[Growth]:
             each["grownMillis"] for mine in told.values() for each in mine if each["total"] == total
         ]
         known = {name: each for name, each in barriers.items() if each is not None}
-        # One that is beside the list was never fenced.
+        # A broker outside the list was never fenced.
         late = {
             name for name, each in expansions.items() if each["total"] < total and each["attempt"]
         }
@@ -146,10 +149,10 @@ def growths_of(expansions: Mapping[str, Mapping[str, Any]]) -> list[Growth]:
 
 
 def _barriers(told: Sequence[Mapping[str, Any]], total: int) -> Mapping[int, int] | None:
-    """Return where a broker's queues ended when a list of *total* queues came, by its growths; None where it does not say."""
+    """Return the ends of a broker's queues when a list of *total* queues began; None if its growths do not show them."""
     first = told[0]
     if first["total"] > total and first.get("grownBarriers") == []:
-        return {}  # it got the topic later, and had no queue then
+        return {}  # the broker got the topic later and had no queue at that time
     ends = next((each.get("grownBarriers") for each in told if each["total"] == total), None)
     return None if ends is None else dict(ends)
 
@@ -176,7 +179,7 @@ class ClusterAccess:
     # -- what there is
 
     def topics(self, names: Iterable[str], pattern: str = "") -> tuple[str, ...]:
-        """Return the named topics, or those whose whole name matches."""
+        """Return the named topics, or those whose whole name matches *pattern*."""
         if not pattern:
             return tuple(dict.fromkeys(names))
         wanted = re.compile(pattern)
@@ -184,7 +187,7 @@ class ClusterAccess:
         return tuple(t for t in found if wanted.fullmatch(t) and not is_system_topic(t))
 
     def queues(self, topics: Iterable[str]) -> tuple[MessageQueue, ...]:
-        """Return the queues of topics that may be read.
+        """Return the readable queues of the topics.
 
         Raises:
             TopicNotFound: No broker has one of them.
@@ -192,15 +195,15 @@ class ClusterAccess:
         return tuple(queue for topic in topics for queue in self.route(topic).subscribe)
 
     def listed(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic's valid list; a fence lets those that may come be read, too.
+        """Return the queues of a topic's valid list, without those that a fence makes readable before they are valid.
 
         Raises:
-            TopicNotFound: No broker has it.
+            TopicNotFound: No broker has the topic.
         """
-        # Before the brokers are asked: a list only grows.
+        # Read before the brokers are asked, because a list only grows.
         queues = self.queues([topic])
         expansions = self._expansion(topic)
-        # Topics that never expanded may be read where nobody writes any more.
+        # A topic that never expanded may have queues that can be read but no longer written.
         counts = {name: each["writeQueues"] for name, each in expansions.items() if each["attempt"]}
         return tuple(
             queue
@@ -209,15 +212,15 @@ class ClusterAccess:
         )
 
     def route(self, topic: str) -> TopicRoute:
-        """Return a topic's queues, fresh; `publish` has them in the order that keys are hashed over.
+        """Return the current route of a topic; `publish` has the queues in the order over which keys are hashed.
 
         Raises:
-            TopicNotFound: No broker has it.
+            TopicNotFound: No broker has the topic.
         """
         return self.wait(lambda: self._admin.route(topic))
 
     def growths(self, topic: str) -> list[Growth]:
-        """Return what is known about the growths of a topic's queue list, the last one last."""
+        """Return the known growths of a topic's queue list, oldest first."""
         return growths_of(self._expansion(topic))
 
     def growth(self, topic: str) -> Growth | None:
@@ -225,7 +228,7 @@ class ClusterAccess:
         return next(reversed(self.growths(topic)), None)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
-        """Return the id of each topic at each of its brokers that answers; RocketMQ's brokers have none."""
+        """Return the id of each topic at each of its brokers that answers; RocketMQ's brokers have no ids."""
         return {
             (topic, broker): answer["topicId"]
             for topic in topics
@@ -233,14 +236,14 @@ class ClusterAccess:
         }
 
     def _expansion(self, topic: str) -> dict[str, dict[str, Any]]:
-        # RocketMQ's brokers know no expansion.
+        # RocketMQ's brokers do not support this request.
         foreign = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         return self.wait(lambda: unless_refused(self._admin.expansion(topic), {}, foreign))
 
     def bounds(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Return the first offset and the end of each queue."""
+        """Return the first offset and the end offset of each queue."""
         wanted = tuple(queues)
 
         async def ask() -> tuple[list[int], list[int]]:
@@ -254,7 +257,7 @@ class ClusterAccess:
     def committed(
         self, group: str, queues: Iterable[MessageQueue]
     ) -> dict[MessageQueue, int | None]:
-        """Return the offsets that a group has committed."""
+        """Return the committed offset of a consumer group for each queue; None if it has none."""
         wanted = tuple(queues)
         reader = QueueReader(self.instance, group)
 
@@ -268,11 +271,11 @@ class ClusterAccess:
         }
 
     def lanes(self, group: str, topic: str) -> LaneTable:
-        """Return the lanes of a topic in figures; of a group by queue, or that nobody knows, there are none."""
+        """Return the lanes of a topic; an empty table for a consumer group by queue or an unknown one."""
         return self.wait(lambda: unless_foreign(self._admin.lanes(group, topic), LaneTable()))
 
     def lane_ends(self, group: str, topic: str, keys: Iterable[str]) -> LaneEnds | None:
-        """Return how far a group by key has consumed keys of a topic; None for a group by queue."""
+        """Return how far a consumer group by key has consumed keys of a topic; None for a consumer group by queue."""
         found: LaneEnds | None = None
 
         async def ask(some: Sequence[str]) -> list[LaneTable]:
@@ -290,25 +293,27 @@ class ClusterAccess:
         return found
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit offsets for a group; failures are logged by the SDK and made good by the next call."""
+        """Commit offsets for a consumer group; the SDK logs failures, and the next call commits again."""
         reader = QueueReader(self.instance, group)
         for queue, offset in offsets.items():
             reader.offsets.update(queue, offset, epoch=None, increase_only=False)
         self.thread.run(reader.offsets.persist(list(offsets)))
 
     def has_members(self, group: str) -> bool:
-        """Return whether a group has members at any broker."""
+        """Return whether a consumer group has members at any broker."""
         return bool(self.wait(lambda: self._admin.members(group)))
 
     def append(
         self, queue: MessageQueue, copies: bytes, *, begins: bool = False
     ) -> "Future[int | None]":
-        """Begin to append stored records of another cluster; the result is the queue's end, None where it ends elsewhere.
+        """Start to append stored records of another cluster; the result is the queue's end, None if it ends elsewhere.
 
-        Nothing is stored then. A queue that never had a message begins at 0, or at these with *begins*. The result raises:
-            SourceUnavailable: The broker was away longer than `retryTimeout`; they may be stored.
-            OptionError: The brokers take no copies.
-            BrokerError: They refuse these.
+        If it ends elsewhere, nothing is stored. A queue that never had a message begins at 0, or with *begins* at the
+        first of
+        these records. The result raises:
+            SourceUnavailable: The broker was unavailable longer than `retryTimeout`; the records may be stored.
+            OptionError: The brokers accept no copies.
+            BrokerError: The brokers refuse these records.
         """
         header = AppendCopiesHeader(queue.topic, queue.queue_id, begins)
 
@@ -329,14 +334,14 @@ class ClusterAccess:
         return self.thread.submit(self._patiently(ask, queued=True)).future
 
     def stored_at(self, queue: MessageQueue, offset: int) -> int | None:
-        """Return the store time in milliseconds of the first message from an offset on; None when there is none."""
+        """Return the store time in ms of the first message at or after an offset; None if there is none."""
         found = self.first_from(queue, offset)
         return None if found is None else found.store_timestamp
 
     def first_from(self, queue: MessageQueue, offset: int) -> StoredMessage | None:
-        """Return the first message from an offset on; None when there is none.
+        """Return the first message at or after an offset; None if there is no such message.
 
-        Retention may take a message at any time, so the one behind it counts.
+        Retention may delete a message at any time; the next one is then returned.
         """
         return self.wait(partial(self._first_from, queue, offset))
 
@@ -351,7 +356,7 @@ class ClusterAccess:
             place = header.next_begin_offset
 
     def marks(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return a mark of the message before each offset, which another message there has not; none where it is gone."""
+        """Return a mark that identifies the message before each offset; no mark if that message is gone."""
         places = [(queue, offset - 1) for queue, offset in offsets.items() if offset > 0]
         found: dict[MessageQueue, int] = {}
 
@@ -370,14 +375,14 @@ class ClusterAccess:
     def differing(
         self, marks: Mapping[MessageQueue, int], offsets: Mapping[MessageQueue, int]
     ) -> set[MessageQueue]:
-        """Return the queues whose message before an offset is not the one that a mark was made of."""
+        """Return the queues in which another message than the marked one precedes the offset."""
         asked = {queue: offset for queue, offset in offsets.items() if queue in marks}
         return {queue for queue, mark in self.marks(asked).items() if mark != marks[queue]}
 
     def offset_at(self, queue: MessageQueue, low: int, high: int, timestamp_ms: int) -> int | None:
-        """Return the first offset stored at this time or later; None when all are older.
+        """Return the first offset that was stored at this time or later; None if all messages are older.
 
-        Found by halving, so that brokers that give the nearest message make no difference.
+        A binary search finds it, so it also works with brokers that return the nearest message.
         """
 
         def stored_ms(offset: int) -> float:
@@ -388,17 +393,17 @@ class ClusterAccess:
         return None if first == high else first
 
     def is_stored(self, topic: str, unique_key: str) -> bool:
-        """Return whether a message with this unique key is in the topic, by the brokers' index."""
+        """Return whether the topic has a message with this unique key, according to the brokers' index."""
         found = self.wait(
             lambda: self._admin.find_messages(topic, unique_key, unique=True, unreadable=True)
         )
         return bool(found)
 
     async def are_stored(self, topic: str, unique_keys: Sequence[str]) -> list[bool]:
-        """Return of each unique key whether a message with it is in the topic; on the loop of these connections."""
+        """Return for each unique key whether the topic has its message; call this on the loop of these connections."""
 
         async def ask(keys: Sequence[str]) -> list[bool]:
-            # Kept from now on, as a send keeps it: each look would begin with a question to a name server.
+            # Keep the route, as a send does; otherwise each look-up would first ask a name server.
             await self.instance.route(topic)
             asked = (
                 self._admin.find_messages(topic, key, unique=True, unreadable=True) for key in keys
@@ -413,9 +418,9 @@ class ClusterAccess:
     # -- messages
 
     def read(self, part: QueueRange, tags: str = "*") -> Iterator[Fetched]:
-        """Yield a range block by block, the next one being fetched meanwhile.
+        """Yield a range block by block; the next block is fetched while the caller uses this one.
 
-        A block with `moved_to` is the last one: it depends on the caller how to go on.
+        A block with `moved_to` is the last one: the caller decides how to continue.
         """
         position = part.start
         ahead: Future[Fetched] | None = None
@@ -446,7 +451,7 @@ class ClusterAccess:
         chunks: list[bytes] = []
         position, size = start, 0
         while position < end and position - start < BLOCK_ROWS and size < BLOCK_BYTES:
-            # It is not known before what a filter lets through, so such pulls go one by one.
+            # With a tag filter the next offset is unknown before the answer, so such pulls go one by one.
             count = 1 if tags != "*" else _PULLS_AT_ONCE
             step = asks.count
             last = min(end, position + count * step, start + BLOCK_ROWS)
@@ -458,11 +463,11 @@ class ClusterAccess:
             brought: list[int] = []
             for place, answer in zip(places, answers, strict=True):
                 if place != position:
-                    break  # the one before brought less than was thought
+                    break  # the previous pull returned less than expected
                 if isinstance(answer, BaseException):
                     if position == start:
                         raise answer
-                    # The next block begins with it: over a slow link what came before it must not come again.
+                    # The next block retries this pull. The earlier answers are kept, so that a slow link does not carry them twice.
                     return Fetched(chunks, position)
                 status, header, body = answer
                 if status is PullStatus.OFFSET_ILLEGAL:
@@ -484,7 +489,7 @@ class ClusterAccess:
     async def _pull(
         self, queue: MessageQueue, offset: int, count: int, tags: str = "*", size: int | None = None
     ) -> _Answer:
-        """Pull so many messages; one of *size* bytes waits for its turn."""
+        """Pull up to *count* messages; a pull with a *size* waits until `credit` allows that many bytes."""
         address = await self.instance.leader(queue.broker_name, queue.topic)
         command = pull_request(
             PullOptions(
@@ -512,10 +517,10 @@ class ClusterAccess:
     # -- patience
 
     def wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make a call again and again while brokers or name servers are away.
+        """Repeat a call while brokers or name servers are unavailable.
 
         Raises:
-            SourceUnavailable: They were away longer than `retryTimeout`.
+            SourceUnavailable: They were unavailable longer than `retryTimeout`.
             TopicNotFound, BrokerError: The answer is a refusal.
         """
         return self.thread.run(self._patiently(call))
@@ -523,7 +528,7 @@ class ClusterAccess:
     async def _patiently(
         self, call: Callable[[], Coroutine[Any, Any, T]], *, queued: bool = False
     ) -> T:
-        """Make a call as `wait` does; one that may be *queued* behind others has its time from its first failure on."""
+        """Make a call as `wait` does; if it may be *queued* behind others, its time-out counts from its first failure."""
         patience_s = self.connect.retry_timeout_ms / 1000
         end = math.inf if queued else time.monotonic() + patience_s
         delay_s = _BACK_OFF_FIRST_S
@@ -548,7 +553,7 @@ class ClusterAccess:
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do works at the same time; the first that fails ends the others, and its error is raised as it is, in no group."""
+    """Run coroutines concurrently; the first failure cancels the others, and its error is raised without a group."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
@@ -566,12 +571,12 @@ _OPEN: dict[tuple[int, Connect], ClusterAccess] = {}
 
 
 def access_to(connect: Connect) -> ClusterAccess:
-    """Return this process's connections to a cluster; Spark's workers are reused, and so are these.
+    """Return this process's connections to a cluster; Spark reuses its workers, and they reuse the connections.
 
     Raises:
         OptionError: The addresses or a client setting are not allowed.
     """
-    # A forked worker must not speak on its parent's sockets.
+    # A forked worker must not use its parent's sockets.
     name = os.getpid(), connect
     found = _OPEN.get(name)
     if found is None:

@@ -1,10 +1,10 @@
 """
-How many bytes an address is asked for, or sent, at a time.
+The limit on bytes that are requested from, or sent to, one address at the same time.
 
-All calls of an address share one connection: what is asked for together comes one after the other, and each time-out counts from its
-question. Over a slow link the last ones of many expire, and what was asked again stands behind answers that nobody waits for. Rules:
-who waits for room lets nobody pass, so calls leave in their order; what expires halves the limit, and what is answered raises it
-again.
+All calls to an address share one connection. Answers to simultaneous requests arrive one after another, but each
+time-out starts with its request. Over a slow link the last of many requests expire, and their retries wait behind
+answers that no caller needs any more. Rules: a call that waits for room lets no later call pass, so calls leave in
+order. A time-out halves the limit, and answers raise it again.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from typing import Final
 
 from orderlymq_runtime.remoting.client import RequestTimeout
 
-# Over a way of 100 ms that is 40 MiB a second; within the 10 s of a pull it comes over a link of 0.4 MiB a second.
+# With a round trip of 100 ms this allows 40 MiB/s. A link of 0.4 MiB/s transfers it within the 10 s of a pull.
 CREDIT_MAX: Final = 4 << 20
-CREDIT_MIN: Final = 1 << 20  # what one pull brings at most
-_RAISED_BY: Final = 8  # answers double the limit when it is at its least
+CREDIT_MIN: Final = 1 << 20  # the most that one pull returns
+_RAISED_BY: Final = 8  # 8 answers of the largest size double the lowest limit
 
 
 class Credit:
-    """That of one address, on one event loop.
+    """The credit of one address, on one event loop.
 
     Attributes:
-        limit: bytes that may be under way; a single call may take more.
+        limit: bytes that may be in flight; a single call may take more.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Credit:
 
     @asynccontextmanager
     async def take(self, size: int) -> AsyncIterator[None]:
-        """Wait until *size* bytes may be under way; they are until the end of the block."""
+        """Wait until *size* more bytes may be in flight, and count them until the block ends."""
         async with self._turn:
             while self._taken and self._taken + size > self.limit:
                 self._room.clear()

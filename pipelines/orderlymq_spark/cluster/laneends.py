@@ -1,4 +1,4 @@
-"""How far a group by key has consumed, by what brokers say about its lanes. Pure."""
+"""How far a consumer group by key has consumed, according to the lanes that brokers report. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,21 +8,22 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class LaneEnds:
-    """How far a group by key has consumed.
+    """The progress of a consumer group by key.
 
     Attributes:
-        scanned: of each queue that the group has begun: what is below was looked at.
-        owed: the first message that is owed of a key, by queue and key; what was looked at of others is consumed.
+        scanned: for each queue that the consumer group has begun: all offsets below it were scanned.
+        owed: the first message of a key still to be consumed, by queue and key; the scanned messages of other keys are
+            consumed.
     """
 
     scanned: dict[MessageQueue, int]
     owed: dict[tuple[MessageQueue, str], int]
 
     def add(self, key: str, table: LaneTable) -> None:
-        """Take in what brokers say about one key."""
+        """Add the table that brokers report for one key."""
         for row in table.queues:
             queue = MessageQueue(row.topic, row.broker_name, row.queue_id)
-            # The queue may go on from one question to the next.
+            # The queue may advance between two requests.
             self.scanned[queue] = min(row.scanned, self.scanned.get(queue, row.scanned))
         for lane in table.lanes:
             if lane.waiting:

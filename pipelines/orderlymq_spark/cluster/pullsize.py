@@ -1,9 +1,9 @@
 """
-How many messages a pull asks for, while several pulls of one queue are in flight.
+The number of messages that a pull requests, while several pulls of one queue are in flight. Pure.
 
-Pure. A pull that brings less than it was asked for makes those behind it useless, because they began too late: large
-messages fill an answer, and RocketMQ's brokers give 32 and no more. Rule: what a broker brought is what is asked for
-next; whether it brings more by now is tried rarely, and more rarely each time that it does not.
+A pull that returns less than requested makes the pulls behind it useless, because they start at wrong offsets. Large
+messages fill an answer early, and RocketMQ's brokers return at most 32. Rule: a pull requests as many messages as
+the broker last returned. A larger number is tried rarely, and more rarely after each attempt without success.
 """
 
 from typing import Final
@@ -11,15 +11,15 @@ from typing import Final
 from orderlymq_spark.cluster.credit import CREDIT_MIN
 
 _TRY_AFTER_FIRST: Final = 4
-_TRY_AFTER_MAX: Final = 1024  # a try in vain costs one round
+_TRY_AFTER_MAX: Final = 1024  # a failed attempt costs one round
 
 
 class PullSize:
-    """Of one range of a queue, which is read front to back.
+    """The pull size for one range of a queue, which is read front to back.
 
     Attributes:
-        count: how many messages the next pull asks for.
-        size: bytes that its answer may have, as those before it had.
+        count: how many messages the next pull requests.
+        size: the expected bytes of its answer, from the previous answers.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -33,7 +33,7 @@ class PullSize:
     def note(self, asked: int, brought: int) -> None:
         """Learn from the first answer of a round; *asked* is less than `count` at the end of a block or range."""
         if brought < asked:
-            # In vain: the larger number was ours, and the broker still gives what it gave before.
+            # If we had tried a larger number, the broker's limit has not changed, so the next attempt waits longer.
             self._try_after = (
                 min(_TRY_AFTER_MAX, self._try_after * 2) if self._tried else _TRY_AFTER_FIRST
             )

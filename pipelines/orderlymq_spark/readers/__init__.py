@@ -1,6 +1,6 @@
 """
 Readers that Spark calls: batch, stream, stream of Spark before 4.2. They plan the partitions; `source` reads them.
 
-Nothing here writes.
+This package only reads.
 Begin with `ranges`; all readers share it.
 """

@@ -1,4 +1,4 @@
-"""Topics read once; the ranges are fixed when Spark plans."""
+"""The batch reader: reads topics once; the ranges are fixed when Spark plans."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class OrderlyMQReader(RangeReader, DataSourceReader):
-    """Reads topics once."""
+    """A reader that reads topics once."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges, fixed now."""
+        """Return the ranges; this call fixes them."""
         options = self._options
         access = access_to(options.connect)
         queues = chosen_queues(access, options)
@@ -39,7 +39,7 @@ class OrderlyMQReader(RangeReader, DataSourceReader):
 
 
 class FilteringReader(OrderlyMQReader):
-    """Reads what Spark's filters let through; Spark 4.1 refuses such a reader unless its setting is on."""
+    """A reader that applies Spark's filters; Spark 4.1 refuses such a reader unless its setting is on."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         from orderlymq_spark.readers.filters import Pushed  # noqa: PLC0415 - Spark 4.0 has no filters
@@ -48,21 +48,22 @@ class FilteringReader(OrderlyMQReader):
         self._pushed = Pushed()
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802 - Spark's name
-        """Take filters from Spark; return those that it has to test (again)."""
+        """Accept filters from Spark; return those that Spark must still test."""
         return list(self._pushed.take(filters))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the wanted messages of a range, in order.
+        """Return the messages of a range that pass the filters, in order.
 
         Raises:
-            DataLost, SourceUnavailable: As `RangeReader`.
+            DataLost, SourceUnavailable: As in `RangeReader`.
         """
         return map(self._pushed.keep, super().read(partition))
 
     def _cut(self, access: ClusterAccess, parts: list[QueueRange]) -> list[QueueRange]:
-        """Return the parts of ranges that have the offsets and times that are asked for.
+        """Return the parts of the ranges with the requested offsets and times.
 
-        Store times may fall at RocketMQ's brokers, which give topics no ids: halving would pass over messages there.
+        At RocketMQ's brokers, which give topics no ids, store times may decrease. A binary search could then skip
+        messages, so their ranges are not cut by time.
         """
         pushed = self._pushed
         timed = pushed.since_ms is not None or pushed.until_ms is not None

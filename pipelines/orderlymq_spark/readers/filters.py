@@ -1,8 +1,8 @@
 """
-Spark's filters that a batch reader uses: whole queues, offsets, times, and rows of other keys and tags. Spark 4.1.
+Spark's filters that a batch reader applies: queues, offsets, store times, keys and tags. Needs Spark 4.1.
 
-Rule: a filter is taken from Spark only where every row that is read passes it. Times are looked up per queue of our
-brokers, to find where to begin and to end, and Spark tests each row again.
+Rule: the reader accepts a filter only if every row that it returns passes it. Time filters only find where to begin
+and end in each queue of our brokers; Spark tests each row again.
 """
 
 import operator
@@ -38,10 +38,10 @@ _LAST: Final = 1 << 63
 
 @dataclass(slots=True)
 class Pushed:
-    """Filters that were taken from Spark.
+    """The filters that were accepted from Spark.
 
     Attributes:
-        values: that a column may have; no entry: any.
+        values: the allowed values of a column; any value if the column has no entry.
         first, end: offsets of every queue, the end exclusive.
         since_ms, until_ms: store times, both inclusive; None: any.
     """
@@ -53,7 +53,7 @@ class Pushed:
     until_ms: int | None = None
 
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Take what is understood; yield what Spark has to test (again)."""
+        """Accept the filters that the reader can apply; yield those that Spark must still test."""
         for each in filters:
             if not self._take(each):
                 yield each
@@ -82,7 +82,7 @@ class Pushed:
             self._below(column, max(numbers), 1)
             return len(numbers) == 1
         if column in _OF_QUEUE or column in _OF_ROW:
-            # A null equals nothing.
+            # A null equals no value.
             wanted = values - {None}
             self.values[column] = self.values.get(column, wanted) & wanted
             return True
@@ -106,7 +106,7 @@ class Pushed:
         return False
 
     def wants(self, queue: MessageQueue) -> bool:
-        """Return whether a queue may have rows."""
+        """Return whether a queue can have matching rows."""
         return all(
             of(queue) in self.values[column]
             for column, of in _OF_QUEUE.items()
@@ -114,7 +114,7 @@ class Pushed:
         )
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows with the keys and tags that are asked for."""
+        """Return the rows with the requested keys and tags."""
         for column in _OF_ROW:
             if column in self.values:
                 wanted = pa.array(sorted(map(str, self.values[column])), pa.string())
@@ -123,5 +123,5 @@ class Pushed:
 
 
 def _ms(moment: datetime) -> int:
-    """Return a time that Spark gives with its zone, or in that of this process, in ms, rounded down."""
+    """Return a time from Spark, with a zone or in this process's zone, in ms, rounded down."""
     return epoch_ms(moment.astimezone(UTC))

@@ -1,9 +1,10 @@
 """
-Topics read as they grow, by Spark 4.0 and 4.1, which do not say where a batch begins when they ask where it ends.
+The stream reader for Spark 4.0 and 4.1, which do not pass the start of a batch when they ask for its end.
 
-What is missing is therefore found when the batch is planned, and a limit needs a batch before it: the first batch of
-a run has all that waits, which is what `availableNow` needs, as it makes one batch there. Of topics and broker groups that are
-new to the checkpoint it has what is kept when it is planned: it is unknown what a repeat of it lacks.
+Missing messages are therefore found only when the batch is planned, and a limit needs a previous batch. The first
+batch of a run has all waiting messages; `availableNow` needs this, because it makes one batch. For topics and broker
+groups that are new to the checkpoint, the first batch has the messages that exist when it is planned. A repeat of that
+batch cannot know which of them are missing.
 """
 
 import logging
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class OlderStreamReader(OrderlyMQStreamReader):
-    """Reads as `OrderlyMQStreamReader` does, asked in the way of Spark 4.0 and 4.1."""
+    """A stream reader like `OrderlyMQStreamReader`, for the interface of Spark 4.0 and 4.1."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -37,13 +38,13 @@ class OlderStreamReader(OrderlyMQStreamReader):
         """Return the end of the next batch.
 
         Raises:
-            DataLost: A queue is gone, or was created again, and `failOnDataLoss` is true.
+            DataLost: A queue is gone or was recreated, and `failOnDataLoss` is true.
         """
         if self._planned:
             end = super().latestOffset(self._planned, self.getDefaultReadLimit())
         else:
             access, options = access_to(self._options.connect), self._options
-            # Where the stream stands is unknown, but not with which queues it began.
+            # The stream's position is unknown, but the queues with which it began are known.
             queues = awaited_queues(access, options, from_json(kept_offsets(options)).keys())
             ids = access.topic_ids({queue.topic for queue in queues})
             _, ends = access.bounds(queues)
@@ -55,7 +56,7 @@ class OlderStreamReader(OrderlyMQStreamReader):
         """Return the ranges between two offsets of the checkpoint.
 
         Raises:
-            DataLost: Messages between them are gone.
+            DataLost: Messages between them are gone and `failOnDataLoss` is true.
         """
         removed = sorted(from_json(start).keys() - from_json(end).keys())
         report_loss(self._options, (), removed)

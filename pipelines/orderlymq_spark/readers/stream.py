@@ -1,10 +1,10 @@
 """
-Topics read as they grow.
+The stream reader: reads topics as they grow.
 
-Rule: messages that are gone are an error or are written down, never skipped in silence; a batch that is
-repeated reads exactly the same ranges, or says which are gone: a topic that was created again has other messages at the
-same offsets, and is read from its beginning. A queue that is entered gets its first offset written down by a batch that reads
-nothing of it, so that the next one knows what is to be there. Spark before 4.2 calls `older`.
+Rules: missing messages raise an error or are recorded; they are never skipped silently. A repeated batch reads exactly
+the same ranges, or reports which are gone: a recreated topic has other messages at the same offsets, and is read from
+its beginning. For a queue that the stream enters, one batch records the first offset without reading the queue, so
+that the next batch knows which messages must exist. Spark before 4.2 calls `older`.
 """
 
 import logging
@@ -50,12 +50,12 @@ from orderlymq_spark.sparkversion import (
 
 _log = logging.getLogger(__name__)
 
-# Without a trigger Spark asks for the next batch every 10 ms, and a look asks for two numbers of each queue.
+# Without a trigger Spark asks for the next batch every 10 ms, and each request costs two calls per queue.
 _LOOK_AGAIN_S: Final = 0.2
 
 
 class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow."""
+    """A reader that reads topics as they grow."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -68,13 +68,13 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         self._highs: dict[MessageQueue, int] = {}
         self._looked_in_vain_at: float | None = None
         self._planned_end: dict[str, Any] = {}
-        # A run does not know what has happened to its queues before it.
+        # A new run does not know what happened to its queues before it started.
         self._asks_at_rest = True
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the stream begins, the same however often it is asked."""
+        """Return where the stream begins; every call returns the same."""
         if not self._options.keeps_start:
-            # Spark asks again when it repeats the first batch, so that one writes down where the queues begin.
+            # Spark asks again when it repeats the first batch, so the first batch records where the queues begin.
             return {}
         return first_offsets(access_to(self._options.connect), self._options)
 
@@ -87,18 +87,18 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the ends when the first batch says which queues are to be there: what comes later belongs to the next run."""
+        """Make the first batch fix the ends for this run; messages that come later belong to the next run."""
         self._ends_now, self._target = True, None
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the ends of the queues for the query's progress: Spark asks right after `latestOffset`, which has looked."""
+        """Return the queues' ends for the query's progress; Spark calls this right after `latestOffset`."""
         return to_json(self._highs)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next batch.
 
         Raises:
-            DataLost: A queue is gone, or was created again, and `failOnDataLoss` is true.
+            DataLost: A queue is gone or was recreated, and `failOnDataLoss` is true.
         """
         if self._looked_in_vain_at is not None:
             time.sleep(max(0.0, self._looked_in_vain_at + _LOOK_AGAIN_S - time.monotonic()))
@@ -112,7 +112,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         access = access_to(options.connect)
         awaited = known.keys() - self._reported_removed
         queues = self._target or awaited_queues(access, options, awaited)
-        # Before the bounds: of a topic that is created again between, nothing is taken for read.
+        # Read the ids before the bounds: if a topic is recreated in between, its messages do not count as read.
         ids, before = access.topic_ids({queue.topic for queue in queues}), ids_in(start)
         lows, highs = access.bounds(queues)
         self._highs = highs
@@ -120,16 +120,16 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         if self._ends_now:
             self._target = ends
         replaced = replaced_queues(access, start, ids, highs, at_rest=self._asks_at_rest)
-        # Until a batch has begun them again: this one may be too small yet.
+        # Keep checking until a batch reads these queues from 0; this batch may still be too small to run.
         self._asks_at_rest = bool(replaced)
         found = continued(known, lows, highs, replaced)
         removed = [queue for queue in found.removed if queue not in self._reported_removed]
         missing = [part for part in found.missing if part not in self._reported]
         report_loss(options, missing, removed)
         self._reported, self._reported_removed = frozenset(found.missing), frozenset(found.removed)
-        # A queue that comes back, as after a broker's long absence, goes on where it was.
+        # If a removed queue comes back, as after a long outage of a broker, its read continues at the old offset.
         away = {queue: known[queue] for queue in found.removed}
-        # A restart may find a stream that is already beyond the target of this run.
+        # After a restart the stream may already be beyond the target of this run.
         ends = {q: min(highs[q], max(ends[q], found.start[q])) for q in ends}
         ends |= {queue: lows[queue] for queue in found.entered}
         if not found.entered and self._waits(
@@ -142,7 +142,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
             rows_max = self._rows_max(found.start, ends)
             if rows_max is not None:
                 ends = share(found.start, ends, rows_max)
-        # Also where the end is the offset that was read before: it is another place.
+        # A replaced queue counts as moved even if its end equals the old offset, because the message there differs.
         moved = {q: end for q, end in ends.items() if end != known.get(q) or q in replaced}
         kept = {queue: mark for queue, mark in marks_in(start).items() if queue not in moved}
         self._planned_end = to_json({**ends, **away}, {**before, **ids}, kept | access.marks(moved))
@@ -152,31 +152,31 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         """Return the ranges between two offsets of the checkpoint.
 
         Raises:
-            DataLost: Messages between them are gone.
-            QueueListChanged: The stream reads one queue list, and it has grown.
+            DataLost: Messages between them are gone and `failOnDataLoss` is true.
+            QueueListChanged: The stream reads only one queue list, and the list has grown.
         """
         options = self._options
         known, ends = from_json(start), from_json(end)
         access = access_to(options.connect)
         if options.one_queue_list:
-            # The ends are known: what was stored behind an expansion that is not known now is beyond them.
+            # The ends are already fixed, so messages after an expansion that is not yet visible lie beyond them.
             check_one_list(access, options, known)
-        # The first batch of a topic that was created again is all that it has.
+        # The first batch of a recreated topic begins at 0.
         ids, again = ids_in(end), begun_again(start, end)
         left = {queue: 0 if queue in again else known.get(queue, 0) for queue in ends}
         awaited = {queue for queue in ends if left[queue] < ends[queue]}
         present = awaited & {*awaited_queues(access, options, awaited)}
         removed = sorted(awaited - present)
-        # Other messages have these offsets now, where the topic was created again since the batch was planned.
+        # If the topic was recreated after the batch was planned, other messages now have these offsets.
         other = created_again(present, ids, access.topic_ids({queue.topic for queue in present}))
-        # A wiped cluster gives the same ids: only the last message that was read differs.
+        # A wiped cluster gives the same ids, so only the last message read shows the difference.
         replaced = access.differing(
             marks_in(start), {queue: left[queue] for queue in present - other - again}
         )
-        if replaced or end != self._planned_end:  # by another driver, before who knows what
+        if replaced or end != self._planned_end:  # another driver planned it, at an unknown time
             other |= access.differing(marks_in(end), {queue: ends[queue] for queue in present})
         lows, highs = access.bounds(present - other)
-        # The present cluster has not come to this end, so the batch was planned before the cluster was replaced.
+        # The current cluster has not reached this end, so the batch was planned before the cluster was replaced.
         other |= {queue for queue in replaced - other if ends[queue] > highs[queue]}
         again |= replaced - other
         report_loss(options, [QueueRange(q, known[q], known[q]) for q in sorted(again)], ())
@@ -189,7 +189,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
             for each in found.missing
             if each.start < ends[each.queue]
         ]
-        # A queue that has become shorter: what comes to these offsets later is not what was planned.
+        # A queue has become shorter: messages that later get these offsets are not the planned ones.
         gone += [QueueRange(q, highs[q], ends[q]) for q in there if highs[q] < ends[q]]
         gone += [QueueRange(q, known.get(q, 0), ends[q]) for q in sorted(other.union(removed))]
         report_loss(options, gone, removed)
@@ -201,15 +201,15 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show the progress at the brokers, when a group is named; the checkpoint is the truth."""
+        """Commit the progress at the brokers if a consumer group is named; only the checkpoint counts for a restart."""
         if self._options.report_group:
             access_to(self._options.connect).commit(self._options.report_group, from_json(end))
 
     def stop(self) -> None:
-        """Do nothing: the process ends, and its connections with it."""
+        """Do nothing: the connections close when the process ends."""
 
     def _waits(self, waiting: int) -> bool:
-        """Return whether a batch is still too small to be worth it."""
+        """Return whether the batch is still too small to run."""
         least = self._options.offsets_min
         if least is None or self._target is not None or waiting >= least:
             self._waiting_since = None
@@ -225,7 +225,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
     def _rows_max(
         self, start: dict[MessageQueue, int], ends: dict[MessageQueue, int]
     ) -> int | None:
-        """Return the messages of a batch by both limits; bytes by the mean size of a sample."""
+        """Return the message limit of a batch from both options; the byte limit is divided by the mean size of a sample."""
         options = self._options
         if options.bytes_max is None:
             return options.offsets_max
@@ -233,7 +233,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         for part in ranges(start, ends):
             size, count = self._sample(part)
             if count:
-                # A batch has of each queue in proportion to what waits there.
+                # A batch takes messages from each queue in proportion to its backlog.
                 waiting += part.size
                 expected_bytes += part.size * size / count
         if waiting:
@@ -242,7 +242,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         return by_bytes if options.offsets_max is None else min(by_bytes, options.offsets_max)
 
     def _sample(self, part: QueueRange) -> tuple[int, int]:
-        """Return the bytes of the first messages of a range, and how many they are."""
+        """Return the total bytes of the first messages of a range, and their number."""
         end = min(part.end, part.start + 32)
         access = access_to(self._options.connect)
         chunks = [

@@ -1,9 +1,9 @@
 """
-Parsed records as Arrow record batches: the hot path of every read, with `records` and `properties`.
+Converts parsed records to Arrow record batches: the hot path of every read, with `records` and `properties`.
 
-A body that cannot be inflated is kept as it is, with the reason in the column body_error; a time beyond the years 1 to
-9999 is null. A block of compressed bodies
-becomes as many batches as its inflated bodies need: a task's memory does not depend on how well they were compressed.
+A body that cannot be decompressed is kept as stored, with the reason in the column body_error. A time outside the
+years 1 to 9999 is null. A block of compressed bodies is split into as many batches as the decompressed bodies need, so
+that a task's memory does not depend on the compression ratio.
 """
 
 from collections.abc import Iterator
@@ -38,18 +38,18 @@ ARROW_TYPES: Final = {
 }
 _NUMBER: Final = r"^-?\d{1,19}$"
 _NUMBER_MAX: Final = str((1 << 63) - 1)
-# The years 1 to 9999, in milliseconds: Python's calendar, and what Spark shows of it.
+# The years 1 to 9999 in milliseconds: the range of Python's calendar, and the times that Spark can show.
 _TIMES: Final = (-62_135_596_800_000, 253_402_300_800_000)
-# Of one batch; a single body may be longer. Four times what a block brings: most bodies deflate to a half or a tenth.
+# Bytes of one batch; a single body may be longer. Four times a block: most bodies compress to a half or a tenth.
 _INFLATED_BYTES_MAX: Final = 32 << 20
 
 
 class BatchMaker:
-    """Turns blocks of one queue into record batches.
+    """Converts blocks of one queue to record batches.
 
     Args:
         columns: which, in the order of `columns.COLUMNS`.
-        sequence_property, epoch_property: what the columns seq and epoch hold; empty: null.
+        sequence_property, epoch_property: the properties for the columns seq and epoch; if empty, the column is null.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class BatchMaker:
             self._decoder = ValueDecoder(value, schema.field("value").type)
 
     def batches(self, block: RecordBlock) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a block; a tag that only shares its hash with a wanted one is left out."""
+        """Yield the rows of a block; leave out messages whose tag only shares its hash with a wanted tag."""
         if self._wanted & {*OF_BODY, *OF_VALUE}:
             for part, errors in _inflated(block):
                 yield self._batch(part, errors)
@@ -145,16 +145,16 @@ def _words(texts: pa.Array) -> pa.Array:
 
 
 def as_numbers(texts: pa.Array) -> pa.Array:
-    """Return the texts as numbers; null where a text is none."""
+    """Return the texts as numbers; null if a text is not a number."""
     digits = pc.utf8_ltrim(texts, "-")
-    # Texts of one length are in the order of their numbers.
+    # Texts of equal length sort like their numbers.
     small = pc.or_(pc.less(pc.utf8_length(digits), 19), pc.less_equal(digits, _NUMBER_MAX))
     good = pc.and_(pc.match_substring_regex(texts, _NUMBER), small)
     return pc.if_else(good, texts, pa.scalar(None, pa.string())).cast(pa.int64())
 
 
 def _with_offset_ids(ids: pa.Array, block: RecordBlock) -> pa.Array:
-    """Fill the gaps of the unique keys with offset message ids."""
+    """Fill missing unique keys with offset message ids."""
     if ids.null_count == 0:
         return ids
     filled = ids.to_pylist()
@@ -166,7 +166,7 @@ def _with_offset_ids(ids: pa.Array, block: RecordBlock) -> pa.Array:
 
 
 def _inflated(block: RecordBlock) -> Iterator[tuple[RecordBlock, list[str | None] | None]]:
-    """Yield a block in parts whose inflated bodies are not too large together, and why some are not inflated."""
+    """Yield a block in parts of limited decompressed size, with an error for each body that cannot be decompressed."""
     flags = block.numbers["sys_flag"]
     if not (flags & sysflag.COMPRESSED).any():
         yield block, None

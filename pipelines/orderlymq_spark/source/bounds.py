@@ -1,8 +1,8 @@
 """
-Where a read begins and ends: words, times and groups become numbers, once.
+Converts where a read begins and ends (words, times, consumer groups) to offsets, once.
 
-Rule: a stream's first offsets are written down before anything is read, beside its checkpoint: Spark asks for
-them again when it repeats its first batch, and "latest" would then be another place, without an error.
+Rule: a stream's first offsets are stored next to its checkpoint before anything is read. Spark asks for them again
+when it repeats its first batch; without the file, "latest" would then silently be another place.
 """
 
 import json
@@ -39,14 +39,14 @@ from orderlymq_spark.options import Bound, SourceOptions, Word
 
 _log = logging.getLogger(__name__)
 
-# Names in a start file that are no topics'.
+# Field names of a start file.
 _ASKED: Final = "what was asked for"
 _BEGAN: Final = "where it began"
 _LOOK_AGAIN_S: Final = 0.25  # brokers register every 10 to 30 s
 
 
 def chosen_queues(access: ClusterAccess, options: SourceOptions) -> tuple[MessageQueue, ...]:
-    """Return the queues that the options name.
+    """Return the queues that the options select.
 
     Raises:
         TopicNotFound: No broker has a topic.
@@ -67,14 +67,14 @@ def chosen_queues(access: ClusterAccess, options: SourceOptions) -> tuple[Messag
 def awaited_queues(
     access: ClusterAccess, options: SourceOptions, awaited: Set[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """Return the queues that the options name, those present that a stream has been reading.
+    """Return the queues that the options select; wait for those that the stream has read before.
 
-    A name server that has restarted learns of its brokers one after the other, and RocketMQ's knows no topic until
-    then: *awaited* queues that are not there are waited for as long as `retryTimeout` says.
+    A restarted name server learns of its brokers one by one, and RocketMQ's knows no topic until then. *awaited*
+    queues that are missing are therefore waited for as long as `retryTimeout`.
 
     Raises:
-        TopicNotFound, OptionError: As `chosen_queues`.
-        SourceUnavailable: Queues that the options name were there before, and have not come back.
+        TopicNotFound, OptionError: As in `chosen_queues`.
+        SourceUnavailable: Queues that the options name existed before and have not come back.
     """
     end = time.monotonic() + access.connect.retry_timeout_ms / 1000
     while True:
@@ -101,10 +101,11 @@ def resolve(
     name: str,
     queues: tuple[MessageQueue, ...],
 ) -> dict[MessageQueue, int]:
-    """Return a number for every queue; *name* is "starting" or "ending".
+    """Return an offset for every queue; *name* is "starting" or "ending".
 
     Raises:
-        OptionError: An offset lies outside its queue, a queue is unknown, or no message is so young.
+        OptionError: An offset lies outside its queue, a queue is unknown, or all messages are older than the given
+            time.
     """
     lows, highs = access.bounds(queues)
     match bound.word:
@@ -134,7 +135,7 @@ def _at_times(
     lows: Mapping[MessageQueue, int],
     highs: Mapping[MessageQueue, int],
 ) -> dict[MessageQueue, int]:
-    """Return where each queue's time is; a queue without one is taken whole."""
+    """Return the offset of each queue's time; a queue without a time is read from its first message or to its end."""
     _check_known(bound, f"{name}OffsetsByTimestamp", lows)
     found: dict[MessageQueue, int] = {}
     for queue, low in lows.items():
@@ -181,11 +182,11 @@ def _explicit(
 
 
 def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, Any]:
-    """Return where a stream begins in the form of `to_json`, from its start file if there is one.
+    """Return where a stream begins in the form of `to_json`, from its start file if that exists.
 
     Raises:
-        OptionError: The start would be another one when it is asked for again, and there is no file; or the file is that
-            of another stream.
+        OptionError: There is no file and the start would change if asked for again, or the file belongs to another
+            stream.
     """
     path = location(options.start_path) if options.start_path else None
     if path is not None and path.exists():
@@ -202,7 +203,7 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
     found = to_json(resolve(access, options, options.start, "starting", queues), ids)
     kept = json.dumps({_ASKED: _asked(options), _BEGAN: found})
     if path is not None and not path.create(kept):
-        # Another driver was faster; both begin where it says.
+        # Another driver created the file first; both begin where it says.
         return _kept_for(options, path)
     return found
 
@@ -231,7 +232,7 @@ def _of_another(path: Location, what: str) -> OptionError:
 
 
 def _asked(options: SourceOptions) -> dict[str, str]:
-    """Return what decides where a stream of a topic begins, by the names of options."""
+    """Return the options that decide where a stream of a topic begins."""
     start = options.start
     begin: dict[Word, str] = {
         "group": f"group {options.group}",
@@ -247,22 +248,22 @@ def _asked(options: SourceOptions) -> dict[str, str]:
 
 
 def kept_offsets(options: SourceOptions) -> dict[str, Any]:
-    """Return where a stream began by its start file; nothing where there is none."""
+    """Return where a stream began, from its start file; empty if there is no file."""
     path = location(options.start_path) if options.start_path else None
     return start_in(path) if path is not None and path.exists() else {}
 
 
 def start_in(path: Location) -> dict[str, Any]:
-    """Return the offsets of a start file.
+    """Return the offsets in a start file.
 
     Raises:
-        OptionError: It has another form.
+        OptionError: The file has another form.
     """
     return _kept(path)[1]
 
 
 def _kept(path: Location) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Return what a start file says was asked, and its offsets; errors as of `start_in`."""
+    """Return the options and the offsets in a start file; raises the errors of `start_in`."""
     kept = json.loads(path.read_text())
     from_json(kept.get(_BEGAN), str(path))
     return kept[_ASKED], kept[_BEGAN]
@@ -276,14 +277,14 @@ def replaced_queues(
     *,
     at_rest: bool = False,
 ) -> set[MessageQueue]:
-    """Return the queues that have other messages than those that a stream has read.
+    """Return the queues whose messages are not those that a stream has read.
 
     Args:
         access: to the cluster.
-        known: where the stream stands, as `to_json` has it.
-        ids: of the topics now.
+        known: the stream's position, as `to_json` returns it.
+        ids: the current ids of the topics.
         highs: the ends of the queues.
-        at_rest: whether a queue that has nothing new is asked for its last message, too.
+        at_rest: whether to check the last message also of queues without new messages.
     """
     offsets, marks = from_json(known), marks_in(known)
     asked = {q: offsets[q] for q in marks.keys() & highs.keys() if offsets[q] < highs[q] + at_rest}
@@ -293,27 +294,27 @@ def replaced_queues(
 def check_one_list(
     access: ClusterAccess, options: SourceOptions, known: Offsets = NO_OFFSETS
 ) -> None:
-    """Refuse a stream that reads messages of two queue lists: a key that moved has a lower offset in its new queue.
+    """Refuse a stream that reads messages of two queue lists: a key that moved may have a lower offset in its new queue.
 
     Args:
         access: to the cluster.
         options: of the stream.
-        known: where the stream stands; of one that keeps no start this is what is known of it.
+        known: the stream's position; without a start file this is all that is known of its start.
 
     Raises:
-        QueueListChanged: The list of a topic has grown within what the stream reads.
+        QueueListChanged: A topic's queue list has grown within the range that the stream reads.
     """
     kept = from_json(kept_offsets(options))
     try:
         queues = chosen_queues(access, options)
     except (TopicNotFound, OptionError):
-        # Only then: a queue that was removed for good is not waited for before each batch.
+        # Wait only after an error; otherwise each batch would wait for a queue that was removed permanently.
         queues = awaited_queues(access, options, kept.keys() | known.keys())
     if options.keeps_start:
         starts = kept or from_json(first_offsets(access, options))
     else:
         lows, _ = access.bounds(queues)
-        # Retention may have taken what the stream has read, but not that it knew a topic without a queue.
+        # Retention may have deleted messages that the stream read. But if the stream knew a topic without a queue, that queue is new.
         topics = {queue.topic for queue in known}
         starts = {q: low for q, low in lows.items() if q.topic not in topics} | {**known}
     for topic in sorted({queue.topic for queue in queues}):
@@ -339,12 +340,12 @@ def has_two_lists(
     first: Mapping[MessageQueue, StoredMessage | None],
     growth: Growth,
 ) -> bool:
-    """Return whether a read of a topic's queues has messages of the list before the present one.
+    """Return whether a read of a topic includes messages of the queue list before the current one.
 
     Args:
-        starts: where the read began; a queue that it lacks came later.
-        first: of every queue of the present list, its first message that is read.
-        growth: by which the list came.
+        starts: where the read began; a queue that is missing here was added later.
+        first: for every queue of the current list, the first message that is read.
+        growth: the growth that created the current list.
     """
     return any(
         queue not in starts or (message is not None and not growth.is_behind(message, queue))
@@ -353,7 +354,7 @@ def has_two_lists(
 
 
 def write_loss(folder: str, part: QueueRange, reason: str) -> None:
-    """Write a missing range down; the same range again makes no second file."""
+    """Record a missing range; a repeated range creates no second file."""
     if not folder:
         return
     queue = part.queue
@@ -372,10 +373,10 @@ def write_loss(folder: str, part: QueueRange, reason: str) -> None:
 def report_loss(
     options: SourceOptions, missing: Sequence[QueueRange], removed: Sequence[MessageQueue]
 ) -> None:
-    """Raise for what is gone, or write it down.
+    """Raise an error for missing ranges and queues, or record them.
 
     Raises:
-        DataLost: `failOnDataLoss` is true.
+        DataLost: Something is missing and `failOnDataLoss` is true.
     """
     if not missing and not removed:
         return

@@ -1,8 +1,8 @@
 """
-The properties of many messages as Arrow columns, parsed together in one buffer.
+Parses the properties of many messages together in one buffer, as Arrow columns.
 
-Rule: what is found is what `orderlymq_protocol.message.properties.decode_properties` would find in each: an entry without name
-or value is none, of two with one name the last counts, and bytes that are no UTF-8 become U+FFFD.
+Rule: the result equals that of `orderlymq_protocol.message.properties.decode_properties` for each message. An entry
+without a name or value is ignored, the last of two entries with one name counts, and invalid UTF-8 becomes U+FFFD.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ _NAME_END: Final = ord(names.NAME_VALUE_SEPARATOR)
 
 
 class PropertyTable:
-    """All entries of all messages, and by name.
+    """The property entries of all messages, with access by name.
 
     Args:
         stored: the properties of each message, binary.
@@ -39,11 +39,11 @@ class PropertyTable:
         self._drop_repeated()
 
     def _split(self, bounds: Numbers) -> None:
-        """Find name and value of every entry, and whose it is."""
+        """Find the name, the value and the message of every entry."""
         first, last = int(bounds[0]), int(bounds[-1])
         letters = np.frombuffer(self._text, np.uint8)[first:last]
         closed = np.flatnonzero(letters == _ENTRY_END) + first
-        # One entry more than there are separators; both lists are in order, so they fit together when sorted.
+        # Each message has one entry more than separators. Both lists are ordered, so begins and ends match when sorted.
         begins = np.sort(np.concatenate((bounds[:-1], closed + 1)))
         ends = np.sort(np.concatenate((closed, bounds[1:])))
         counts = np.diff(np.searchsorted(closed, bounds)) + 1
@@ -58,11 +58,11 @@ class PropertyTable:
         self._names: list[str] = found.dictionary.to_pylist()
 
     def _drop_repeated(self) -> None:
-        """Of two entries with one name the last counts."""
+        """Keep only the last of several entries with one name."""
         if not self._names:
             return
         pairs = self._parents * len(self._names) + self._codes
-        # Stable: equal pairs stay in the order of the entries. No table of messages by names: each may have its own ones.
+        # A stable sort keeps equal pairs in entry order. A table of messages by names could be huge: each message may have other names.
         order = np.argsort(pairs, kind="stable")
         ordered = pairs[order]
         repeated = order[:-1][ordered[1:] == ordered[:-1]]
@@ -73,7 +73,7 @@ class PropertyTable:
             self._splits, self._ends = self._splits[kept], self._ends[kept]
 
     def values(self, name: str) -> pa.Array:
-        """Return one property of every message; null where there is none."""
+        """Return one property of every message; null if a message lacks it."""
         if name not in self._names:
             return pa.nulls(self._count, pa.string())
         mine = np.flatnonzero(self._codes == self._names.index(name))

@@ -1,9 +1,9 @@
 """
-Ranges of queues as rows, and their messages where they are needed.
+Ranges of queues as rows, and the messages of a range, read by the task that needs them.
 
-A pipeline whose tasks need messages in Python alone lets Spark carry ranges (`rangesOnly`): Spark plans,
-retries and keeps the offsets, and the task that is given a range reads it from the brokers. Messages then
-never cross into the JVM and back, which cost more than everything else together.
+If a pipeline's tasks need messages only in Python, Spark carries ranges (`rangesOnly`). Spark plans, retries and
+stores the offsets, and the task that receives a range reads it from the brokers. Messages then never cross into the
+JVM and back, which would cost more than everything else together.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def range_row(schema: pa.Schema, part: QueueRange) -> pa.RecordBatch:
 
 
 def ranges_in_rows(rows: pa.RecordBatch) -> Iterator[QueueRange]:
-    """Yield the ranges that rows name."""
+    """Yield the ranges that the rows name."""
     columns = [rows.column(name).to_pylist() for name in RANGE_COLUMNS]
     for topic, broker, queue_id, start, end in zip(*columns, strict=True):
         yield QueueRange(MessageQueue(topic, broker, queue_id), start, end)
@@ -50,8 +50,8 @@ def read_range(
     """Yield the messages of a range, in order.
 
     Raises:
-        DataLost: Some are gone and `failOnDataLoss` is true.
-        SourceUnavailable: The cluster stayed away.
+        DataLost: Messages are missing and `failOnDataLoss` is true.
+        SourceUnavailable: The cluster was unavailable longer than `retryTimeout`.
     """
     access = access_to(options.connect)
     keep_tags = TagFilter.parse(options.tags).tags
@@ -69,7 +69,7 @@ def read_range(
             block = parse_records(fetched.chunks, position, part.end)
             covered = QueueRange(part.queue, position, fetched.next_offset)
             if not keep_tags and len(block) != covered.size:
-                # RocketMQ's brokers step over messages whose file is gone, and say nothing.
+                # RocketMQ's brokers silently skip messages whose file is gone.
                 report_loss(
                     options, passed_over(covered, block.numbers["queue_offset"].tolist()), ()
                 )

@@ -1,8 +1,8 @@
 """
-Stored records as arrays of their fields, many at a time, without a Python object per message.
+Parses many stored records into arrays of their fields, without a Python object per message.
 
-Rule: what comes out is what `orderlymq_protocol.message.record.decode_record` would read, field by field; records of any
-shape (IPv6 hosts, long topics) go the same way. Lengths are checked before anything is cut.
+Rule: the fields equal those that `orderlymq_protocol.message.record.decode_record` reads. Records of any shape (IPv6
+hosts, long topics) take the same path. Lengths are checked before any field is cut out.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.int64]
 
 _SIZE: Final = Struct(">i").unpack_from
 _INT16: Final = np.dtype(">i2")
-# What stands in front of the first host, at the same place in every record.
+# The fields before the first host, at the same place in every record.
 _FRONT: Final = np.dtype(
     {
         "names": ["magic", "flag", "queue_offset", "physical_offset", "sys_flag", "born_ms"],
@@ -30,7 +30,7 @@ _FRONT: Final = np.dtype(
         "itemsize": 48,
     }
 )
-# Behind it: places in a record whose hosts are IPv4.
+# The fields after it: their places in a record whose hosts are IPv4.
 _STORE_MS: Final = np.dtype(">i8")
 _STORE_MS_AT: Final = 56
 _TAIL_AT: Final = 72
@@ -43,20 +43,20 @@ _TAIL: Final = np.dtype(
     }
 )
 _BODY_AT: Final = _TAIL_AT + _TAIL.itemsize
-_IPV6_MORE: Final = 12  # bytes that a host of IPv6 is longer
-_LENGTHS: Final = 3  # of the topic (one byte) and of the properties
+_IPV6_MORE: Final = 12  # bytes by which an IPv6 host is longer
+_LENGTHS: Final = 3  # the length fields of the topic (one byte) and of the properties
 _SMALLEST: Final = _BODY_AT + _LENGTHS
 
 
 @dataclass(slots=True)
 class RecordBlock:
-    """Consecutive records of one queue, taken apart; all parts have one entry per record.
+    """Consecutive records of one queue, split into fields; all parts have one entry per record.
 
     Attributes:
         numbers: queue_offset, physical_offset, flag, sys_flag, born_ms, store_ms, reconsume_times.
         bodies, properties: as stored.
         stored: the bytes of all records.
-        starts: where each record begins in them.
+        starts: the place of each record in `stored`.
     """
 
     numbers: dict[str, Numbers]
@@ -69,7 +69,7 @@ class RecordBlock:
         return len(self.starts)
 
     def part(self, start: int, end: int, bodies: pa.Array) -> "RecordBlock":
-        """Return some of the records, with other bodies."""
+        """Return a slice of the records, with other bodies."""
         numbers = {name: each[start:end] for name, each in self.numbers.items()}
         properties = self.properties[start:end]
         return RecordBlock(numbers, bodies, properties, self.stored, self.starts[start:end])
@@ -79,7 +79,7 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     """Return the records of pull bodies whose queue offsets lie in [start, end).
 
     Raises:
-        RecordError: A chunk is no sequence of records.
+        RecordError: A chunk is not a sequence of records.
     """
     starts, ends = _bounds(chunks)
     stored = b"".join(chunks)
@@ -96,7 +96,7 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     properties_at = bodies_end + _topic_part(content, front["magic"], bodies_end, starts)
     _check(properties_at <= ends, starts)
     _check(properties_at + _cut(content, properties_at - 2, _INT16) == ends, starts)
-    # A damaged record is an error also outside the range: its offset may be the damaged part.
+    # A damaged record outside the range is also an error, because its offset may be the damaged part.
     wanted = (front["queue_offset"] >= start) & (front["queue_offset"] < end)
     if not wanted.all():
         starts, ends, front, store_ms, tail = (
@@ -119,7 +119,7 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
 
 
 def _bounds(chunks: Sequence[bytes]) -> tuple[Numbers, Numbers]:
-    """Return where each record begins and ends when the chunks are put together."""
+    """Return where each record begins and ends in the joined chunks."""
     starts: list[int] = []
     base = 0
     for chunk in chunks:
@@ -139,10 +139,10 @@ def _bounds(chunks: Sequence[bytes]) -> tuple[Numbers, Numbers]:
 
 
 def _cut(content: npt.NDArray[np.uint8], starts: Numbers, shape: "np.dtype[Any]") -> Any:
-    """Return the fields that begin at these places."""
+    """Return the fields that begin at the given places."""
     if not len(starts):
         return np.empty(0, shape)
-    # Bytes without a meaning are copied in one piece each, fields one by one.
+    # The void type copies each record's bytes in one piece; a structured type would copy field by field.
     count, kind = len(content) - shape.itemsize + 1, np.dtype((np.void, shape.itemsize))
     return np.ndarray((count,), kind, content, strides=(1,))[starts].view(shape)
 
@@ -153,7 +153,7 @@ def _topic_part(
     bodies_end: Numbers,
     starts: Numbers,
 ) -> Numbers:
-    """Return how many bytes the topic and both lengths take behind each body."""
+    """Return the bytes that the topic and both lengths take after each body."""
     long = magic == MAGIC_V2
     _check(long | (magic == MAGIC_V1), starts)
     first = content[bodies_end].astype(np.int64)
@@ -169,18 +169,18 @@ def _check(good: npt.NDArray[np.bool_], starts: Numbers) -> None:
 def text_slices(
     content: bytes | pa.Buffer, starts: Numbers, ends: Numbers, kind: pa.DataType
 ) -> pa.Array:
-    """Return parts of a text as values of *kind*, which is binary or string; its bytes are not checked.
+    """Return slices of a text as values of *kind*, which is binary or string; the bytes are not checked.
 
     Args:
         content: less than 2 GiB.
-        starts: of the parts, which follow each other and do not overlap.
-        ends: of the parts.
+        starts: of the slices, which are in order and do not overlap.
+        ends: of the slices.
         kind: of the values.
     """
     count = len(starts)
     if not count:
         return pa.array([], kind)
-    # The parts and what lies between them are one array over the text as it is; every other value is taken.
+    # One array without copying holds the slices and the gaps between them; every second value is a slice.
     places = np.empty(2 * count, np.int32)
     places[0::2], places[1::2] = starts, ends
     buffers = [None, pa.py_buffer(places), pa.py_buffer(content)]
