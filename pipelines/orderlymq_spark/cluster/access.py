@@ -61,9 +61,7 @@ T = TypeVar("T")
 PULL_COUNT_MAX: Final = 512
 _PULLS_AT_ONCE: Final = 8  # hides the round trip to the broker; more only fills memory
 _LOOKS_AT_ONCE: Final = 64  # hides the round trip; the answers are small, some 10,000 a second
-_MARKS_AT_ONCE: Final = (
-    16  # hides the round trip; each answer is a whole message, which may have megabytes
-)
+_MARKS_AT_ONCE: Final = 16  # hides the round trip; an answer is a whole message, up to megabytes
 BLOCK_ROWS: Final = 4096
 BLOCK_BYTES: Final = 8 << 20
 _PULL_TIMEOUT_S: Final = 10.0

@@ -1,6 +1,6 @@
 """
 Explains the steps, the cost and the guarantees of a pipeline before it runs; without Spark.
 
-Nothing here writes or starts anything.
+This package writes nothing and starts nothing.
 Begin with `explanation`.
 """

@@ -1,4 +1,4 @@
-"""Backlog of a pipeline: ranges of queues, and how large their messages are; or the files of an archive."""
+"""The backlog of a pipeline: ranges of queues and the size of their messages, or the files of an archive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ _SAMPLE_QUEUES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The work that is left to a pipeline.
+    """The work left for a pipeline.
 
     Attributes:
-        what: it is, for people.
-        messages: of it; None where only files are counted.
-        size_bytes: of it, by a sample of messages.
-        parts: of it, which tasks do one by one.
-        missing: ranges that should be there and are gone.
-        removed: queues that a checkpoint knows and the cluster does not.
+        what: a readable description.
+        messages: how many; None if only files are counted.
+        size_bytes: estimated from a sample of messages.
+        parts: the number of parts that tasks process one by one.
+        missing: ranges that should exist but are gone.
+        removed: queues in the checkpoint that no longer exist.
     """
 
     what: str
@@ -48,7 +48,7 @@ class Backlog:
 
 
 def of_topic(options: SourceOptions, checkpoint: Location | None) -> Backlog:
-    """Return what waits in the queues of a source, after what a checkpoint says is done.
+    """Return the messages that wait in the queues of a source, after those that a checkpoint records as done.
 
     Raises:
         TopicNotFound, OptionError, SourceUnavailable: As when the pipeline runs.
@@ -80,7 +80,7 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Backlog:
 
 
 def of_mirror(spec: MirrorSpec) -> Backlog:
-    """Return what the target of a mirror lacks.
+    """Return the messages that the target of a mirror lacks.
 
     Raises:
         OptionError, DataLost, SinkConflict, QueueListChanged: As when the pipeline runs.
@@ -97,7 +97,7 @@ def of_mirror(spec: MirrorSpec) -> Backlog:
 
 
 def of_archive(path: Location) -> Backlog:
-    """Return the files of an archive."""
+    """Return the backlog of an archive: its files."""
     files = published(path)
     sizes = path.each(lambda each: path_of(path, each).size(), files)
     messages = sum(each.size for each in files)
@@ -106,13 +106,13 @@ def of_archive(path: Location) -> Backlog:
 
 
 def _done(checkpoint: Location) -> Any:
-    """Return where the last batch of a stream ends, or where the stream began; None where it never ran."""
+    """Return the end of a stream's last batch, or where the stream began; None if it never ran."""
     ended, start = last_end(checkpoint / "spark"), checkpoint / START_FILE
     return start_in(start) if ended is None and start.exists() else ended
 
 
 def _mean_bytes(access: ClusterAccess, parts: Sequence[QueueRange]) -> float:
-    """Return the mean size of the first messages of some queues, as they are stored."""
+    """Return the mean stored size of the first messages of some queues."""
     size = count = 0
     for part in parts[:_SAMPLE_QUEUES]:
         end = min(part.end, part.start + _SAMPLE_ROWS)

@@ -1,7 +1,7 @@
 """
-A pipeline explained: plan, cost and guarantees; each type's steps stand here, beside what voids them.
+Explains a pipeline: plan, cost and guarantees. The steps of each type are here, and what would void its guarantees.
 
-Rule: facts of the cluster are asked now, and times come from measured rates (`rates`).
+Rule: facts about the cluster are read now; times come from measured rates (`rates`).
 """
 
 import math
@@ -35,16 +35,16 @@ from orderlymq_spark.specs import (
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a run.
+    """The cost of a run.
 
     Attributes:
-        messages: that wait; None for files.
-        size_bytes: of them.
-        tasks: that may run at the same time.
-        batches: of a stream; None for what is no stream, or has no limit that is known before.
-        seconds: until it is done, with the start of Spark; None where no rate was measured.
-        start_s: of them until Spark has begun; 0 for what starts none.
-        measured: under which conditions.
+        messages: waiting messages; None for files.
+        size_bytes: their total size.
+        tasks: tasks that can run at the same time.
+        batches: batches of a stream; None if it is not a stream, or if its limit is not known beforehand.
+        seconds: the run time including Spark's start; None if no rate was measured.
+        start_s: the part of it until Spark has started; 0 without Spark.
+        measured: the conditions of the measurement.
     """
 
     messages: int | None
@@ -58,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explanation of a pipeline; `warnings` name reasons that make a guarantee void, or a run fail."""
+    """The explanation of a pipeline; `warnings` name reasons that void a guarantee or make a run fail."""
 
     name: str
     type: str
@@ -69,11 +69,11 @@ class Explanation:
     warnings: tuple[str, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return all of it as JSON types."""
+        """Return the explanation as JSON types."""
         return asdict(self)
 
     def text(self) -> str:
-        """Return all of it for people."""
+        """Return the explanation as readable text."""
         cost = self.cost
         lines = [f"{self.name} ({self.type})", "", f"reads       {self.reads}"]
         if cost.size_bytes:
@@ -88,10 +88,10 @@ class Explanation:
 
 
 def explain(pipeline: Pipeline) -> Explanation:
-    """Return what a pipeline would do now.
+    """Return what a pipeline would do if it ran now.
 
     Raises:
-        OrderlyMQError: The cluster does not have what it reads, or stays away.
+        OrderlyMQError: The cluster lacks what the pipeline reads, or is unavailable.
     """
     spec = pipeline.spec
     options = _options(spec)
@@ -108,7 +108,7 @@ def explain(pipeline: Pipeline) -> Explanation:
 
 
 def _options(spec: PipelineSpec) -> SourceOptions | None:
-    """Return the options of what is read from topics; None for files."""
+    """Return the options for reading the topics; None if the pipeline reads files."""
     match spec:
         case LagSpec(topic=topic):
             return parse_source({**spec.connect.to_options(), "topic": topic})

@@ -1,7 +1,7 @@
 """
-How fast pipelines are, by the benchmark: `rates.json` holds the medians of its table in docs/explanation/benchmarks.md.
+The measured speed of pipelines: `rates.json` has the medians of the table in docs/explanation/benchmarks.md.
 
-Rule: a rate that was not measured is not guessed; what has none has no time.
+Rule: rates are never guessed; without a measured rate no time is given.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
-#: What of the benchmark's table comes nearest to the work of each type; bytes a second for `compact`.
+#: The line of the benchmark's table that is closest to the work of each type; bytes per second for `compact`.
 _LINES: Final = {
     "archive": "topic to Parquet (`archive`)",
     "compact": "`compact`, bytes of files read",
@@ -19,9 +19,9 @@ _LINES: Final = {
     "lag": "topic to DataFrame, count",
     "dead-letters": "topic to DataFrame, all columns thrown away",
 }
-#: Not a pipeline, and measured by hand: docs/howto/pipelines.md#the-ordered-sink.
+#: The sink is not a pipeline; its rate was measured by hand: docs/howto/pipelines.md#the-ordered-sink.
 _SINK_ROWS_PER_SECOND: Final = 8_000
-#: `python -m bench.mirror`: docs/howto/mirror.md#speed.
+#: Measured with `python -m bench.mirror`: docs/howto/mirror.md#speed.
 _MIRROR_ROWS_PER_SECOND: Final = 10_000
 START_S: Final = 13
 """Of Java and Spark until a first small batch is done: measured on two processors."""
@@ -29,14 +29,14 @@ START_S: Final = 13
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How much a second, and where that was measured."""
+    """A rate per second, and the conditions of its measurement."""
 
     per_second: float
     conditions: str
 
 
 def rate_of(kind: str) -> Rate | None:
-    """Return the rate of a type of pipeline; None where none was measured."""
+    """Return the rate of a pipeline type; None if it was not measured."""
     known = json.loads(files(__package__).joinpath("rates.json").read_text())
     if kind in ("replay", "redrive"):
         return Rate(_SINK_ROWS_PER_SECOND, "the ordered sink of one broker, messages of 1 KB")

@@ -1,6 +1,6 @@
 """
 How a pipeline runs in a process: its session, its stream, its report and its outcome.
 
-What one type of pipeline does lives in `jobs`.
+`jobs` has the code of each type of pipeline.
 Begin with `stream`.
 """

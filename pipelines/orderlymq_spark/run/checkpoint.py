@@ -1,9 +1,10 @@
 """
-One driver per checkpoint.
+Ensures that one driver uses a checkpoint.
 
-On a file system a lock refuses the second driver and ends with the process, however it ends. An object store knows of no
-process: there each driver creates the next number below `drivers`, and those before it are refused when they look. What
-both have done until then stays right: each sink commits a batch once, and refuses another cut of it.
+On a file system, a lock refuses the second driver; it is released when the process ends for any reason. An object
+store has no locks that end with a process. There each driver creates the next number under `drivers`, and earlier
+drivers are refused at their next check. The work of both drivers until then stays correct: each sink commits a batch
+once and refuses a different version of it.
 """
 
 import fcntl
@@ -22,23 +23,23 @@ from orderlymq_spark.locations.location import Location
 
 _DRIVERS: Final = "drivers"
 _DIGITS: Final = 12
-_TRIES: Final = 100  # drivers that begin in the same moment
+_TRIES: Final = 100  # drivers that may start at the same moment
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A driver's right to a checkpoint; *number* is that of the driver, None where a lock holds."""
+    """A driver's claim to a checkpoint; *number* is that of the driver, or None if a lock is held."""
 
     checkpoint: Location
     number: int | None = None
 
     def check(self) -> None:
-        """Look whether it still holds.
+        """Check that the claim still holds.
 
         Raises:
-            CheckpointInUse: Another driver has begun.
+            CheckpointInUse: Another driver has started.
         """
-        # A third driver has removed what the second one created.
+        # Compare numbers: a third driver may have removed the second one's file.
         if self.number is not None and _last_number(self.checkpoint / _DRIVERS) > self.number:
             raise CheckpointInUse(
                 f"another driver has begun on the checkpoint {self.checkpoint}, so this one has stopped; run one of "
@@ -51,7 +52,7 @@ def hold_checkpoint(checkpoint: Location) -> Iterator[Claim]:
     """Hold a checkpoint.
 
     Raises:
-        CheckpointInUse: Another process of this file system holds it.
+        CheckpointInUse: Another process on this file system holds it.
     """
     if not isinstance(checkpoint, LocalLocation):
         yield _claim(checkpoint)
@@ -84,7 +85,7 @@ def _claim(checkpoint: Location) -> Claim:
 
 
 def last_batch(spark: Location, log: str) -> int:
-    """Return the number of the last batch in a log of Spark's: planned in `offsets`, done in `commits`; -1 for none."""
+    """Return the last batch number in a log of Spark's: `offsets` for planned, `commits` for finished; -1 if none."""
     return _last_number(spark / log)
 
 
@@ -93,10 +94,10 @@ def _last_number(folder: Location) -> int:
 
 
 def last_end(spark: Location) -> Any:
-    """Return the offsets at which the last batch that is done ends; None before a first one, or in a form of later Sparks."""
+    """Return the end offsets of the last finished batch; None before the first one or for a newer log format."""
     batch = last_batch(spark, "commits")
     if batch < 0:
         return None
-    # A version, what Spark says of the batch, and then a line for each source: here for the only one.
+    # The file has a version, Spark's metadata, and one line for each source; here there is only one source.
     version, *_, end = (spark / "offsets" / str(batch)).read_text().splitlines()
     return json.loads(end) if version == "v1" else None

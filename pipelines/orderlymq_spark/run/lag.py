@@ -1,8 +1,8 @@
 """
-How far a stream is behind, in messages and in seconds, asked of the brokers after a batch.
+The lag of a stream in messages and seconds, read from the brokers after a batch.
 
-A Python source has no metrics of its own in Spark, so the driver asks: `run_stream` for its status, `LagListener` for
-any other query. Rule: a question that fails says nothing and disturbs nobody.
+Spark has no metrics for Python sources, so the driver asks the brokers: `run_stream` for its status, `LagListener`
+for any other query. Rule: a failed request reports nothing and disturbs no query.
 """
 
 import logging
@@ -27,16 +27,16 @@ from orderlymq_spark.options import Connect
 from orderlymq_spark.sparkversion import progress_offsets
 
 _log = logging.getLogger(__name__)
-_PATIENCE_MS: Final = 2_000  # a batch must not wait for a figure
+_PATIENCE_MS: Final = 2_000  # a batch must not wait for this figure
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Stored messages that are not read.
+    """The stored messages that a stream has not read.
 
     Attributes:
         messages: of all queues together.
-        seconds: since the oldest of them was stored; 0 when there is none.
+        seconds: since the oldest of them was stored; 0 if there is none.
     """
 
     messages: int
@@ -44,7 +44,7 @@ class Lag:
 
 
 def lag_behind(connect: Connect, offsets: Offsets) -> Lag | None:
-    """Return how far a stream that has read up to *offsets* is behind now; None when the cluster does not say."""
+    """Return the current lag of a stream that has read up to *offsets*; None if the cluster does not answer."""
     access = access_to(replace(connect, retry_timeout_ms=_PATIENCE_MS))
     try:
         lows, highs = access.bounds(offsets)
@@ -61,9 +61,9 @@ def lag_behind(connect: Connect, offsets: Offsets) -> Lag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Reports the lag of every query that reads topics after each of its batches.
+    """A listener that reports the lag of every query that reads topics, after each batch.
 
-    `spark.streams.addListener(LagListener(connect, tell))`; *tell* is given the query's name or id and its lag.
+    `spark.streams.addListener(LagListener(connect, tell))`; *tell* receives the query's name or id and its lag.
     """
 
     def __init__(self, connect: Connect, tell: Callable[[str, Lag], object]) -> None:
@@ -74,7 +74,7 @@ class LagListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Report the lag behind the end of the batch."""
+        """Report the lag at the end of the batch."""
         progress = event.progress
         for source in progress.sources:
             offsets = _of_topics(progress_offsets(source.endOffset))
@@ -90,7 +90,7 @@ class LagListener(StreamingQueryListener):
 
 
 def _of_topics(value: Any) -> Offsets:
-    """Return the offsets of one of our sources; nothing for those of others."""
+    """Return the offsets of one of our sources; empty for other sources."""
     try:
         return from_json(value)
     except OptionError:

@@ -1,4 +1,4 @@
-"""How a run of a pipeline ended, and how it starts Spark."""
+"""The outcome of a pipeline's run, and the type of the function that starts Spark."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ SparkStarter: TypeAlias = "Callable[[], SparkSession]"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended.
+    """The outcome of a run.
 
     Attributes:
         text: for people.
         data: the same for programs.
-        passed: false makes the command end with 1: an audit that found something.
+        passed: false makes the command exit with 1: an audit found something.
     """
 
     text: str

@@ -1,8 +1,8 @@
 """
-Report of a driver in a pod: `/healthz`, `/readyz`, `/status`, `/metrics`, and a last word.
+The report of a driver in a pod: `/healthz`, `/readyz`, `/status`, `/metrics`, and a termination message.
 
-The figures of a stream are those of `status.json` beside its checkpoint, which `stream` writes; here is what there is
-beside them: whether it is at work, and how a run ended. Rule: requests only read.
+The figures of a stream come from the `status.json` next to its checkpoint, which `stream` writes. This module adds
+whether the driver is at work and how a run ended. Rule: requests only read.
 """
 
 import json
@@ -24,14 +24,14 @@ from orderlymq_spark.locations.location import Location
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.specs import Pipeline
 
-# Kubernetes keeps 4096 bytes of a termination message.
+# Kubernetes keeps at most 4096 bytes of a termination message.
 END_MAX_BYTES: Final = 4096
-# Probes, the operator and Prometheus are three; the port is open to others of the cluster's network.
+# Probes, the operator and Prometheus are three callers; other pods of the cluster's network can also connect.
 CALLERS_MAX: Final = 16
-THREADS_MAX: Final = 64  # with those whose caller is gone and that read figures yet
+THREADS_MAX: Final = 64  # including threads that still read figures after their caller left
 _TIMEOUT_S: Final = 10.0
-_TEXT_MAX: Final = 1000  # characters of the result or the error, so that the rest has room
-_SHORT_MAX: Final = 300  # likewise where offsets or characters of many bytes leave less room
+_TEXT_MAX: Final = 1000  # characters of the result or the error, to leave room for the rest
+_SHORT_MAX: Final = 300  # the limit if offsets or multi-byte characters leave less room
 _FIGURES: Final = (
     "last_batch",
     "rows",
@@ -45,13 +45,13 @@ _FIGURES: Final = (
 
 @dataclass(slots=True)
 class DriverReport:
-    """How a driver is.
+    """The state of a driver.
 
     Attributes:
-        ready: whether it is at work: Spark has begun, or the work begins without it.
+        ready: whether the driver is at work: Spark has started, or the work starts without it.
         phase: Starting, Running, Finished or Failed.
-        result: what a finished run has to say.
-        passed: false when an audit has found something; None before the end.
+        result: the result text of a finished run.
+        passed: false if an audit found something; None before the end.
     """
 
     phase: str = "Starting"
@@ -62,22 +62,22 @@ class DriverReport:
     _status: Location | None = None
 
     def begin(self, found: Pipeline) -> None:
-        """Note what runs."""
+        """Record which pipeline runs."""
         checkpoint = getattr(found.spec, "checkpoint", None)
         self._status = None if checkpoint is None else checkpoint / "status.json"
         self.phase = "Running"
 
     def end(self, outcome: Outcome) -> None:
-        """Note how it ended."""
+        """Record how the run ended."""
         self.phase, self.passed = "Finished", outcome.passed
         self.result = outcome.text[:_TEXT_MAX]
 
     def fail(self, text: str) -> None:
-        """Note why it failed."""
+        """Record why the run failed."""
         self.phase, self.last_error = "Failed", text[:_TEXT_MAX]
 
     def facts(self) -> dict[str, Any]:
-        """Return all of it as JSON types; what is not known is left out."""
+        """Return the report as JSON types; unknown values are left out."""
         own = {
             "phase": self.phase,
             "ready": self.ready,
@@ -89,11 +89,11 @@ class DriverReport:
         return {name: value for name, value in every.items() if value is not None}
 
     def write_end(self, path: Path) -> None:
-        """Leave the last word, in as many bytes as are kept."""
+        """Write the termination message, no longer than Kubernetes keeps."""
         facts = self.facts()
         text = _json(facts)
         if len(text) > END_MAX_BYTES:
-            # Hundreds of queues: the checkpoint has their offsets, and so has the last /status.
+            # With hundreds of queues the offsets do not fit; the checkpoint and the last /status have them.
             facts.pop("offsets", None)
             for name in facts.keys() & {"result", "last_error"}:
                 facts[name] = facts[name][:_SHORT_MAX]
@@ -109,22 +109,22 @@ class DriverReport:
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves each caller in a thread; one too many ends the first, so that none keeps probes out."""
+    """A server with a thread per caller; one caller too many disconnects the oldest, so that probes always get through."""
 
     request_queue_size = CALLERS_MAX
-    # kubelet and operator come by the pod's address, of whichever family.
+    # The kubelet and the operator use the pod's address, which may be IPv4 or IPv6.
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
 
     def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("", port), handler)
         self._lock = threading.Lock()
-        self._callers: dict[Any, None] = {}  # whose connection is open
-        self._served: set[Any] = set()  # who has a thread, that waits for a store perhaps
+        self._callers: dict[Any, None] = {}  # callers with an open connection
+        self._served: set[Any] = set()  # callers with a thread, which may be waiting for a store
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # HTTPServer's own asks DNS for a name that nobody needs.
+        # HTTPServer.server_bind would ask DNS for a name that is not needed.
         TCPServer.server_bind(self)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
@@ -137,7 +137,7 @@ class _Server(ThreadingHTTPServer):
             first = next(iter(self._callers)) if len(self._callers) > CALLERS_MAX else None
             self._callers.pop(first, None)
         if first is not None:
-            # Its thread closes it, which nobody else may do while it reads.
+            # The caller's thread closes the socket; no other thread may close it during a read.
             with suppress(OSError):
                 first.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
@@ -149,12 +149,12 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # whose caller is gone
+        if not isinstance(sys.exception(), OSError):  # an OSError means that the caller is gone
             super().handle_error(request, client_address)
 
 
 def serve(report: DriverReport, port: int) -> ThreadingHTTPServer:
-    """Serve the pages in a thread of their own until `shutdown`; port 0 takes a free one."""
+    """Serve the pages in a separate thread until `shutdown`; port 0 takes a free one."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _TIMEOUT_S
@@ -176,7 +176,7 @@ def serve(report: DriverReport, port: int) -> ThreadingHTTPServer:
 
 
 def page(report: DriverReport, path: str) -> tuple[HTTPStatus, str, bytes]:
-    """Return status, content type and body of a page."""
+    """Return the status, content type and body of a page."""
     match path.partition("?")[0]:
         case "/healthz":
             return HTTPStatus.OK, "text/plain", b"ok\n"

@@ -1,7 +1,8 @@
 """
-A Spark session for pipelines: small by default, in this process, with the settings our sources need.
+A Spark session for pipelines: small by default, in this process, with the settings that our sources need.
 
-Rule: our settings stand in only for what nobody else has set: an argument, `--conf`, spark-defaults.conf, a session that runs.
+Rule: our settings apply only where nothing else set a value: arguments, `--conf`, spark-defaults.conf, a running
+session.
 """
 
 import os
@@ -19,13 +20,13 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Names and offsets are compared as texts; a plan that Spark re-partitions by itself loses the order.
+    # If Spark re-partitions a plan by itself, the order is lost.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     FILTER_PUSHDOWN: "true",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.stopTimeout": "60s",
-    # A Python that starts on a busy machine takes longer than Spark's 15 s, and the query would end for it.
+    # On a busy machine Python may start more slowly than Spark's 15 s, and the query would fail.
     "spark.python.authenticate.socketTimeout": "60s",
 }
 _LOCAL: Final = dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
@@ -40,18 +41,18 @@ def start_session(
     memory: str = "1g",
     settings: dict[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark, or return the one that runs, with our sources registered.
+    """Start Spark, or return the running session, with our sources registered.
 
     Args:
         name: of the application.
         master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://..., sc://host:15002 (Spark Connect);
-            empty where spark-submit has said so.
+            empty if spark-submit sets it.
         memory: of the driver, which does all the work in local mode.
-        settings: more of Spark's own; they win over all others.
+        settings: further Spark settings; they override all others.
     """
     if master.startswith(CONNECT):
         return _connect(name, master, settings or {})
-    # Workers must be this Python: whatever `python3` is on the path may not have our packages.
+    # Workers must use this Python, because another `python3` on the path may lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf(loadDefaults=False).setAppName(name)
     ours = dict(_SETTINGS)
@@ -60,7 +61,7 @@ def start_session(
     if master.startswith("local"):
         ours |= _LOCAL
     conf.setAll(list((settings or {}).items()))
-    # Spark knows what it was given by others once its JVM runs, which is started with what is given here.
+    # Settings from other places are visible only after the JVM has started, and it starts with this configuration.
     SparkContext._ensure_initialized(conf=conf)
     running = SparkSession.getActiveSession()
     given = SparkConf()
@@ -73,7 +74,7 @@ def start_session(
 
 
 def _connect(name: str, address: str, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session of a Spark Connect server, which must have our package and its own settings for all but SQL."""
+    """Return a session of a Spark Connect server, which must have our package and its own non-SQL settings."""
     builder = SparkSession.builder.remote(address).appName(name)
     of_sql = {key: value for key, value in _SETTINGS.items() if key.startswith("spark.sql.")}
     for key, value in {**of_sql, **settings}.items():

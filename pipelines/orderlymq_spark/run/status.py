@@ -1,4 +1,4 @@
-"""Status of a pipeline that runs on: `status.json` beside its checkpoint, and Prometheus gauges of the same."""
+"""The status of a running pipeline: `status.json` next to its checkpoint, and Prometheus gauges with the same figures."""
 
 import json
 import math
@@ -19,9 +19,9 @@ _WAY_OUT: Final = "correct it, or move it away: then nothing says what the check
 
 @dataclass(slots=True)
 class Status:
-    """Status of a pipeline.
+    """The status of a pipeline.
 
-    When it begins again a mirror compares *source*, and a stream *about*: what its checkpoint is about.
+    After a restart, a mirror compares *source*, and a stream compares *about*: the values its checkpoint is bound to.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Status:
     counts_offsets: bool = False
 
     def write(self, claim: Claim) -> None:
-        """Put it beside the checkpoint.
+        """Write the status next to the checkpoint.
 
         Raises:
-            CheckpointInUse: Another driver has begun, so the file is that one's.
+            CheckpointInUse: Another driver has started, so the file belongs to it.
         """
         claim.check()
         self.updated_at_ms = machine_ms()
@@ -53,16 +53,16 @@ class Status:
         (claim.checkpoint / _FILE).write(json.dumps(facts, indent=1))
 
     def fail(self, claim: Claim, reason: str) -> None:
-        """Write that the run has failed; errors as of `write`."""
+        """Write that the run has failed; raises the errors of `write`."""
         self.phase, self.last_error = "Failed", reason
         self.write(claim)
 
 
 def kept_status(checkpoint: Location) -> dict[str, Any]:
-    """Return what the last run has written; nothing before a first one.
+    """Return the status that the last run wrote; empty before the first run.
 
     Raises:
-        OptionError: It is damaged, as by an edit.
+        OptionError: The file is damaged, for example by an edit.
     """
     path = checkpoint / _FILE
     if not path.exists():
@@ -77,7 +77,7 @@ def kept_status(checkpoint: Location) -> dict[str, Any]:
 
 
 def gauges_at(port: int | None) -> dict[str, Gauge]:
-    """Return what Prometheus is shown of the status, by field; nothing without a port."""
+    """Start the metrics server on *port* and return the gauges by field; without a port, return none."""
     if port is None:
         return {}
     start_http_server(port)
@@ -94,7 +94,7 @@ def gauges_at(port: int | None) -> dict[str, Gauge]:
 
 
 def show(status: Status, gauges: Mapping[str, Gauge]) -> None:
-    """Let the gauges say what the status does; what is not known is NaN."""
+    """Set the gauges to the values of the status; unknown values become NaN."""
     for name, gauge in gauges.items():
         value = getattr(status, name)
         gauge.labels(status.name).set(math.nan if value is None else value)

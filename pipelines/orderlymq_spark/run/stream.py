@@ -1,9 +1,9 @@
 """
-How a stream runs: its status beside the checkpoint, and its end.
+Runs a stream: keeps its status next to the checkpoint until the stream ends.
 
-Rules: SIGTERM ends a stream after its batch; one that should have ended by itself has failed then, so that its
-starter begins it again. `status.json` has phase, last batch, offsets, lag and rate, and the last error stays there after
-the driver has died.
+Rules: SIGTERM ends a stream after its batch. If the stream should have ended by itself, this counts as a failure, so
+that its starter runs it again. `status.json` has the phase, last batch, offsets, lag and rate; it keeps the last error
+after the driver has died.
 """
 
 import logging
@@ -36,25 +36,25 @@ from orderlymq_spark.specs import StreamSpec
 _log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 1
-_LAG_EVERY_MS: Final = 30_000  # while a batch lasts, or none comes
+_LAG_EVERY_MS: Final = 30_000  # during a long batch, or without new batches
 _CAUSE_MAX: Final = 600
-# Spark waits 10 s for the Python that plans or commits, and has no setting for it; a machine with other work takes longer.
+# Spark waits 10 s for the Python process that plans or commits, without a setting; a busy machine may need longer.
 _LATE: Final = "Python worker failed to connect back"
 _TRIES: Final = 10
-# What Py4J says before Java's own text.
+# The text that Py4J puts before Java's text.
 _CALLED: Final = re.compile(r"An error occurred while calling \S+\n:? ?")
-# Of a store whose addresses Hadoop knows, and of any other one.
+# The errors for a store whose address scheme Hadoop knows, and for any other scheme.
 _NO_JARS: Final = re.compile(
     r"Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme"
 )
 
 
 class PipelineFailed(OrderlyMQError):  # noqa: N818 - says what happened
-    """The query ended with an error; nothing that was finished is lost, run again when it is cured."""
+    """The query ended with an error; finished work is not lost. Run again after fixing the cause."""
 
 
 class PipelineStopped(OrderlyMQError):  # noqa: N818 - says what happened
-    """A signal stopped the query before it had read what there was; run again, it goes on where it stands."""
+    """A signal stopped the query before it had read all messages; run again, and it continues where it stopped."""
 
 
 def run_stream(
@@ -71,11 +71,11 @@ def run_stream(
         name: of the pipeline.
         spec: checkpoint, trigger, port of the metrics.
         make: returns the writer, without checkpoint and trigger.
-        begin: called once, when no other driver has the checkpoint any more.
+        begin: called once, when no other driver holds the checkpoint.
         counts_offsets: Spark's rows are ranges; the status counts the messages in them.
 
     Raises:
-        CheckpointInUse: As `hold_checkpoint`, or the checkpoint is that of another pipeline.
+        CheckpointInUse: As in `hold_checkpoint`, or the checkpoint belongs to another pipeline.
         PipelineFailed: The query failed.
         PipelineStopped: A signal stopped a query that ends by itself.
     """
@@ -90,7 +90,7 @@ def run_stream(
         status.write(claim)
         tries = _TRIES
         while True:
-            # Before Spark 4.2 a run that repeats the batch of a dead driver ends with it, also where more is waiting.
+            # Before Spark 4.2, a run that repeats a dead driver's batch ends after it, even if more messages wait.
             repeats = not HAS_LIMITS and spec.ends and _has_open_batch(spec.checkpoint / "spark")
             try:
                 _run_query(status, spec, make(), gauges, claim)
@@ -106,10 +106,10 @@ def run_stream(
 
 
 def _check_about(spec: StreamSpec) -> None:
-    """Refuse the checkpoint of another pipeline: this one would begin where that one stands, and nobody would see the gap.
+    """Refuse the checkpoint of another pipeline: this one would begin where that one ended, with an unnoticed gap.
 
     Raises:
-        CheckpointInUse: It is one.
+        CheckpointInUse: The checkpoint belongs to another pipeline.
     """
     kept = kept_status(spec.checkpoint)
     if kept.get("source"):
@@ -118,13 +118,13 @@ def _check_about(spec: StreamSpec) -> None:
         )
     before, now = kept.get("about") or spec.about, spec.about
     if "keys" in now:
-        before = {"keys": now["keys"], **before}  # of an earlier version it does not say them
+        before = {"keys": now["keys"], **before}  # earlier versions did not store the keys
     names = sorted(before.keys() | now.keys())
     other = next((it for it in names if _plain(it, before) != _plain(it, now)), None)
     if other is None:
         return
     if last_batch(spec.checkpoint / "spark", "offsets") < 0:
-        # Nothing was read for what stood there, as of a wrong name: where that would have begun says nothing, either.
+        # The old values, such as a wrong name, read nothing, so their start does not matter either.
         (spec.checkpoint / START_FILE).delete()
         return
     raise CheckpointInUse(
@@ -135,7 +135,7 @@ def _check_about(spec: StreamSpec) -> None:
 
 
 def _plain(name: str, about: Mapping[str, str]) -> str | None:
-    """Return a value of `about` in its one spelling, as far as it has one."""
+    """Return a value of `about` in its canonical spelling, if it has one."""
     value = about.get(name)
     if value and name == "path":
         return canonical(value)
@@ -151,7 +151,7 @@ def _run_query(
     gauges: Mapping[str, Gauge],
     claim: Claim,
 ) -> None:
-    """Run a query to its end, or until a signal."""
+    """Run a query to its end, or until a signal arrives."""
     writer = writer.option("checkpointLocation", str(spec.checkpoint / "spark"))
     try:
         query = writer.trigger(**spec.trigger_options).queryName(status.name).start()
@@ -165,12 +165,12 @@ def _run_query(
         status.fail(claim, cause(error))
         raise PipelineFailed(f"{status.name}: {status.last_error}") from error
     except (CheckpointInUse, PipelineStopped):
-        raise  # the status is that of the other driver, or says it already
+        raise  # the status belongs to the other driver, or is already written
     except Exception as error:
         status.fail(claim, cause(error))
         raise
     finally:
-        query.stop()  # before the checkpoint is let go, also where the disk is full
+        query.stop()  # stop before the checkpoint is released, even if the disk is full
 
 
 def _follow(
@@ -180,9 +180,9 @@ def _follow(
     gauges: Mapping[str, Gauge],
     claim: Claim,
 ) -> None:
-    """Keep the status of a query until its end."""
+    """Update the status of a query until the query ends."""
     status.phase = "Running"
-    status.write(claim)  # the first messages may be long in coming
+    status.write(claim)  # the first messages may come much later
     with _stopped_by_signals(query) as stopped:
         while not query.awaitTermination(_WAIT_S):
             claim.check()
@@ -198,12 +198,12 @@ def _follow(
 
 
 def _has_open_batch(spark: Location) -> bool:
-    """Return whether the last batch that Spark has planned is not done."""
+    """Return whether Spark's last planned batch is unfinished."""
     return last_batch(spark, "offsets") > last_batch(spark, "commits")
 
 
 def cause(error: Exception) -> str:
-    """Return what a person needs of Spark's long text: the last Python error in it, or the first one."""
+    """Return the useful part of Spark's long error text: the last Python error in it, or otherwise the first line."""
     if _NO_JARS.search(str(error)):
         return (
             "Spark lacks the jars for the address of its checkpoint; name them in spark.settings (spark.jars.packages), or "
@@ -223,7 +223,7 @@ def cause(error: Exception) -> str:
 
 @contextmanager
 def _stopped_by_signals(query: StreamingQuery) -> Iterator[threading.Event]:
-    """Stop the query at SIGTERM and SIGINT; only the main thread may listen for them."""
+    """Stop the query at SIGTERM and SIGINT; in another thread than the main one, do nothing."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
@@ -231,7 +231,7 @@ def _stopped_by_signals(query: StreamingQuery) -> Iterator[threading.Event]:
 
     def stop(*_: object) -> None:
         stopped.set()
-        # Not here: Spark's gateway must not be entered from within a call of it.
+        # Stop it in a thread, because a call of Spark's gateway must not call the gateway again.
         threading.Thread(target=query.stop, name="stop query", daemon=True).start()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -261,7 +261,7 @@ def _note(
         start, end = progress_offsets(source["startOffset"]), progress_offsets(source["endOffset"])
         rows = progress["numInputRows"]
         if status.counts_offsets:
-            # Of its first batch Spark does not say where it began.
+            # For the first batch Spark does not report the start.
             rows = _messages(_began(spec.checkpoint) if start is None else start, end)
         status.rows += rows
         status.rows_per_second = round(rows * 1000 / max(1, progress["batchDuration"]), 1)
@@ -275,13 +275,16 @@ def _note(
 
 
 def _began(checkpoint: Location) -> dict[str, Any]:
-    """Return where a stream began, as `to_json` has it."""
+    """Return where a stream began, in the form of `to_json`."""
     file = checkpoint / START_FILE
     return start_in(file) if file.exists() else {}
 
 
 def _messages(start: dict[str, Any], end: dict[str, Any]) -> int:
-    """Return how many offsets a batch between two places of a stream has; a new queue, or one that was replaced, counts from 0."""
+    """Return the number of offsets in a batch; a new or replaced queue counts from 0.
+
+    From Spark 4.2 on, the first batch with a queue of a new topic or broker group counts none of it.
+    """
     known, ends = from_json(start), from_json(end)
     known |= dict.fromkeys(begun_again(start, end), 0)
     if HAS_LIMITS:

@@ -1,8 +1,8 @@
 """
-Sorting more than memory holds: runs of items in files that have no name. Pure but for those files.
+Sorts more items than fit in memory, in runs stored in unnamed temporary files. Pure except for these files.
 
-Rules: what is held does not grow with what is sorted; a file is in memory while it is small, and goes with its process,
-however that ends. Items are tuples that differ in what they are sorted by.
+Rules: memory use does not grow with the number of items. A small file stays in memory. Files disappear with their
+process, even if it crashes. Items are tuples that differ in the part by which they are sorted.
 """
 
 import os
@@ -17,17 +17,17 @@ from orderlymq_spark.errors import SpillFailed
 
 T = TypeVar("T")
 
-RUN_ITEMS: Final = 1 << 16  # that a sort holds, some hundred bytes each
-MEMORY_BYTES: Final = 32 << 20  # of a file before it goes to disk
-_BLOCK_ITEMS: Final = 128  # that a reader of a run holds
+RUN_ITEMS: Final = 1 << 16  # items that a sort holds, a few hundred bytes each
+MEMORY_BYTES: Final = 32 << 20  # size of a file before it moves to disk
+_BLOCK_ITEMS: Final = 128  # items that a reader of a run holds
 _HEAD: Final = 8
 
 
 class SpillFile(Generic[T]):
-    """A file of lists of items, each read from its beginning on; several may be read at the same time."""
+    """A file of lists of items. Each list is read from its beginning; several may be read at the same time."""
 
     def __init__(self) -> None:
-        # Spark shows its workers where there is room.
+        # Spark names the folder for temporary files in this variable.
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
         self._file = SpooledTemporaryFile(MEMORY_BYTES, dir=folder)  # noqa: SIM115 - closed by `close`
         self._end = 0
@@ -37,10 +37,10 @@ class SpillFile(Generic[T]):
         self._file.close()
 
     def write(self, items: Iterable[T]) -> range:
-        """Write a list behind all others; return where it stands.
+        """Append a list; return its place in the file.
 
         Raises:
-            SpillFailed: There is no room.
+            SpillFailed: The disk has no room.
         """
         start, left = self._end, iter(items)
         while block := tuple(islice(left, _BLOCK_ITEMS)):
@@ -70,7 +70,7 @@ class SpillFile(Generic[T]):
 
 
 class ExternalSort(Generic[T]):
-    """Items one after the other in, and in order out."""
+    """A sort that takes items one by one and returns them in order."""
 
     def __init__(self, file: SpillFile[T], held_max: int = RUN_ITEMS) -> None:
         self._file = file
@@ -79,10 +79,10 @@ class ExternalSort(Generic[T]):
         self._runs: list[range] = []
 
     def add(self, item: T) -> None:
-        """Take an item.
+        """Add an item.
 
         Raises:
-            SpillFailed: As `SpillFile.write`.
+            SpillFailed: As in `SpillFile.write`.
         """
         self._held.append(item)
         if len(self._held) >= self._held_max:

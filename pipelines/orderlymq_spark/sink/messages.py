@@ -1,12 +1,14 @@
 """
-Rows as messages: what each row becomes, in which queue, in which order, under which unique key.
+Converts rows to messages: the message of each row, its queue, its place in the order, and its unique key.
 
-Rules: a key's queue is the one that any RocketMQ producer with the hash selector chooses; rows of a queue leave
-in the order of `orderBy`, rows alike in it as their queue at the source has them, those of no queue in an order of their content,
-and without `orderBy` as they came. A row's
-identity does not depend on where the row stands among the others: the same rows, in any order and divided among
-tasks in any way that keeps a key together, are the same messages to the broker. However many rows a task has, it holds
-some of them (`externalsort`): they are sorted by key and content to get their identity, then by queue and order. `writer` sends.
+Rules: the queue of a key is the one that any RocketMQ producer with the hash selector chooses. The rows of a queue are
+sent in the order of `orderBy`. Rows with equal values keep their order at the source queue; without a source, their
+content decides. Without `orderBy`, rows are sent as they arrived.
+
+A row's identity does not depend on its place among the other rows. The same rows are the same messages to the broker,
+in any order and in any division among tasks that keeps a key together. A task holds only some of its rows in
+memory (`externalsort`). It sorts them by key and content to assign identities, then by queue and order. `writer`
+sends.
 """
 
 import re
@@ -32,7 +34,7 @@ from orderlymq_spark.values.conversion import ValueMisfit
 
 _TEXT: Final = r"(string|(var)?char\(\d+\)|void)( collate \w+)?"
 _WHOLE: Final = "tinyint|smallint|int|bigint|void"
-# Columns that become a message: Spark's types that each may have, and how to say so.
+# The columns that make up a message: the Spark types that each may have, and their name in errors.
 _TYPES: Final = {
     "topic": (_TEXT, "a text"),
     "body": (f"{_TEXT}|binary", "a text or binary"),
@@ -50,7 +52,7 @@ _WITHOUT_ORDER: Final = ("array", "map", "struct", "variant")
 
 @dataclass(frozen=True, slots=True)
 class QueueMessages:
-    """Messages to one queue, in order; it can be read once."""
+    """The messages for one queue, in order; they can be read once."""
 
     queue: MessageQueue
     messages: Iterable[Message]
@@ -62,9 +64,9 @@ class Load:
 
     Attributes:
         parts: by queue.
-        place: makes the parts again, by the queues of now; those of before cannot be read any more.
-        keys: what no two tasks of a load may both have: the keys of the rows, and one mark per topic for rows that
-            neither a key nor a source distinguishes.
+        place: builds the parts again with the current queues; the previous parts can no longer be read.
+        keys: values that no two tasks of a load may share: the keys of the rows, and one mark per topic for rows
+            without a key and without a source.
     """
 
     parts: Sequence[QueueMessages]
@@ -78,13 +80,13 @@ def check_columns(
     """Refuse a frame that cannot be sent.
 
     Args:
-        columns: names and Spark's types of them.
-        topic: where the rows go; empty where each names its own.
+        columns: the Spark type of each column.
+        topic: the target of all rows; empty if each row names its own.
         order_by: columns that give the order within a queue.
-        content: the column that messages are made of.
+        content: the column from which messages are made.
 
     Raises:
-        OptionError: A column is missing, or of a type that cannot be used; the text names it.
+        OptionError: A column is missing or has an unusable type; the text names it.
     """
     if content not in columns:
         raise OptionError(f"the rows have no column {content}; they have {', '.join(columns)}")
@@ -109,16 +111,16 @@ def check_columns(
 
 
 class _Draft(NamedTuple):
-    """A row that has become a message without an identity; sorted as the identity asks for it.
+    """A row converted to a message without an identity; its fields are in the sort order that `_identified` needs.
 
     Attributes:
-        source: what the row was made of: a place in a topic or a message id; empty for any other row.
-        content: a hash of everything that the message says.
-        order: its values of `orderBy`, and where it stands at the source.
-        number: among the rows of the task as they came.
-        key: None where it has none.
-        target: the queue that it names.
-        place: of the message.
+        source: the origin of the row: a place in a topic or a message id; empty for any other row.
+        content: a hash of the message's content.
+        order: its values of `orderBy`, and its place at the source.
+        number: its position among the arriving rows of the task.
+        key: None if it has none.
+        target: the queue that the row names.
+        place: of the message in the spill file.
     """
 
     topic: str
@@ -133,12 +135,12 @@ class _Draft(NamedTuple):
 
     @property
     def origin(self) -> tuple[str, str, str]:
-        """Return the parts that distinguish it from rows of other origin."""
+        """The fields that distinguish a row from rows of another origin."""
         return self[:3]
 
 
 class _Placed(NamedTuple):
-    """A row with its identity, sorted as it leaves."""
+    """A row with its identity; its fields are in the sort order in which messages are sent."""
 
     queue: MessageQueue
     rank: tuple[Any, ...]
@@ -162,18 +164,18 @@ def queue_messages(
     """Return the messages of rows by queue.
 
     Args:
-        rows: of one task, by column; read to their end before this returns.
-        queues: returns those of a topic, in the order that keys are hashed over.
-        topic: beats the column.
+        rows: of one task, by column; read to the end before this returns.
+        queues: returns the queues of a topic, in the order over which keys are hashed.
+        topic: overrides the column.
         order_by: columns that give the order within a queue.
         app_id: names the job.
-        batch: the load that the rows are of; names rows that were not made of a message.
-        task: the number of the task, where other tasks may have rows of the same key; None where they have not.
-        held_max: how many rows are held to be sorted; the others are in files.
+        batch: the load to which the rows belong; part of the identity of rows that were not made of a message.
+        task: the number of the task if other tasks may have rows of the same key; otherwise None.
+        held_max: how many rows are held in memory for sorting; the others are in files.
 
     Raises:
         OptionError: A row has no topic, no body or an empty key, or names a queue that does not exist.
-        SpillFailed: There is no room for the files.
+        SpillFailed: The disk has no room for the files.
     """
     with closing(SpillFile[Message]()) as messages, closing(SpillFile[Any]()) as places:
         drafts = ExternalSort[_Draft](places, held_max)
@@ -213,18 +215,18 @@ def queue_messages(
 def _identified(
     drafts: Iterator[_Draft], app_id: str, batch: str, task: int | None, keys: "array[int]"
 ) -> Iterator[tuple[_Draft, str]]:
-    """Yield drafts with their unique keys, in their order; add what no other task may have to *keys*."""
+    """Yield drafts with their unique keys, in order; add the values that no other task may have to *keys*."""
     base_before, number = "", 0
     before: _Draft | None = None
     marked: tuple[str, str] | None = None
     for draft, following in pairwise(chain(drafts, (None,))):
-        assert draft is not None  # the end is nobody's first
+        assert draft is not None  # only the second of a pair can be the end
         alone = all(each is None or each.origin != draft.origin for each in (before, following))
         base = f"{app_id}\x00{draft.topic}\x00{draft.source or batch}\x00{draft.key_text}"
         whole = task is None and draft.key is not None
         if not (draft.source and whole and alone):
-            # Several rows may have this source and key: the content distinguishes them, and only rows that
-            # say the same are numbered, for they can stand for each other.
+            # Several rows may have this source and key. The content distinguishes them, and only equal rows are
+            # numbered, because they are interchangeable.
             base += f"\x00{draft.content}"
             if task is not None and not draft.source:
                 base += f"\x00{task}"
@@ -238,10 +240,10 @@ def _identified(
 
 
 def with_event(row: Mapping[str, Any], mode: ContentMode) -> dict[str, Any]:
-    """Return a row whose body and properties are the event in its column `value`.
+    """Return a row with the body and properties of the event in its column `value`.
 
     Raises:
-        OptionError: It has none, or one that breaks the specification.
+        OptionError: The row has no event, or one that breaks the specification.
     """
     value = row.get("value")
     if value is None:
@@ -287,7 +289,7 @@ def _draft(
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Return the position that a row has, whole."""
+    """Return the source position of a row; None unless it is complete."""
     place = tuple(row.get(name) for name in ("topic", "broker", "queue_id", "queue_offset"))
     return None if None in place else place
 
@@ -296,20 +298,20 @@ def _source(row: Mapping[str, Any]) -> str:
     place = _place(row)
     if place is not None:
         stored = row.get("store_ts")
-        # A topic that was created again has other messages at its offsets.
+        # A recreated topic has other messages at the same offsets.
         life = row.get("message_id") or (stored and stored.timestamp())
         return repr((*place, life) if life else place)
     return row.get("message_id") or ""
 
 
 def _content(row: Mapping[str, Any], message: Message) -> str:
-    """Return a hash that two rows share only if either may be sent in the place of the other."""
+    """Return a hash that two rows share only if they are interchangeable."""
     beside = (
         message.tags,
         message.keys,
         sorted(message.properties.items()),
         message.flag,
-        # Where a row with a position goes may change between two tries: the target may have grown.
+        # The target queue of a row with a position may change between two attempts, because the topic may grow.
         row.get("target_queue") if _place(row) is None else None,
     )
     digest = blake2b(message.body, digest_size=16)
@@ -318,20 +320,23 @@ def _content(row: Mapping[str, Any], message: Message) -> str:
 
 
 def _key_hash(topic: str, key_text: str) -> int:
-    """Return 64 bits that stand for a key when tasks compare what they sent."""
+    """Return a 64-bit hash of a key, by which tasks compare what they sent."""
     text = f"{topic}\x00{key_text}".encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big", signed=True)
 
 
 def _order(row: Mapping[str, Any], order_by: Sequence[str]) -> tuple[Any, ...]:
-    """Return what sorts rows of a queue: messages that were sent together have one store time, and stand in an order all the same."""
+    """Return the sort key of a row within its queue.
+
+    Messages that were sent together have the same store time, so the place at the source decides between them.
+    """
     place = _place(row)
     stands = () if place is None or not isinstance(place[3], int) else (repr(place[:3]), place[3])
     return *map(_rank, (row[name] for name in order_by)), stands
 
 
 def _rank(value: Any) -> tuple[bool, bool, Any]:
-    """Return what sorts nulls first and NaN last, as Spark's ascending order has them; NaN itself has no order."""
+    """Return a sort key that puts nulls first and NaN last, as in Spark's ascending order; NaN itself has no order."""
     is_nan = value != value  # noqa: PLR0124 - nothing else differs from itself
     return value is not None, is_nan, None if is_nan else value
 
@@ -358,7 +363,7 @@ def _message(row: Mapping[str, Any], topic: str) -> Message:
         tags=row.get("tags") or "",
         keys=keys if isinstance(keys, str) else tuple(k for k in keys or () if k is not None) or "",
         key=None if key is None else str(key),
-        # Properties that the protocol sets itself are set again.
+        # The protocol sets its own properties again.
         properties={
             name: value
             for name, value in dict(properties).items()

@@ -1,12 +1,14 @@
 """
-The ordered sink: rows to messages, in order, each once.
+The ordered sink: sends rows as messages, in order, each once.
 
-Rules: one batch of messages per queue is on its way at a time; before it leaves, the brokers' index is asked for
-each of its messages, and what is stored already is not sent, so a task that is tried again or a driver that died
-adds nothing, however long ago that was and whatever part was stored; what is in flight meanwhile is recognised by
-the brokers' duplicate window. Where an ordered topic gets more queues meanwhile, the rows are placed again: what is not
-stored goes where its key belongs behind the expansion. The index is asked for the next batch while one is on its way. Rows of one key in two
-tasks have no order: they are refused (`ordered` prevents them). The memory of a task does not grow with its rows.
+Rules: one batch of messages per queue is in flight. Before it is sent, the sink looks up each message in the brokers'
+index and skips stored ones. A repeated task or a dead driver therefore adds no message, no matter how long ago it ran
+or which part it stored. The brokers' duplicate window recognises messages that are still in flight. The look-up
+for the next batch runs while a batch is in flight.
+
+If an ordered topic gets more queues meanwhile, the sink places the rows again: unsent messages go to the queue of
+their key after the expansion. Rows of one key in two tasks have no order, so they are refused (`ordered` prevents
+them). The memory of a task does not grow with its rows.
 """
 
 import asyncio
@@ -39,15 +41,15 @@ from orderlymq_spark.sink.messages import (
 )
 from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter
 
-_BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
-_ROWS_AT_ONCE: Final = 64  # that are taken from Arrow; Spark's batches may be large
+_BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one step; larger batches delay others
+_ROWS_AT_ONCE: Final = 64  # rows converted from Arrow at a time; Spark's batches may be large
 _GROUP: Final = "orderlymq-spark"
 _NO_TOTALS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """Messages that one task has sent; 8 bytes of each key go to the driver."""
+    """The messages that one task has sent; 8 bytes of each key go to the driver."""
 
     count: int
     keys: npt.NDArray[np.int64]
@@ -58,11 +60,11 @@ class _Writer:
         content = "value" if options.cloud_events else "body"
         check_columns(columns, options.topic, options.order_by, content)
         self._options = options
-        # Made on the driver, once for all tasks of a plain frame and all their tries.
+        # Created on the driver, once for all tasks of a plain frame and all their attempts.
         self._run = options.run_id or uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of one task, when all of them have come and are fit to be sent."""
+        """Send the rows of one task, after all of them have arrived and passed the checks."""
         options = self._options
         totals: dict[str, int] = {}
 
@@ -89,9 +91,9 @@ class _Writer:
             return Sent(count, np.array(load.keys, np.int64))
 
     def _batch(self) -> str:
-        """Return the name of the load: the number of the micro-batch, or what was made on the driver."""
+        """Return the name of the load: the number of the micro-batch, or the name that the driver created."""
         context = TaskContext.get()
-        # Spark gives tasks this property without documenting it; `commit` comes too late to name rows.
+        # Spark sets this undocumented property in tasks; `commit` comes too late to name rows.
         number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
         return f"{self._options.run_id}/{number}" if number else self._run
 
@@ -99,7 +101,7 @@ class _Writer:
         """Refuse keys that came from two tasks.
 
         Raises:
-            UnorderedRows: There is one; its rows are sent, in no promised order.
+            UnorderedRows: Two tasks share a key; its rows are already sent, in no guaranteed order.
         """
         if not self._options.check_order:
             return
@@ -114,31 +116,31 @@ class _Writer:
 
 
 class OrderedBatchWriter(_Writer, DataSourceArrowWriter):
-    """Sends a frame."""
+    """A writer that sends a frame."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Check what the tasks say; the messages are stored already."""
+        """Check the results of the tasks; the messages are already stored."""
         self.check(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: what is stored stays, and is recognised when the frame is sent again."""
+        """Do nothing: stored messages stay and are recognised when the frame is sent again."""
 
 
 class OrderedStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Sends a stream."""
+    """A writer that sends a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's names
-        """Check what the tasks say; the messages are stored already."""
+        """Check the results of the tasks; the messages are already stored."""
         self.check(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: the batch is repeated under the same identities."""
+        """Do nothing: the batch is repeated with the same identities."""
 
 
 def rows_of(
     batches: Iterable[pa.RecordBatch], mode: ContentMode | None
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a task with their times in UTC: in the zone of a session a time may lie beyond the years there are."""
+    """Yield the rows of a task with their times in UTC; in the session's zone a time may lie outside Python's years."""
     for batch in batches:
         kinds = pa.schema([each.with_type(_in_utc(each.type)) for each in batch.schema])
         there = batch if kinds == batch.schema else batch.cast(kinds)
@@ -170,7 +172,7 @@ class Sends:
 
     Attributes:
         count: how many were sent, because they were not stored before.
-        grown: a topic has more queues than those that its messages were placed in; not all of them are sent.
+        grown: a topic now has more queues than its messages were placed in; not all of them are sent.
     """
 
     count: int
@@ -183,11 +185,11 @@ def send_messages(
     batch_bytes: int,
     totals: Mapping[str, int] = _NO_TOTALS,
 ) -> Sends:
-    """Send messages, all queues at the same time, as long as topics have as many queues as *totals* says.
+    """Send messages to all queues concurrently, while the topics have as many queues as in *totals*.
 
     Raises:
-        SendRefused, SendUnknown: A broker refused, or stayed away; what is stored stays.
-        SourceUnavailable: A broker stayed away when it was asked what is stored.
+        SendRefused, SendUnknown: A broker refused or was unavailable; stored messages stay.
+        SourceUnavailable: A broker was unavailable when it was asked which messages are stored.
     """
     return access.thread.run(_send(access, found, batch_bytes, totals))
 
@@ -198,9 +200,9 @@ async def _send(
     batch_bytes: int,
     totals: Mapping[str, int],
 ) -> Sends:
-    # A body may be as large as its first producer allowed.
+    # Do not limit bodies: each may be as large as its first producer allowed.
     producer = Producer(_GROUP, settings=RESENDS, instance=access.instance)
-    # Each queue ends by itself: what is stored is known before messages are placed again.
+    # Each queue finishes first, so that stored messages are known before the others are placed again.
     async with producer:
         sends = await together(
             _send_queue(producer, access, part, batch_bytes, totals.get(part.queue.topic))
@@ -244,7 +246,7 @@ async def _send_queue(
             count += len(fresh)
             fresh = [] if ahead is None else await ahead
     except (SettingError, SendUnknown):
-        # Whether a try before the change is stored, the index knows by then.
+        # After the growth the index shows whether an earlier attempt was stored.
         if not grown:
             raise
     finally:
@@ -256,8 +258,8 @@ async def _send_queue(
 async def _unsent(access: ClusterAccess, piece: Sequence[Message]) -> list[Message]:
     """Return the messages that are not stored yet, in order.
 
-    Any of them may be: a run that is repeated is stored up to somewhere, and one that overlaps a run of before, as
-    when a topic is copied again from an earlier place, anywhere.
+    A repeated run has stored its messages up to some point. A run that overlaps an earlier one, such as a second copy
+    of a topic from an earlier offset, may find stored messages anywhere.
     """
     keys = [message.unique_key for message in piece]
     stored = await access.are_stored(piece[0].topic, keys)

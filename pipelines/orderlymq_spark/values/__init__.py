@@ -1,6 +1,6 @@
 """
-Bodies by a schema: JSON, Avro and protobuf as the column `value`, and why a body is none as `value_error`.
+Bodies decoded by a schema: JSON, Avro and protobuf as the column `value`, decoding errors as `value_error`.
 
-Spark's types of a schema and the decoding live here; where bodies come from lives in `source`.
+This package has the Spark types of a schema and the decoding; `source` reads the bodies.
 Begin with `decoder`.
 """

@@ -1,4 +1,4 @@
-"""Avro: the Spark types of a schema, and bodies by it, plain or with the head of Avro's single-object encoding."""
+"""Avro: the Spark types of a schema, and a decoder of bodies, plain or in Avro's single-object encoding."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,21 +31,21 @@ _LOGICAL: Final = {
 
 
 def avro_type(schema: str) -> str:
-    """Return the type of the column for a schema, as Spark's DDL.
+    """Return the column type for a schema, as Spark DDL.
 
     Raises:
-        OptionError: It is no schema of a record, or has what no column can hold.
+        OptionError: The text is not a record schema, or has a type that no column can hold.
     """
     from fastavro import parse_schema  # noqa: PLC0415 - only who has Avro pays
 
-    return _type(parse_schema(_checked(schema)), {}, ())  # with names as their namespaces make them
+    return _type(parse_schema(_checked(schema)), {}, ())  # with full names, including namespaces
 
 
 def avro_decoder(schema: str) -> Callable[[bytes], Any]:
-    """Return what reads bodies.
+    """Return a function that decodes bodies.
 
     Raises:
-        OptionError: As `avro_type`.
+        OptionError: As in `avro_type`.
     """
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - only who has Avro pays
     from fastavro.schema import fingerprint, to_parsing_canonical_form  # noqa: PLC0415
@@ -61,7 +61,7 @@ def avro_decoder(schema: str) -> Callable[[bytes], Any]:
                 raise ValueMisfit(f"it was written by the schema {written}, not by this one")
         try:
             value = schemaless_reader(found, parsed, None)
-        except Exception as error:  # whatever a foreign reader raises; its text may show the body
+        except Exception as error:  # any error of the library's reader; its text may show the body
             raise ValueMisfit(f"it cannot be read by the schema ({type(error).__name__})") from None
         if found.read(1):
             raise ValueMisfit("bytes follow its record")
@@ -72,7 +72,7 @@ def avro_decoder(schema: str) -> Callable[[bytes], Any]:
 
 def _checked(schema: str) -> Any:
     try:
-        Avro(dict, schema)  # refuses what would let a short body cost any amount
+        Avro(dict, schema)  # refuses schemas by which a short body could use unlimited memory
     except (SettingError, ImportError) as error:
         raise OptionError(f"valueSchema: {error}") from error
     return json.loads(schema)

@@ -1,10 +1,11 @@
 """
-CloudEvents 1.0 in messages: events as values of a column, and such values as messages. Pure.
+CloudEvents 1.0: messages as events in a column, and such events as messages. Pure.
 
-The rules: properties and content types are those of the RocketMQ binding of CloudEvents' Java SDK. In binary mode the
-property `CE_` + name holds an attribute and the body is the data; in structured mode the body is the event as JSON, and
-`CE_contenttype` says so. An event that the specification forbids is an error that names the attribute, never a guess. The library
-`cloudevents` is not used: it makes an object of an event and leaves types, extensions and RocketMQ's properties to its user.
+Rules: properties and content types are those of the RocketMQ binding in CloudEvents' Java SDK. In binary mode the
+property `CE_` + name holds an attribute and the body is the data. In structured mode the body is the event as JSON,
+and `CE_contenttype` says so. An event that breaks the specification is an error that names the attribute; nothing is
+guessed. The library `cloudevents` is not used: it builds an object per event and leaves types, extensions and
+RocketMQ's properties to its user.
 """
 
 import re
@@ -27,7 +28,7 @@ JSON_FORMAT: Final = f"{STRUCTURED}+json"
 VERSION: Final = "1.0"
 REQUIRED: Final = ("specversion", "id", "source", "type")
 OPTIONAL: Final = ("datacontenttype", "dataschema", "subject", "time")
-# The body of an event without data: a message has at least one byte.
+# The body of an event without data, because a message needs at least one byte.
 NO_DATA: Final = b"\x00"
 
 _NAME: Final = re.compile("[a-z0-9]+")
@@ -42,7 +43,7 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def cloudevents_type(schema: str) -> str:
-    """Return the type of an event as Spark's DDL; with a *schema* the data is JSON of these columns, else bytes."""
+    """Return the type of an event as Spark DDL; with a *schema* the data is JSON with these columns, otherwise bytes."""
     data = f"struct<{schema}>" if schema else "binary"
     kinds = {name: "timestamp" if name == "time" else "string" for name in (*REQUIRED, *OPTIONAL)}
     columns = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
@@ -52,15 +53,15 @@ def cloudevents_type(schema: str) -> str:
 def event_of(
     body: bytes, properties: Mapping[str, str], parse: Callable[[bytes], Any] | None
 ) -> dict[str, Any]:
-    """Return the event that a message is.
+    """Return the event in a message.
 
     Args:
-        body: of the message, inflated.
+        body: of the message, decompressed.
         properties: of the message.
         parse: reads data as JSON; None for data as bytes.
 
     Raises:
-        ValueMisfit: It is none, or not one of CloudEvents 1.0.
+        ValueMisfit: The message is not an event of CloudEvents 1.0.
     """
     kind = properties.get(CONTENT_TYPE, "").strip().lower()
     binary = not kind.startswith(STRUCTURED) and f"{PREFIX}specversion" in properties
@@ -115,13 +116,13 @@ def _from_json(
             raise ValueMisfit("data is no text, and its datacontenttype is no JSON")
         event["data"] = _data(data.encode(), event, parse)
     elif data is not None:
-        # With its numbers as they are written, where the column needs that.
+        # Keeps the numbers as written, if the column needs that.
         event["data"] = _written_data(body) if parse is None else parse(body)["data"]
     return event
 
 
 def _written_data(body: bytes) -> bytes:
-    """Return the member `data` of a JSON object as it is written: numbers may have digits that no parser keeps."""
+    """Return the member `data` of a JSON object as written, because parsers may lose digits of numbers."""
     try:
         return bytes(_members(body)["data"])
     except RecursionError:
@@ -137,13 +138,13 @@ def _data(content: bytes, event: Mapping[str, Any], parse: Callable[[bytes], Any
 
 
 def _is_json(event: Mapping[str, Any]) -> bool:
-    """Return whether data is JSON; so it is where nothing is said."""
+    """Return whether data is JSON; true if the event has no datacontenttype."""
     kind = event.get("datacontenttype")
     return kind is None or _JSON_TYPE.fullmatch(kind) is not None
 
 
 def _text(name: str, value: Any) -> str:
-    """Return an attribute of JSON in its canonical form as text."""
+    """Return the canonical text of a JSON attribute."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and -_INTEGER_MAX <= value < _INTEGER_MAX:
@@ -154,10 +155,10 @@ def _text(name: str, value: Any) -> str:
 
 
 def _checked(attributes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the attributes of an event by column, of which data is not one yet.
+    """Return the attributes of an event by column, still without data.
 
     Raises:
-        ValueMisfit: They break the specification.
+        ValueMisfit: The attributes break the specification.
     """
     for name, value in attributes.items():
         if not _NAME.fullmatch(name):
@@ -191,7 +192,7 @@ def _moment(text: str) -> datetime:
 
 
 def _named(name: str) -> str:
-    """Return a name as an error shows it: it may be a secret's place, and long."""
+    """Return a name shortened for an error, because it may be long or contain a secret."""
     return repr(name[:40])
 
 
@@ -199,14 +200,15 @@ def _named(name: str) -> str:
 
 
 def message_of(event: Mapping[str, Any], mode: ContentMode) -> tuple[bytes, dict[str, str]]:
-    """Return body and properties of the message that an event is.
+    """Return the body and properties of the message for an event.
 
     Args:
-        event: as `event_of` returns it, without what is absent; data that is no bytes is JSON, a text stays itself.
+        event: as `event_of` returns it; absent attributes may be missing. Data other than bytes is written as JSON,
+            except that a text stays unchanged.
         mode: where the attributes go.
 
     Raises:
-        ValueMisfit: It is none of CloudEvents 1.0.
+        ValueMisfit: The value is not an event of CloudEvents 1.0.
     """
     attributes = {
         name: value for name in (*REQUIRED, *OPTIONAL) if (value := event.get(name)) is not None
@@ -237,7 +239,7 @@ def _structured(texts: dict[str, str], data: Any) -> bytes:
     if isinstance(data, bytes):
         members["data_base64"] = b64encode(data).decode()
     elif isinstance(data, str) and _is_json(texts):
-        # A text whose type is JSON is JSON already.
+        # If the data type is JSON, a text already is JSON.
         try:
             orjson.loads(data)
         except orjson.JSONDecodeError as error:

@@ -1,7 +1,7 @@
 """
-Decoded values as Arrow takes them for a type of Spark's; what does not fit is an error that names its place.
+Converts decoded values for Arrow by their Spark type; a value that does not fit raises an error with its place.
 
-Rule: nothing is made to fit. A text is no number, a fraction is no whole number, and only null stands for a missing field.
+Rule: no value is coerced. A text is not a number, a fraction is not a whole number, and a missing field becomes null.
 """
 
 from base64 import b64decode
@@ -14,25 +14,25 @@ from uuid import UUID
 
 import pyarrow as pa
 
-# No arithmetic of it rounds.
+# A decimal context that never rounds.
 EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 class ValueMisfit(ValueError):  # noqa: N818 - says what happened
-    """A body is none of its schema; the text names the place and what is there."""
+    """A body does not match its schema; the text names the place and the type found there."""
 
 
 def fitted(value: Any, kind: pa.DataType, place: str = "value", *, sized: bool = False) -> Any:
-    """Return a decoded value as `pyarrow.array` takes it for a type.
+    """Return a decoded value in the form that `pyarrow.array` takes for a type.
 
     Args:
-        value: of JSON, Avro or protobuf; times, dates, decimals and bytes may also be texts, as JSON has them.
+        value: from JSON, Avro or protobuf; times, dates, decimals and bytes may also be texts, as in JSON.
         kind: of the column.
         place: of the value in its body, for errors.
-        sized: whether to refuse what is too large for its type, too, which is slow.
+        sized: whether to refuse also values that are too large for the type, which is slow.
 
     Raises:
-        ValueMisfit: It does not fit.
+        ValueMisfit: The value does not fit.
     """
     if value is None:
         return None
@@ -81,13 +81,13 @@ def _map(value: Any, kind: pa.MapType, place: str, *, sized: bool) -> list[tuple
 
 
 def _misfit(value: Any, kind: str, place: str) -> ValueMisfit:
-    # The content of a body is not shown: it may be secret.
+    # The text does not show the body's content, because it may be secret.
     return ValueMisfit(f"{place} is a {type(value).__name__}, which is no {kind}")
 
 
 def _of(*kinds: type) -> Callable[..., Any]:
     def check(value: Any, _kind: pa.DataType | None = None) -> Any:
-        # True is an int in Python.
+        # In Python, True is also an int.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise TypeError
         return value
@@ -102,12 +102,12 @@ def _string(value: Any, _kind: pa.DataType) -> str:
 def _float(value: Any, kind: pa.DataType) -> float:
     found = float(_of(int, float, Decimal)(value))
     if pa.types.is_float32(kind):
-        pack("<f", found)  # refuses what would become infinity there
+        pack("<f", found)  # refuses numbers that would become infinity
     return found
 
 
 def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
-    """Return a number without the zeros at its end; Arrow reads beyond its tables when an exponent is far out."""
+    """Return a number without trailing zeros; Arrow reads past its tables if an exponent is extreme."""
     given = value if isinstance(value, Decimal) else Decimal(str(_of(int, float, str)(value)))
     if not given.is_finite():
         raise ValueError
@@ -124,7 +124,7 @@ def _decimal(value: Any, kind: pa.Decimal128Type) -> Decimal:
 
 def _timestamp(value: Any, _kind: pa.DataType) -> datetime:
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(_of(str)(value))
-    # A time of another zone may be beyond the years there are.
+    # A time in another zone may lie outside the years 1 to 9999 in UTC.
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -1,4 +1,4 @@
-"""The column `value` of a topic: its Spark type, and bodies as its values; null where a body is none, with the reason."""
+"""The column `value` of a topic: its Spark type, and bodies as values; a null has its reason in `value_error`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +19,10 @@ _REASON_MAX: Final = 200
 
 
 def value_type(form: ValueFormat) -> str:
-    """Return the type of the column `value`, as Spark's DDL.
+    """Return the type of the column `value`, as Spark DDL.
 
     Raises:
-        OptionError: The schema is none, or has what no column can hold.
+        OptionError: The schema is invalid, or has a type that no column can hold.
     """
     match form.name:
         case "json":
@@ -36,10 +36,10 @@ def value_type(form: ValueFormat) -> str:
 
 
 class ValueDecoder:
-    """Turns bodies into values of a type.
+    """A decoder that converts bodies to values of a type.
 
     Attributes:
-        needs_properties: a value is made of those of its message, too.
+        needs_properties: whether it also needs the properties of the message.
     """
 
     def __init__(self, form: ValueFormat, kind: pa.DataType) -> None:
@@ -53,11 +53,11 @@ class ValueDecoder:
         unread: Sequence[str | None] | None = None,
         properties: pa.Array | None = None,
     ) -> tuple[pa.Array, pa.Array]:
-        """Return the values and, where a body is none, why; of the length of *bodies*.
+        """Return the values, and the reasons for nulls; both have the length of *bodies*.
 
         Args:
             bodies: as they were sent, except the *unread*.
-            unread: why a body is still as it is stored.
+            unread: why a body is still in its stored form.
             properties: of each message, as maps, for a decoder that needs them.
         """
         values, errors = [], []
@@ -76,16 +76,16 @@ class ValueDecoder:
             try:
                 pa.array([value], self._kind)  # a number may be too large for its type
             except (ValueError, OverflowError):
-                fitted(decoded, self._kind, sized=True)  # says where; Arrow says what it is
+                fitted(decoded, self._kind, sized=True)  # its error names the place
                 raise
-        # ValueError is what libraries raise of a body, as of a time beyond the year 9999.
+        # Libraries raise ValueError for a bad body, such as a time after the year 9999.
         except (ValueError, OverflowError, RecursionError) as error:
             return None, str(error)[:_REASON_MAX]
         return value, None
 
 
 def _decoder(form: ValueFormat, kind: pa.DataType) -> Callable[[bytes, Mapping[str, str]], Any]:
-    """Return what makes a value of a body and the properties of its message."""
+    """Return a function that decodes a body and the properties of its message."""
     parse = _exact_json if "decimal" in str(kind) else _json
     match form.name:
         case "json":
@@ -108,8 +108,8 @@ def _json(body: bytes) -> Any:
 
 
 def _exact_json(body: bytes) -> Any:
-    """Read JSON with its fractions and whole numbers as they are written, which is slower."""
-    _json(body)  # is stricter about what JSON is
+    """Read JSON and keep numbers exactly as written, which is slower."""
+    _json(body)  # stricter about valid JSON
     return json.loads(body, parse_float=_fraction)
 
 

@@ -1,5 +1,5 @@
 """
-Protobuf: the Spark types of a message, and bodies by it.
+Protobuf: the Spark types of a message, and a decoder of bodies.
 
 The schema is a file of descriptors: `protoc --include_imports --descriptor_set_out=orders.desc orders.proto`.
 """
@@ -12,7 +12,7 @@ from orderlymq_spark.errors import OptionError
 from orderlymq_spark.values.conversion import ValueMisfit
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
-# By the numbers of FieldDescriptor.cpp_type.
+# Keys are the numbers of FieldDescriptor.cpp_type.
 _TYPES: Final = {
     1: "int",
     2: "bigint",
@@ -21,25 +21,25 @@ _TYPES: Final = {
     5: "double",
     6: "float",
     7: "boolean",
-    8: "string",  # an enum by its name
+    8: "string",  # an enum is shown by its name
     9: "string",
 }
 _ENUM: Final = 8
-_BYTES: Final = 12  # of FieldDescriptor.type
+_BYTES: Final = 12  # a number of FieldDescriptor.type
 _MESSAGE: Final = 10
 
 
 def protobuf_type(descriptors: bytes, name: str) -> str:
-    """Return the type of the column for a message, as Spark's DDL.
+    """Return the column type for a message, as Spark DDL.
 
     Raises:
-        OptionError: There is no such message, or it has what no column can hold.
+        OptionError: There is no such message, or it has a type that no column can hold.
     """
     return _struct(_message(descriptors, name), ())
 
 
 def protobuf_decoder(descriptors: bytes, name: str) -> Callable[[bytes], Any]:
-    """Return what reads bodies.
+    """Return a function that decodes bodies.
 
     Raises:
         OptionError: There is no such message.
