@@ -1,8 +1,8 @@
 """
-Pipeline archive: topics into files that hold every offset once, in order.
+Pipeline archive: writes topics to files that hold every offset once, in order.
 
-The work is the source's and the archive sink's; here they are put together, and the archive is checked by its
-names at the end. Spark carries ranges of queues; the tasks that write read the messages (`source.queuereader`).
+The source and the archive sink do the work. This module connects them, and at the end checks the archive by its file
+names. Spark carries ranges of queues; the tasks that write also read the messages (`source.queuereader`).
 """
 
 import json
@@ -25,7 +25,7 @@ from orderlymq_spark.tables.parquet import holes, published
 
 
 def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
-    """Archive until the trigger's end."""
+    """Archive messages until the trigger ends the stream."""
     options = spec.source.all_options()
     parsed = parse_source(options)
     check_place(parsed.columns)
@@ -56,21 +56,21 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
         data |= {"files": len(found), "messages": sum(each.size for each in found)}
         text += f"; {len(found)} files hold {data['messages']} offsets"
         if missing:
-            # A tag filter leaves holes on purpose; without one they were reported as lost.
+            # A tag filter leaves holes on purpose; without one, holes were already reported as lost messages.
             data["holes"] = [str(each) for each in missing]
             text += f"; not in it: {describe_missing(missing)}"
     return Outcome(text, data)
 
 
 def check_place_kept(spec: ArchiveSpec, options: SourceOptions) -> None:
-    """Refuse to go on in a place that has nothing of what the checkpoint has read: an Iceberg table is asked by its sink.
+    """Refuse to continue in a folder that has nothing of what the checkpoint has read; Iceberg's sink checks its own table.
 
     Raises:
-        SinkConflict: The folder was emptied, or what should be mounted there is not: the archive would have a hole.
+        SinkConflict: The folder was emptied or its file system is not mounted: the archive would have a hole.
     """
     file = spec.checkpoint / START_FILE
     done = last_end(spec.checkpoint / "spark")
-    # Tags and messages that are lost may leave nothing of what was read.
+    # With tags, or if messages were lost, an archive may be empty although ranges were read.
     if done is None or options.tags != "*" or not options.fail_on_data_loss or not file.exists():
         return
     began = from_json(start_in(file))
@@ -96,11 +96,11 @@ def _has_commits(path: Location, form: str) -> bool:
 
 
 def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
-    """Return the sink's options that name the table; a new one is made.
+    """Return the sink options that name the Iceberg table; create the table if it does not exist.
 
     Raises:
-        OptionError: pyiceberg is absent, or the catalogue refuses the table.
-        CatalogUnavailable: It does not answer, or has failed.
+        OptionError: pyiceberg is missing, or the catalogue refuses the table.
+        CatalogUnavailable: The catalogue does not answer or failed.
     """
     try:
         from orderlymq_spark.tables import iceberg  # noqa: PLC0415 - an extra
@@ -115,7 +115,7 @@ def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
         catalog = iceberg.open_catalog(spec.catalog.name, properties)
         table = iceberg.open_table(catalog, spec.table, message_schema(options))
         folder = iceberg.data_folder(table)
-    except Exception as error:  # whatever the libraries of a catalogue and of its place raise
+    except Exception as error:  # any error of the catalogue's and the storage's libraries
         kind = OptionError if isinstance(error, iceberg.REFUSALS) else CatalogUnavailable
         raise kind(
             f"the catalogue {spec.catalog.name} does not give {spec.place}: {error}"

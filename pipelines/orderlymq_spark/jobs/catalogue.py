@@ -1,7 +1,7 @@
 """
-The pipelines by type: what each is for, what its test proves, and the module that runs it.
+The types of pipelines: purpose, what the type's test proves, and the module that runs it.
 
-Each module has `run(name, spec, spark) -> Outcome`; `spark` is a function that starts Spark when it is needed.
+Each module has `run(name, spec, spark) -> Outcome`; `spark` is a function that starts Spark on demand.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Entry:
     One type of pipeline.
 
     Attributes:
-        begins_with_spark: its work begins when Spark has; that of others needs no Spark, or not always.
+        begins_with_spark: the work begins when Spark has started; other types need no Spark, or not always.
     """
 
     about: str
@@ -88,13 +88,13 @@ CATALOGUE: Final = {
 
 
 def run(pipeline: Pipeline, spark: SparkStarter) -> Outcome:
-    """Run a pipeline to its end.
+    """Run a pipeline until it ends.
 
     Raises:
-        OrderlyMQError: It failed; the text says what to do.
-        KeyboardInterrupt: A signal came where the job does not listen for one itself.
+        OrderlyMQError: The pipeline failed; the text says what to do.
+        KeyboardInterrupt: A signal arrived and the job does not handle it itself.
     """
-    # The first process of a container is deaf to a signal without a handler.
+    # The first process of a container ignores a signal for which it has no handler.
     with interrupted_by_termination():
         module = import_module(f"orderlymq_spark.jobs.{CATALOGUE[pipeline.spec.type].module}")
         outcome: Outcome = module.run(pipeline.name, pipeline.spec, spark)

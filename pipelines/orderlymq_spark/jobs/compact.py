@@ -1,9 +1,9 @@
 """
-Pipeline compact: adjoining small files of an archive become one, rows in offset order.
+Pipeline compact: merges adjacent small files of an archive into larger ones, with rows in offset order.
 
-Rules: the new file is complete and counted before one commit of the archive says that it takes the old ones' place; from
-there a run that died is finished by the next. Nobody ever sees a row twice; who lists the folder in the moment
-between the two steps misses the range, and sees by the names that it does.
+Rules: the new file is complete and its rows are counted before one commit of the archive replaces the old files. After
+that commit, the next run finishes the work of a run that died. A reader never sees a row twice. A reader that lists
+the folder between removal and naming misses the range, and notices it by the names.
 """
 
 import os
@@ -35,15 +35,15 @@ from orderlymq_spark.tables.parquet import (
 )
 
 _APP: Final = "_compact"
-_GROUP_ROWS: Final = 131_072  # a row group that readers can take in one piece
-_GROUP_BYTES: Final = 64 << 20  # likewise, decompressed; each core holds one
+_GROUP_ROWS: Final = 131_072  # rows of a row group that readers can load at once
+_GROUP_BYTES: Final = 64 << 20  # its decompressed bytes; each core holds one row group
 
 
 def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
-    """Compact; Spark is not needed: Arrow's threads use every core, one new file each.
+    """Compact the archive without Spark: Arrow's threads use every core, with one new file each.
 
     Raises:
-        OptionError: The files are those of an Iceberg table.
+        OptionError: The files belong to an Iceberg table.
     """
     _refuse_iceberg(spec.path)
     with hold_checkpoint(spec.path / _APP) as claim:
@@ -72,7 +72,7 @@ def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
 
 def _refuse_iceberg(path: Location) -> None:
     names = (path / "metadata").names()
-    # Above an archive a run needs no right to list; only an Iceberg table has its files in such a folder.
+    # A run may lack permission to list the parent folder. Only an Iceberg table has its files in a folder `data`.
     if path.name == "data":
         with suppress(StoreFailed, PermissionError):
             names += (path.parent / "metadata").names()
@@ -87,7 +87,7 @@ def _refuse_iceberg(path: Location) -> None:
 def groups(
     sizes: Mapping[QueueRange, int], target_bytes: int, count_min: int
 ) -> Iterator[list[QueueRange]]:
-    """Yield adjoining files of one queue that together reach the target size."""
+    """Yield runs of adjacent files of one queue that together fit the target size."""
     chosen: list[QueueRange] = []
     size = 0
     for part in [*sorted(sizes), None]:
@@ -110,10 +110,10 @@ def groups(
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A new file that is complete, and that nobody sees yet.
+    """A complete new file that readers do not see yet.
 
     Attributes:
-        whole: the range it will be published under.
+        whole: the range under which it will be published.
         old: the files whose rows it holds.
     """
 
@@ -123,24 +123,24 @@ class Draft:
 
 
 def _drafts(root: Location, parts: Sequence[QueueRange], count_min: int) -> list["Draft | str"]:
-    """Put files together, those with the same columns; return for what could not be done the reason."""
+    """Merge files that have the same columns; return the drafts, and the reason for each merge that failed."""
     found: list[Draft | str] = []
     try:
         for _, same in groupby(parts, lambda part: pq.read_schema(path_of(root, part).open())):
             chosen = list(same)
             if len(chosen) >= count_min:
                 found.append(write_draft(root, chosen))
-    # ValueError is what Arrow raises of files that it cannot read or put together.
+    # Arrow raises ValueError for files that it cannot read or merge.
     except (SinkConflict, OSError, ValueError) as error:
         found.append(f"{parts[0]} to {parts[-1].end} stay as they are: {error}")
     return found
 
 
 def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:
-    """Put files together.
+    """Merge files into a draft.
 
     Raises:
-        SinkConflict: The new file does not hold what the old ones hold; they stay.
+        SinkConflict: The new file has other rows than the old ones; the old files stay.
     """
     whole = QueueRange(parts[0].queue, parts[0].start, parts[-1].end)
     old = [path_of(root, part) for part in parts]
@@ -171,7 +171,7 @@ def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:
 
 
 def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in what becomes its row groups: small ones together, large ones in pieces."""
+    """Yield the rows of a file in units for the new row groups: small groups are merged, large ones are split."""
     run: list[int] = []
     rows = size = 0
     for number in range(file.metadata.num_row_groups):
@@ -188,14 +188,14 @@ def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 
 def _piece_rows(rows: int, size: int) -> int:
-    """Return how many of some rows are read at a time."""
+    """Return how many rows to read at a time, for row groups of this many rows and bytes."""
     return max(1, min(_GROUP_ROWS, rows * _GROUP_BYTES // max(size, _GROUP_BYTES)))
 
 
 def take_place(root: Location, draft: Draft) -> bool:
-    """Let a draft take the place of the files that it holds; false when another compaction was faster.
+    """Replace the old files by a draft; return False if another compaction was faster.
 
-    The draft is removed by the next compaction then.
+    In that case the next compaction removes the draft.
     """
     taken = False
 
@@ -214,7 +214,7 @@ def take_place(root: Location, draft: Draft) -> bool:
 
 
 def _remove_drafts(root: Location) -> None:
-    """Remove what compactions that died have left, after what they had committed is done."""
+    """Remove the drafts of dead compactions, after their commits have been carried out."""
     finish(root)
     folder = root / PARTS / _APP
     drafts = tuple(below(root, str(folder / name)) for name in folder.names())

@@ -1,11 +1,12 @@
 """
-Pipeline dead-letters: why messages of a group were given up, by key, and which of them were overtaken.
+Pipeline dead-letters: why messages of a consumer group became dead letters, by key, and which were overtaken.
 
-The redrive finds its letters here, too. Rules: a dead letter's origin is found by its message id in the brokers' index, never
-guessed, and says the same: clients write letters, too. An origin that has aged out is older than all that are found, so such
-letters go first in their key, and what became of their copies does too. A letter that was redriven is found by the identity of
-its copy; the copy stands where the letter's origin does: it overtakes what came behind that and nothing else, and so does the
-letter that it becomes when it fails again.
+The redrive pipeline also finds its letters here. Rules: a letter's origin is found by its message id in the brokers'
+index, and must have the same content, because clients can also write letters. It is never guessed. An origin that has
+aged out is older than all that are found. Such letters and their copies therefore come first in their key.
+
+A redriven letter is found by the identity of its copy. The copy takes the place of the letter's origin: it overtakes
+only messages after that origin. The same holds for the letter that the copy becomes if it fails again.
 """
 
 import json
@@ -40,7 +41,7 @@ _PLACE: Final = "broker string, queue_id int"
 
 
 def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
-    """Make the report."""
+    """Create the report."""
     letters = marked_letters(access_to(spec.connect), spec.group, spark)
     topics = Counter(letter.topic for letter in letters)
     tries = Counter(letter.message.reconsume_times for letter in letters)
@@ -91,13 +92,13 @@ class DeadLetter:
     """A dead letter with its origin.
 
     Attributes:
-        origin: queue and offset of the message that was given up; None when it has aged out.
-        stored_ms: when the message that was given up was stored.
-        overtaken: a later message of the key has been consumed; None when that cannot be known.
-        copy: queue and offset of the message that it was redriven to its topic as; None when it was not.
-        first: the letter whose copies have failed again and became this one; None when it is that itself.
-        is_doubtful: its topic has no message that says the same: that has aged out, or a client made the letter up.
-        key_property: the property whose value is the key that its group keeps in order.
+        origin: queue and offset of the original message; None if it has aged out.
+        stored_ms: when the original message was stored.
+        overtaken: a later message of the key has been consumed; None if this is unknown.
+        copy: queue and offset of its redriven copy in the topic; None if it was not redriven.
+        first: the first letter of the chain of failed copies that led to this one; None if this is the first.
+        is_doubtful: its topic has no message with the same content: it has aged out, or a client made up the letter.
+        key_property: the property that holds the key whose order the consumer group keeps.
     """
 
     message: ReceivedMessage
@@ -112,19 +113,20 @@ class DeadLetter:
 
     @property
     def key(self) -> str | None:
-        """The key whose order it has a place in."""
+        """The key in whose order the letter has a place."""
         return self.message.properties.get(self.key_property)
 
     def identity(self, topic: str) -> str:
-        """Return the unique key of the message that it is redriven to a topic as, whichever plan or console does it."""
+        """Return the unique key of the letter's copy in a topic; all plans and consoles use the same one."""
         said = self.message
         return redrive_key(said.queue, said.queue_offset, message_id=said.message_id, target=topic)
 
 
 def in_origin_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Sort letters by the origin of the first of their chain: in a queue by offset, and queues by time, for a topic that grew moves keys.
+    """Sort letters by the origin of the first letter of their chain: by offset within a queue, by time between queues.
 
-    Where that has aged out, the dead letter queue has their order: what was given up first came first.
+    Time matters because keys move between queues when a topic grows. Letters whose origin has aged out keep the order
+    of the dead letter queue.
     """
     gone, known = [], []
     for letter in letters:
@@ -139,8 +141,8 @@ def in_origin_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
 
 
 def _merged(placed: Iterable[tuple[MessageQueue, int, int, DeadLetter]]) -> list[DeadLetter]:
-    """Sort by queue and offset, and queues by the time of each place, in ms; letters of one place by their own."""
-    # A clock that was set back must not turn the order of a queue around.
+    """Sort by queue and offset, and merge the queues by time in ms; letters of one place sort by their own place."""
+    # A clock that was set back must not reverse the order of a queue.
     latest: dict[MessageQueue, int] = {}
     ranked: list[tuple[int, DeadLetter]] = []
     for queue, _, at_ms, letter in sorted(
@@ -152,7 +154,7 @@ def _merged(placed: Iterable[tuple[MessageQueue, int, int, DeadLetter]]) -> list
 
 
 def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
-    """Return the dead letters of a group, each with its origin; none when it never had one."""
+    """Return the dead letters of a consumer group with their origins; empty if it never had one."""
     found: list[DeadLetter] = []
     try:
         access.queues([dlq_topic(group)])
@@ -163,7 +165,7 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
         for message in messages(access, dlq_topic(group)):
             topic = names.origin_topic(message.properties)
             origin = admin.find_origin(message, topic)
-            message.body = b""  # nobody else asks for it here, and there may be many
+            message.body = b""  # the body is not needed any more, and there may be many letters
             letter = DeadLetter(
                 message, topic, is_doubtful=origin is None, key_property=key_property
             )
@@ -183,7 +185,7 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
 
 
 def redriven_to(access: ClusterAccess, topic: str, letters: Sequence[DeadLetter]) -> set[str]:
-    """Return of the letters' identities those that a topic has."""
+    """Return the identities of those letters whose copies a topic has."""
     asked = [letter.identity(topic) for letter in letters]
     try:
         stored = access.thread.run(access.are_stored(topic, asked))
@@ -193,7 +195,7 @@ def redriven_to(access: ClusterAccess, topic: str, letters: Sequence[DeadLetter]
 
 
 def take_first_origins(letters: Sequence[DeadLetter]) -> None:
-    """Let letters of redriven letters have the rank of the first of them, and stand where that does unless it has aged out."""
+    """Link repeated letters to the first letter of their chain, and give them its origin unless that has aged out."""
     copies = {letter.identity(letter.topic): letter for letter in letters}
     for letter in letters:
         first = letter
@@ -209,7 +211,7 @@ def take_first_origins(letters: Sequence[DeadLetter]) -> None:
 def marked_letters(
     access: ClusterAccess, group: str, spark: SparkStarter, keys: Sequence[str] | None = None
 ) -> list[DeadLetter]:
-    """Return the dead letters of a group, or those of some keys, and which were overtaken."""
+    """Return the dead letters of a consumer group, or of some keys, and mark the overtaken ones."""
     found = dead_letters(access, group)
     if keys is not None:
         found = [letter for letter in found if letter.key in keys]
@@ -219,7 +221,7 @@ def marked_letters(
 
 
 def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
-    """Yield all messages of a topic, queue by queue; retention may take the first ones meanwhile."""
+    """Yield all messages of a topic, queue by queue; retention may delete the first ones meanwhile."""
     lows, highs = access.bounds(access.queues([topic]))
     for part in ranges(lows, highs):
         at = part.start
@@ -232,7 +234,7 @@ def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
 
 
 def letter_at(access: ClusterAccess, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
-    """Return the dead letter at an offset, whole; None when it is gone."""
+    """Return the complete dead letter at an offset; None if it is gone."""
     found = access.first_from(queue, offset)
     return None if found is None or found.queue_offset != offset else read_or_flag(found, queue)
 
@@ -245,14 +247,14 @@ def _find(admin: AdminClient, topic: str, unique_key: str) -> ReceivedMessage | 
 def mark_overtaken(
     spark: SparkSession, access: ClusterAccess, group: str, letters: Sequence[DeadLetter]
 ) -> None:
-    """Find out which letters were overtaken: a later message of the key is consumed, and is no letter."""
+    """Mark the letters that were overtaken: a later message of the key was consumed and is not a dead letter."""
     by_topic: dict[str, list[DeadLetter]] = {}
     for letter in letters:
         if letter.origin is not None and letter.key is not None:
             by_topic.setdefault(letter.topic, []).append(letter)
     for topic, mine in by_topic.items():
         origins = {letter.origin for letter in mine if letter.origin is not None}
-        # Only a topic that grew has later messages of the key in other queues.
+        # Only if the topic has grown can other queues have later messages of the key.
         grown = access.growth(topic) is not None
         others = access.queues([topic]) if grown else ()
         queues = sorted({*others, *(queue for queue, _ in origins)})
@@ -277,18 +279,18 @@ Newest = dict[tuple[MessageQueue, str | None], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """How far a group has consumed a topic.
+    """How far a consumer group has consumed a topic.
 
     Attributes:
-        ends: of each queue what was consumed ends here, but for the keys of which something is owed.
-        owed: the first message that is owed of a key, by queue and key; only a group by key goes on behind it.
+        ends: the end of the consumed messages of each queue, except for keys in *owed*.
+        owed: the first unconsumed message of a key, by queue and key; only consumer groups by key continue past it.
     """
 
     ends: Mapping[MessageQueue, int]
     owed: Mapping[tuple[MessageQueue, str], int] = field(default_factory=dict)
 
     def end(self, queue: MessageQueue, key: str | None) -> int:
-        """Return the end of what was consumed of a key in a queue."""
+        """Return the end of the consumed messages of a key in a queue."""
         end = self.ends.get(queue, 0)
         return end if key is None else min(end, self.owed.get((queue, key), end))
 
@@ -296,9 +298,9 @@ class Consumed:
 def consumed_of(
     access: ClusterAccess, group: str, topic: str, queues: Sequence[MessageQueue], keys: set[str]
 ) -> Consumed:
-    """Return how far a group has consumed keys of a topic.
+    """Return how far a consumer group has consumed keys of a topic.
 
-    The committed offset of a group by key says too little: it is the first message that is owed of any key.
+    The committed offset of a consumer group by key is not enough: it is the first unconsumed message of any key.
     """
     committed = access.committed(group, queues)
     lanes = access.lane_ends(group, topic, keys - {""})
@@ -308,7 +310,7 @@ def consumed_of(
 
 
 def add_copies(newest: Newest, consumed: Consumed, letters: Sequence[DeadLetter]) -> None:
-    """Add the letters whose copies were consumed, and are no letters again, where their origins are."""
+    """Add the letters whose copies were consumed and did not fail again, at the places of their origins."""
     failed = {each for letter in letters for each in origin_ids(letter.message)}
     for letter in letters:
         if letter.origin is None or letter.copy is None or letter.identity(letter.topic) in failed:
@@ -323,7 +325,7 @@ def add_copies(newest: Newest, consumed: Consumed, letters: Sequence[DeadLetter]
 def is_overtaken(letter: DeadLetter, newest: Newest, *, grown: bool) -> bool:
     """Return whether a later message of a letter's key was consumed.
 
-    In its queue by offset, in others by time: only in a topic that has *grown* these have messages behind it.
+    In the letter's queue, offsets decide. In other queues, times decide; they matter only if the topic has *grown*.
     """
     assert letter.origin is not None
     own, origin = letter.origin
@@ -342,7 +344,7 @@ def _newest(
     consumed: Consumed,
     letters: Sequence[DeadLetter],
 ) -> Newest:
-    """Return the newest consumed message of each letter's key in each queue; letters and their copies are left out."""
+    """Return the newest consumed message of each letter's key in each queue, without letters and their copies."""
     own = {
         (place[0].broker_name, place[0].queue_id, place[1])
         for letter in letters

@@ -1,9 +1,9 @@
 """
-Pipeline lag: how far groups are behind, in messages and in time, and how long messages take to be stored.
+Pipeline lag: the lag of consumer groups in messages and time, and how long messages take to be stored.
 
-Rule: the time lag of a queue is now minus the store time of its first unconsumed message, looked up, never
-interpolated. Messages whose born time lies after their store time have a producer with a wrong clock: they
-are counted and left out of the quantiles.
+Rule: the time lag of a queue is now minus the store time of its first unconsumed message. That time is looked up,
+never interpolated. If a message's born time is after its store time, its producer has a wrong clock. Such messages are
+counted and excluded from the quantiles.
 """
 
 import json
@@ -20,7 +20,7 @@ from orderlymq_spark.specs import LagSpec
 
 
 def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
-    """Measure once."""
+    """Measure the lag once."""
     rows = lags(access_to(spec.connect), spec.topic, spec.groups)
     latency = _latency(spec, spark)
     lines = [
@@ -36,11 +36,11 @@ def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
 
 
 def lags(access: ClusterAccess, topic: str, groups: Iterable[str]) -> list[dict[str, Any]]:
-    """Return how far each group is behind in each queue."""
+    """Return the lag of each consumer group in each queue."""
     queues = access.queues([topic])
     rows: list[dict[str, Any]] = []
     for group in groups:
-        # Before the ends: a group that goes on consumes what comes meanwhile.
+        # Read offsets before the ends, because a running consumer group also consumes messages that arrive meanwhile.
         committed = access.committed(group, queues)
         lanes = {
             (each.broker_name, each.queue_id): each for each in access.lanes(group, topic).queues
@@ -49,10 +49,10 @@ def lags(access: ClusterAccess, topic: str, groups: Iterable[str]) -> list[dict[
         for queue, offset in committed.items():
             lane = lanes.get((queue.broker_name, queue.queue_id))
             first = max(lows[queue], offset or 0)
-            # A topic that was created again meanwhile may end before.
+            # If the topic was recreated meanwhile, it may end before this offset.
             waiting = max(0, highs[queue] - first)
             if lane is not None:
-                # A group by key has consumed messages behind the first one that it owes.
+                # A consumer group by key has also consumed messages after its first unconsumed one.
                 waiting = lane.owed + max(0, highs[queue] - max(lane.scanned, lows[queue]))
             stored_ms = access.stored_at(queue, first) if waiting else None
             now_ms = machine_ms()
@@ -73,7 +73,7 @@ def _latency(spec: LagSpec, spark: SparkStarter) -> dict[str, Any]:
     frame = read_batch(
         spark(), **spec.connect.to_options(), topic=spec.topic, columns="born_ts,store_ts"
     ).select((F.unix_millis("store_ts") - F.unix_millis("born_ts")).alias("ms"))
-    # Exact: the accuracy is the number of rows a quantile may be off, and one table is small enough.
+    # Exact quantiles: an approximation could be off by some rows, and one table is small enough.
     row = frame.agg(
         F.percentile(
             F.when(F.col("ms") >= 0, F.col("ms")), F.array(*map(F.lit, spec.quantiles))

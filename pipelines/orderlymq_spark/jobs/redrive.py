@@ -1,14 +1,14 @@
 """
-Pipeline redrive: dead letters back to their topic, per key in origin order.
+Pipeline redrive: sends dead letters back to their topic, per key in origin order.
 
-Rules of the plan: per key in the order of the origins; a letter that was overtaken, or that says something else than all
-messages of its topic, is sent, skipped, or holds its whole key, as the spec says; a letter that came back too often stays. A
-plan is made once and then only carried out. Each letter has one identity in a topic, whatever the plan, so neither carrying it
-out again nor another plan sends it twice.
+Rules of the plan: letters of a key are in the order of their origins. If a letter was overtaken, or no message of its
+topic has the same content, the spec decides whether it is sent, skipped, or holds its whole key. A letter that was
+redriven too often stays. A plan is made once and then only carried out. Each letter has one identity in a topic,
+in every plan, so neither a repeated run nor another plan sends it twice.
 
-Rules of the runs: the first run makes the plan and writes it down; without `send: true` that is all. A run that sends
-carries out the written plan, item by item: what the journal or the brokers' index knows is not sent again; a
-key stops at its first failure, and the rest of it is held for the next run.
+Rules of the runs: the first run makes the plan and writes it; without `send: true` that is all. A run that sends
+carries out the written plan, item by item. Items that the journal or the brokers' index know are not sent again. A
+key stops at its first failure, and its other items are held for the next run.
 """
 
 import json
@@ -40,7 +40,7 @@ from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import RedriveSpec
 
 _SHOWN: Final = 20
-# What concerns one letter, or its topic; whatever else goes wrong concerns them all.
+# Errors that concern one letter or its topic; any other error ends the run.
 _REFUSED: Final = (
     SendError,
     TopicNotFound,
@@ -65,7 +65,7 @@ class Item:
     """One dead letter in a plan.
 
     Attributes:
-        identity: the unique key that its new message gets.
+        identity: the unique key of its new message.
         reason: why it is not sent.
     """
 
@@ -79,28 +79,28 @@ class Item:
     reason: str = ""
 
     def letter_queue(self, group: str) -> MessageQueue:
-        """Return where the dead letter of a group lies."""
+        """Return the queue of the dead letter in a consumer group's dead letter topic."""
         return MessageQueue(dlq_topic(group), self.broker, self.queue_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of a redrive."""
+    """The plan of a redrive."""
 
     plan_id: str
     group: str
     items: tuple[Item, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the plan as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Plan":
-        """Read `to_json`.
+        """Read a plan that `to_json` returned.
 
         Raises:
-            OptionError: It is no plan.
+            OptionError: The value is not a plan.
         """
         try:
             return TypeAdapter(cls).validate_python(value)
@@ -114,8 +114,8 @@ def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
     """Make the plan, or carry it out.
 
     Raises:
-        CheckpointInUse: As `hold_checkpoint`, or another driver has begun on the plan.
-        OptionError: The plan in the file is another group's.
+        CheckpointInUse: As in `hold_checkpoint`, or another driver has started on the plan.
+        OptionError: The plan in the file belongs to another consumer group.
     """
     access = access_to(spec.connect)
     with hold_checkpoint(spec.plan.parent / f"{spec.plan.name}.lock.d") as claim:
@@ -138,8 +138,8 @@ def _plan(
     for letter in letters:
         by_topic.setdefault(spec.target or letter.topic, []).append(letter)
     sent = [redriven_to(access, topic, each) for topic, each in by_topic.items() if topic]
-    claim.check()  # reading took its time, and the plan may be another driver's
-    # The journal of a plan that was taken away says nothing of this one.
+    claim.check()  # reading took time; another driver may own the plan now
+    # The journal of a removed plan does not apply to this one.
     done = _journal(spec)
     for name_ in done.names():
         (done / name_).delete()
@@ -171,7 +171,7 @@ def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
 
 
 def _lines(items: Sequence[Item]) -> list[str]:
-    """Return the text about the first of *items*."""
+    """Return the text about the first items."""
     return [
         f"  {item.decision:5} {item.topic} key {item.key} from {item.broker}:{item.queue_id}@{item.offset}"
         f"{': ' + item.reason if item.reason else ''}"
@@ -220,10 +220,10 @@ def _send(
     access: ClusterAccess,
     producer: Producer,
 ) -> str:
-    """Send one letter unless it is there already; return what became of it."""
+    """Send one letter unless it is already stored; return the outcome."""
     if item.identity in journal.done:
         return "done"
-    # A run that died after its send and before its journal has left this one in the log.
+    # A run that died between the send and the journal entry has already stored this message.
     if access.is_stored(item.topic, item.identity):
         journal.note(item.identity)
         return "done"
@@ -241,14 +241,14 @@ def _send(
 
 
 class Journal:
-    """Completed steps of a plan: an empty file for each identity, made before the next send."""
+    """The completed steps of a plan: an empty file per identity, created before the next send."""
 
     def __init__(self, folder: Location) -> None:
         self._folder = folder
         self.done = set(folder.names())
 
     def note(self, identity: str) -> None:
-        """Write one down."""
+        """Record an identity as done."""
         (self._folder / identity).create("")
         self.done.add(identity)
 
@@ -271,7 +271,7 @@ def make_plan(
     redrives_max: int,
     sent: Collection[str] = (),
 ) -> Plan:
-    """Decide about every letter; *target* None means each one's own topic, *sent* has identities that are there."""
+    """Decide about every letter; if *target* is None, each keeps its own topic; *sent* has identities already stored."""
     items: list[Item] = []
     held: set[tuple[str, str]] = set()
     for letter in in_origin_order(letters):
@@ -311,7 +311,7 @@ def _decide(
     redrives = redrives_of(letter.message)
     if redrives >= redrives_max:
         return "hold", f"it was redriven {redrives} times already (maxRedrives)"
-    # Without its origin it is not known; without a key there is nothing to pass.
+    # Without its origin this is unknown; without a key no message can overtake it.
     unknown = letter.overtaken is None and letter.key is not None
     if (letter.overtaken or unknown) and on_overtaken != "send":
         if unknown:

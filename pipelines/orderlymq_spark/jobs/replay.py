@@ -1,9 +1,9 @@
 """
-Pipeline replay: a topic into another one, in order per key, each message once.
+Pipeline replay: copies a topic to another topic, in order per key, each message once.
 
-A message is known at the target by its place at the source, so a run that is stopped, killed or restarted
-with a lost checkpoint repeats nothing. A key that is in several topics keeps the order of each. Messages without
-a key keep the order of their queue. With `speed` batches wait until their store time has come.
+The target identifies a message by its place at the source. A run that is stopped, killed or restarted with a lost
+checkpoint therefore repeats nothing. A key in several topics keeps the order of each topic. Messages without a key
+keep the order of their queue. With `speed`, batches wait until their store time has come.
 """
 
 import time
@@ -26,17 +26,17 @@ from orderlymq_spark.specs import ReplaySpec
 
 _REACHED: Final = "reached_ts"
 ORDER: Final = f"{_REACHED},queue_offset"
-_WAIT_MAX_S: Final = 3600.0  # a night without messages is not slept through
+_WAIT_MAX_S: Final = 3600.0  # so that a night without messages does not pause the copy for hours
 
 
 def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
-    """Copy until the trigger's end.
+    """Copy messages until the trigger ends the stream.
 
     Raises:
-        OptionError: The target is a topic that is read, by any of its name servers.
+        OptionError: The target is one of the topics that are read, at one of the source's name servers.
         TopicNotFound: The target does not exist.
-        QueueListChanged: The source's queue list has grown within what is to be copied.
-        PipelineFailed: It grew meanwhile: nothing from behind the expansion is copied.
+        QueueListChanged: The source's queue list has grown within the range to copy.
+        PipelineFailed: The list grew during the run; messages after the expansion are not copied.
     """
     target = spec.target_connect
     options = parse_source(spec.source.all_options(startPath=str(spec.checkpoint / START_FILE)))
@@ -59,7 +59,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         frame = read_stream(spark(), spec.checkpoint, **spec.read_options())
         if spec.keys is not None:
             frame = frame.where(F.col("sharding_key").isin(spec.keys))
-        # Without a key the queue is what has an order.
+        # Messages without a key are ordered by queue, so they keep their queue.
         frame = frame.withColumn("target_queue", F.col("queue_id") % queues)
 
         def send(rows: DataFrame) -> None:
@@ -70,7 +70,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
             if pace is None:
                 send(rows)
                 return
-            rows.persist()  # or Spark reads, and counts, what it looks at and what it sends
+            rows.persist()  # otherwise Spark reads and counts the rows twice
             try:
                 pace.wait(rows)
                 send(rows)
@@ -85,9 +85,9 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
 
 
 def in_order(rows: DataFrame, target: str) -> DataFrame:
-    """Bring the rows of a key into one task, with the time that their queue had reached.
+    """Bring the rows of a key into one task, and add the highest store time so far in their queue.
 
-    A clock that was set back must not turn the order of a queue around: RocketMQ's store times may fall.
+    RocketMQ's store times may decrease; a clock that was set back must not reverse the order of a queue.
     """
     so_far = Window.partitionBy("topic", "broker", "queue_id", "sharding_key")
     reached = F.max("store_ts").over(so_far.orderBy("queue_offset"))
@@ -95,14 +95,14 @@ def in_order(rows: DataFrame, target: str) -> DataFrame:
 
 
 class Pace:
-    """Lets batches pass at the speed at which they were stored, times *speed*."""
+    """A pacer that lets batches pass at the speed at which they were stored, times *speed*."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
         self._began: tuple[float, float] | None = None
 
     def wait(self, rows: DataFrame) -> None:
-        """Wait for the time of a batch's last message."""
+        """Wait until a batch's last message is due."""
         row = rows.agg(
             F.min("store_ts").cast("double").alias("first"),
             F.max("store_ts").cast("double").alias("last"),

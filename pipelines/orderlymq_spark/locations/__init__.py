@@ -1,5 +1,5 @@
 """
-Files of pipelines, alike on a mounted file system and in an object store.
+Files of pipelines, with one interface for mounted file systems and object stores.
 
-Begin with `location`: what a place can do, and how a text becomes one. `local` and `objects` do it.
+Begin with `location`, the interface, and `addresses`, which parses texts. `local` and `objects` implement it.
 """

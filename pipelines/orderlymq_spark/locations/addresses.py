@@ -1,9 +1,9 @@
 """
-Which place an address names: a path of a mounted file system, or an object store.
+Parses an address to a place: a path on a mounted file system, or an object store.
 
-Rules: an unknown scheme is refused: taken as a path, `hdfs://x/y` is the folder `hdfs:/x/y` of the working directory, which
-ends with the driver's container. Nothing heavy is imported until an address needs it: Spark loads the sinks again for every
-batch, in processes of their own.
+Rules: an unknown scheme is refused. As a path, `hdfs://x/y` would be the folder `hdfs:/x/y` in the working directory,
+which ends with the driver's container. Heavy modules are imported only when an address needs them, because Spark
+loads the sinks again for every batch, in separate processes.
 """
 
 import os
@@ -18,7 +18,7 @@ from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location
 
 SCHEMES: Final = ("s3a", "s3", "gs", "abfss")
-# One slash is enough: a `Path` that was made of an address has lost the other.
+# Match one slash, because a `Path` made from an address has lost the second one.
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _OBJECT: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)(?:/(.*))?", re.DOTALL)
 
@@ -53,10 +53,10 @@ def location(given: str | Path | Location) -> Location:
 
 
 def canonical(given: str | Path | Location) -> str:
-    """Return the one spelling of a place: two with the same are one place. A mount under two names is known to nobody.
+    """Return the canonical spelling of a place: equal spellings are one place. Two mounts of one place are not recognised.
 
     Raises:
-        OptionError: As `location`.
+        OptionError: As in `location`.
     """
     place = location(given)
     if isinstance(place, LocalLocation):

@@ -1,8 +1,8 @@
 """
 Places on a mounted file system.
 
-Rules: content and names are synced before a call returns. Creation is a hard link to a file that is complete: of many
-writers one wins, and a reader finds no half of it.
+Rules: content and names are synced before a call returns. A file is created by a hard link to a complete file: of many
+writers one wins, and a reader never sees an incomplete file.
 """
 
 import os
@@ -19,7 +19,7 @@ from orderlymq_spark.locations.location import Location
 
 @dataclass(frozen=True, slots=True)
 class LocalLocation(Location):
-    """A path."""
+    """A path on a mounted file system."""
 
     parallel: ClassVar[int] = 1
     path: str
@@ -58,12 +58,12 @@ class LocalLocation(Location):
             is_there = self.read_bytes() == draft.read_bytes()
         finally:
             draft.unlink(missing_ok=True)
-        # Also of a name that is there: its writer may have died before this.
+        # Also sync an existing name, because its writer may have died before the sync.
         sync_path(Path(self.path).parent)
         return is_there
 
     def _draft(self, content: str | bytes) -> Path:
-        """Write content beside its place, synced."""
+        """Write content to a synced temporary file in the same folder."""
         path = Path(self.path)
         _make_folder(path.parent)
         draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}")
@@ -87,7 +87,7 @@ class LocalLocation(Location):
         Path(self.path).unlink(missing_ok=True)
 
     def prune(self) -> None:
-        # It may be gone, or somebody has put a file there.
+        # The folder may be gone, or another process may have put a file there.
         with suppress(OSError):
             Path(self.path).rmdir()
 
@@ -95,7 +95,7 @@ class LocalLocation(Location):
         _make_folder(Path(target.path).parent)
         with suppress(FileNotFoundError):
             Path(self.path).rename(target.path)
-        # Also after a move that is repeated, whose first writer may have died before this.
+        # Also sync after a repeated move, because the first writer may have died before the sync.
         sync_path(Path(target.path).parent)
 
     def names(self) -> list[str]:
@@ -111,7 +111,7 @@ class LocalLocation(Location):
                 try:
                     yield str(path.relative_to(self.path)), path.stat().st_size
                 except FileNotFoundError:
-                    continue  # removed meanwhile
+                    continue  # the file was removed meanwhile
 
     def open(self) -> str:
         return self.path
@@ -124,13 +124,13 @@ class LocalLocation(Location):
 
 @dataclass(frozen=True, slots=True)
 class LocalOutput:
-    """A file that Arrow writes under its name; what is not to be seen yet has a name that nobody looks for."""
+    """A file that Arrow writes under its final name; an unpublished file has a name that no reader looks for."""
 
     path: Path
 
     @property
     def target(self) -> str:
-        """Return the path, which Arrow writes faster than an object of Python."""
+        """The path, which Arrow writes faster than a Python file object."""
         return str(self.path)
 
     def close(self) -> int:
@@ -145,13 +145,13 @@ class LocalOutput:
 
 
 def _unless_absent(error: OSError) -> None:
-    """Raise what keeps a folder from being listed, which is not the same as none."""
+    """Raise errors of listing a folder, except that the folder is absent."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder, with those above it; their names are synced."""
+    """Create a folder with its parents; sync their names."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
 """
-A place of a file or a folder: whole reads, whole writes, and creation that only one writer wins.
+The place of a file or a folder: complete reads and writes, and creation that only one writer wins.
 
-Rules: a file is there whole or not at all. `create` is the only commit: a hard link on a file system, a conditional put
-(`If-None-Match: *`) in an object store; neither needs a rename or a lock. Which place an address names: ``addresses.py``.
+Rules: a file is complete or absent. `create` is the only commit: a hard link on a file system, a conditional put
+(`If-None-Match: *`) in an object store; neither needs a rename or a lock. ``addresses.py`` parses addresses.
 """
 
 from abc import ABC, abstractmethod
@@ -15,21 +15,21 @@ _Found = TypeVar("_Found")
 
 
 class Output(Protocol):
-    """A file on its way; the caller that begins one closes or discards it."""
+    """A file being written; the caller that begins it must close or discard it."""
 
     @property
     def target(self) -> Any:
-        """Return what Arrow writes to."""
+        """The object or path to which Arrow writes."""
 
     def close(self) -> int:
-        """Make the file last and visible; return its bytes."""
+        """Make the file durable and visible; return its bytes."""
 
     def discard(self) -> None:
-        """Give the file up: nothing of it stays visible."""
+        """Abandon the file: no part of it stays visible."""
 
 
 class Location(ABC):
-    """A place. Equal texts are equal places; places travel to tasks."""
+    """A place. Places are equal if their texts are equal; they can be sent to tasks."""
 
     parallel: ClassVar[int]
     """How many requests are worth being under way together."""
@@ -40,21 +40,21 @@ class Location(ABC):
 
     @abstractmethod
     def __truediv__(self, name: str) -> Self:
-        """Return a place below."""
+        """Return a place inside this one."""
 
     @property
     @abstractmethod
     def parent(self) -> Self:
-        """Return the folder."""
+        """The folder of the place."""
 
     @property
     def name(self) -> str:
-        """Return the last part."""
+        """The last part of the path."""
         return str(self).rpartition("/")[2]
 
     @property
     def stem(self) -> str:
-        """Return the last part without its ending."""
+        """The last part of the path without its ending."""
         return self.name.rpartition(".")[0] or self.name
 
     @abstractmethod
@@ -66,59 +66,59 @@ class Location(ABC):
         """
 
     def read_text(self) -> str:
-        """Return the content as text; errors as of `read_bytes`."""
+        """Return the content as text; raises the errors of `read_bytes`."""
         return self.read_bytes().decode()
 
     @abstractmethod
     def write(self, content: str | bytes) -> None:
-        """Put a file here, whole, in the place of one that is there."""
+        """Put a complete file here; replace an existing one."""
 
     @abstractmethod
     def create(self, content: str | bytes) -> bool:
-        """Put a file here unless there is one; of all who try only one wins.
+        """Put a file here unless one exists; of all writers that try, one wins.
 
         Returns:
-            Whether the file that is here now has this content: a repeat after a lost answer finds its own.
+            Whether the file here now has this content; a repeat after a lost answer finds its own file.
         """
 
     @abstractmethod
     def exists(self) -> bool:
-        """Return whether there is a file, or on a file system a folder."""
+        """Return whether a file, or on a file system a folder, exists here."""
 
     @abstractmethod
     def size(self) -> int:
-        """Return the bytes of a file; errors as of `read_bytes`."""
+        """Return the bytes of a file; raises the errors of `read_bytes`."""
 
     @abstractmethod
     def delete(self) -> None:
-        """Remove a file; none is fine."""
+        """Remove a file; do nothing if it is absent."""
 
     @abstractmethod
     def prune(self) -> None:
-        """Remove a folder that has become empty; an object store has none."""
+        """Remove the folder if it is empty; an object store has no folders."""
 
     @abstractmethod
     def move(self, target: Self) -> None:
-        """Give a file another place; none is fine, as when the move is repeated."""
+        """Move a file to another place; do nothing if it is absent, for example because the move is repeated."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of files and folders directly below, sorted; none when there is no such folder."""
+        """Return the sorted names of the files and folders directly inside; empty if the folder is absent."""
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
-        """Yield every file below, by its path from here, with its bytes; in no promised order; none when there is no such folder."""
+        """Yield the relative path and bytes of every file inside, in any order; nothing if the folder is absent."""
 
     @abstractmethod
     def open(self) -> Any:
-        """Return what Arrow reads a file of; a context manager, or a path."""
+        """Return a path or context manager from which Arrow reads the file."""
 
     @abstractmethod
     def begin(self) -> Output:
-        """Begin a large file."""
+        """Begin to write a large file."""
 
     def each(self, work: Callable[[_Given], _Found], items: Iterable[_Given]) -> list[_Found]:
-        """Do requests for many items, as many together as is worth it here; results in order."""
+        """Process many items with concurrent requests, as many as are useful here; return the results in order."""
         given = list(items)
         if self.parallel == 1 or len(given) < 2:
             return [work(item) for item in given]

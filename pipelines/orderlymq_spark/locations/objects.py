@@ -1,11 +1,11 @@
 """
-Places in an object store, through `obstore`: S3 and what is compatible with it, Google's and Azure's stores.
+Places in an object store, through `obstore`: S3 and compatible stores, Google Cloud Storage and Azure Blob Storage.
 
-`obstore` is the Python side of Apache's object_store, which reads and writes Delta tables here, too. It was taken because
-one option makes a put conditional in all three stores, where pyarrow.fs has no conditional write and fsspec brings a
-library of its own for each store. Rules: a request is tried again inside a time limit. An answer that was lost leaves
-open whether a conditional put has won; reading the object back shows it. Credentials, region and endpoint come from the
-variables that the tools of each store know (AWS_*, GOOGLE_*, AZURE_*), never from a manifest.
+`obstore` is the Python interface of Apache's object_store, which also reads and writes Delta tables here. It was
+chosen because one option makes a put conditional in all three stores. pyarrow.fs has no conditional write, and fsspec
+needs a separate library for each store. Rules: a request is retried within a time limit. If the answer to a
+conditional put is lost, the object is read back to see whether the put has won. Credentials, region and endpoint come
+from the variables that the tools of each store use (AWS_*, GOOGLE_*, AZURE_*), never from a manifest.
 """
 
 import io
@@ -25,32 +25,32 @@ from obstore.store import from_url
 from orderlymq_spark.errors import StoreFailed
 from orderlymq_spark.locations.location import Location
 
-_PIECE_BYTES: Final = 8 << 20  # of an upload; S3 wants 5 MiB and allows 10,000 of them
-_PIECES_MAX: Final = 4  # of one upload under way; a task has one upload per queue
-_BLOCK_BYTES: Final = 1 << 20  # that a reader fetches at least
+_PIECE_BYTES: Final = 8 << 20  # of an upload; S3 requires at least 5 MiB and allows 10,000 pieces
+_PIECES_MAX: Final = 4  # in flight of one upload; a task has one upload per queue
+_BLOCK_BYTES: Final = 1 << 20  # the least that a reader fetches
 _ENDPOINTS: Final = (
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
 )
-# Puts of one object that two writers have under way at the same time.
+# Conflicts between puts of one object by writers at the same time.
 _CONFLICTS_MAX: Final = 20
 _CONFLICT_PAUSE_S: Final = 0.5
-# S3 deletes by a POST, which obstore takes for a change that it must not repeat behind a reset connection. What it has
-# repeated takes longer than this.
+# S3 deletes with a POST, which obstore does not repeat after a reset connection. If obstore itself has repeated
+# the request, it took longer than this.
 _RESET_S: Final = 5.0
 _RESET_PAUSE_S: Final = 0.2
 _REQUEST_MAX: Final = timedelta(seconds=30)
 _RETRY: Final[Any] = {
-    # The time is the limit: the pauses are drawn by chance, and ten of them took 1.5 s.
+    # The time is the limit, because the pauses are random, and ten of them may take only 1.5 s.
     "max_retries": 10_000,
-    # Longer than a store is usually away, shorter than Spark waits for a task.
+    # Longer than a usual outage of a store, shorter than Spark waits for a task.
     "retry_timeout": timedelta(seconds=120),
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),
         "max_backoff": timedelta(seconds=15),
-        # A pause is drawn from the least to this times the one before: with less than e they grow no longer.
+        # A pause is random between the least and this factor times the previous one; with a factor below e, pauses do not grow.
         "base": 4,
     },
 }
@@ -58,7 +58,7 @@ _RETRY: Final[Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation(Location):
-    """An object, or a prefix of the keys of objects."""
+    """An object, or a prefix of object keys."""
 
     parallel: ClassVar[int] = 16
     scheme: str
@@ -101,17 +101,17 @@ class ObjectLocation(Location):
         raise StoreFailed(f"{self} could not be created: other puts of it were under way each time")
 
     def _create_once(self, content: bytes) -> bool | None:
-        """Put it if nothing is there; return whether that is what is there now, None where nothing is."""
+        """Put the object if it is absent; return whether it now has this content, or None if it is still absent."""
         try:
             obstore.put(self._store, self.key, content, mode="create")
         except AlreadyExistsError:
-            # S3 says so of a put that was under way beside this one, too, and that one may have failed.
+            # S3 also reports this for a concurrent put, and that put may have failed.
             try:
                 return self.read_bytes() == content
             except FileNotFoundError:
                 return None
         except BaseError as error:
-            # The answer may have been lost behind a put that has won.
+            # The put may have won and only its answer was lost.
             try:
                 return self.read_bytes() == content
             except FileNotFoundError:
@@ -154,18 +154,18 @@ class ObjectLocation(Location):
         except FileNotFoundError:
             return
         except BaseError as error:
-            # S3 copies at most 5 GiB in a request, and what takes longer than a request may is not copied either.
+            # S3 copies at most 5 GiB in a request, and a copy that exceeds the request's time limit also fails.
             self._carry(target, self.failed("copy", error))
         else:
-            # The status 200 of a copy may stand before an error.
+            # A copy with status 200 may still contain an error.
             with suppress(FileNotFoundError):
                 if not target.exists() or target.size() != self.size():
                     self._carry(target, StoreFailed(f"{self} was copied in part: {target}"))
         self.delete()
 
     def _carry(self, target: "ObjectLocation", refused: StoreFailed) -> None:
-        """Read the object and write it to its new place; none is fine."""
-        # Not discarded on failure: that would remove what another writer has put there.
+        """Read the object and write it to its new place; do nothing if it is absent."""
+        # Do not discard on failure, because that would remove an object that another writer has put there.
         upload = target.begin().target
         try:
             source = self.open()
@@ -208,14 +208,14 @@ class ObjectLocation(Location):
         return ObjectOutput(self, Upload(self, writer))
 
     def failed(self, what: str, error: Exception) -> StoreFailed:
-        """Return the error that says what the store did not do."""
+        """Return the error that names the operation that failed."""
         reason = str(error).partition("\n\nDebug source")[0]
         return StoreFailed(f"the object store did not {what} {self}: {reason}")
 
 
 @cache
 def store_of(scheme: str, bucket: str) -> Any:
-    """Return the client of a bucket; one per process."""
+    """Return the client of a bucket; each process has one per bucket."""
     return from_url(
         f"{scheme}://{bucket}",
         client_options={"allow_http": is_plain_http(), "timeout": _REQUEST_MAX},
@@ -224,7 +224,7 @@ def store_of(scheme: str, bucket: str) -> Any:
 
 
 def is_plain_http() -> bool:
-    """Return whether the endpoint that the environment names is one without TLS."""
+    """Return whether the endpoint in the environment has no TLS."""
     endpoint = next((os.environ[name] for name in _ENDPOINTS if name in os.environ), "")
     return endpoint.startswith("http://")
 
@@ -234,7 +234,7 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 class Upload(io.RawIOBase):
-    """File for Arrow to write an object; nothing is visible before `finish`, a dropped one never."""
+    """A file object through which Arrow writes an object; it is invisible until `finish`, and stays so after `drop`."""
 
     def __init__(self, place: ObjectLocation, writer: Any) -> None:
         self._place = place
@@ -246,10 +246,10 @@ class Upload(io.RawIOBase):
         return True
 
     def write(self, content: Any) -> int:
-        """Send content, in pieces.
+        """Send content in pieces.
 
         Raises:
-            StoreFailed: The store did not take it; nothing is visible.
+            StoreFailed: The store refused it; nothing is visible.
         """
         count = memoryview(content).nbytes
         try:
@@ -260,11 +260,11 @@ class Upload(io.RawIOBase):
         return count
 
     def tell(self) -> int:
-        """Return how much was written."""
+        """Return the number of bytes written."""
         return self._count
 
     def finish(self) -> int:
-        """Make the object visible; return its bytes; errors as of `write`."""
+        """Make the object visible; return its bytes; raises the errors of `write`."""
         try:
             self._writer.close()
         except (BaseError, OSError) as error:
@@ -272,31 +272,31 @@ class Upload(io.RawIOBase):
         return self._count
 
     def drop(self) -> None:
-        """Forget the object; what was sent of a large one is for the bucket's rule on unfinished uploads."""
+        """Abandon the object; the bucket's rule for unfinished uploads removes the sent pieces of a large one."""
         self._writer = None
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectOutput:
-    """An upload on its way."""
+    """An upload in progress."""
 
     place: ObjectLocation
     target: Upload
 
     def close(self) -> int:
-        """Finish the upload; errors as of `Upload.write`."""
+        """Finish the upload; raises the errors of `Upload.write`."""
         return self.target.finish()
 
     def discard(self) -> None:
-        """Give the upload up."""
+        """Abandon the upload."""
         self.target.drop()
-        # It may have been finished before another file of the task failed. Where the store is away it stays, unnamed.
+        # It may have finished before another file of the task failed. If the store is unavailable, it stays without a name.
         with suppress(StoreFailed):
             self.place.delete()
 
 
 class Download(io.RawIOBase):
-    """File for Arrow to read an object."""
+    """A file object through which Arrow reads an object."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -315,9 +315,9 @@ class Download(io.RawIOBase):
         return bytes(self._reader.read() if whole else self._reader.read(size))
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go on from there."""
+        """Move to an offset; return the new position."""
         return int(self._reader.seek(offset, whence))
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return int(self._reader.tell())

@@ -1,6 +1,6 @@
 """
-Messages in files: archives of Parquet files and Delta tables.
+Messages in files: archives of Parquet files, Delta tables and Iceberg tables.
 
-What a pipeline does with them lives in `jobs`.
-Begin with `archive`, the format "orderlymq_archive"; `parquet` says how an archive is laid out.
+The pipelines that use them are in `jobs`.
+Begin with `archive`, the format "orderlymq_archive"; `parquet` describes the layout of an archive.
 """

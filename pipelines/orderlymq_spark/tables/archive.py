@@ -1,10 +1,11 @@
 """
 The format "orderlymq_archive": a stream of messages into Parquet files, a Delta or an Iceberg table, each once.
 
-Rows are messages, or, with the option `source` (options of the format "orderlymq" as JSON), ranges of queues
-that the tasks read from the brokers themselves. Tasks write files that nobody sees; the driver publishes those of a finished batch (`parquet`), or commits
-them to the table under (appId, batch); that of Iceberg is named by `catalog` (JSON) and `table`, and `path` is its data folder. Rule: commit may be repeated, and abort deletes nothing: Spark
-calls it with good files when a commit failed.
+Rows are messages. With the option `source` (options of the format "orderlymq" as JSON), rows are ranges of queues, and
+the tasks read their messages from the brokers. Tasks write files that readers do not see. The driver publishes the
+files of a finished batch (`parquet`), or commits them to the table under (appId, batch). An Iceberg table is named by
+`catalog` (JSON) and `table`, and `path` is its data folder. Rule: commit may be repeated, and abort deletes nothing,
+because Spark calls it with good files after a failed commit.
 """
 
 import json
@@ -32,11 +33,11 @@ _PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
 class ArchiveDataSource(DataSource):
-    """A sink only."""
+    """A data source that only writes."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the name of the format."""
         return "orderlymq_archive"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's names
@@ -70,7 +71,7 @@ class ArchiveDataSource(DataSource):
 
 
 def check_place(names: Sequence[str], needed: Iterable[str] = _PLACE) -> None:
-    """Check that rows say where they belong.
+    """Check that the rows have the columns that locate them.
 
     Raises:
         OptionError: A column is missing.
@@ -92,8 +93,8 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     Args:
         kind: the format.
-        table: of Iceberg: name and properties of its catalogue, and its own name.
-        source: when the rows are ranges, the options by which their messages are read.
+        table: for Iceberg: name and properties of the catalogue, and the name of the table.
+        source: if the rows are ranges, the options for reading their messages.
     """
 
     def __init__(
@@ -114,11 +115,11 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         self._source = source
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task, a file per queue.
+        """Write the rows of one task, with one file per queue.
 
         Raises:
             SinkConflict: The rows of a queue are not in offset order.
-            OSError, StoreFailed: The disk is full, or the object store away; the batch is repeated later.
+            OSError, StoreFailed: The disk is full or the object store is unavailable; the batch is repeated later.
         """
         context = TaskContext.get()
         batch = int((context and context.getLocalProperty("streaming.sql.batchId")) or 0)
@@ -137,7 +138,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                         f"the rows of {queue} are not in offset order: an archive takes the frame "
                         "as it is read, without minPartitions, repartition or joins",
                     )
-            # The end of a file may be what does not fit.
+            # Close inside the `try`, because writing the end of a file may fill the disk.
             return Written([file.close() for file in files.values()])
         except BaseException:
             for file in files.values():
@@ -180,11 +181,11 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             iceberg.append_files(catalog, table, self._app_id, batchId, parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Leave everything: files of a failed commit may be published, others are removed later."""
+        """Keep all files: those of a failed commit may be published, and the others are removed later."""
 
 
 def by_queue(rows: pa.RecordBatch) -> Iterator[tuple[MessageQueue, pa.RecordBatch]]:
-    """Cut a batch where the queue changes; nearly always it does not."""
+    """Split a batch where the queue changes; nearly all batches have one queue."""
     if not rows.num_rows:
         return
     places: list[Any] = [rows.column(name).dictionary_encode() for name in _PLACE[:3]]

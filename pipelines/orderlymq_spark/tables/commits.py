@@ -1,8 +1,8 @@
 """
-The application in a table's commits, and how another checkpoint under its name is noticed.
+The application's progress in a table's commits, by which another checkpoint with its name is detected.
 
-The same for Delta and Iceberg tables. Rule: how far an application has come in each queue is committed with its rows, so
-a batch that is repeated, and one that contradicts the table, are known before anything is written.
+Delta and Iceberg tables use the same form. Rule: a commit stores the progress in each queue together with the rows. A
+repeated batch, or one that contradicts the table, is therefore detected before anything is written.
 """
 
 import json
@@ -25,34 +25,34 @@ _IDS: Final = "orderlymq.topicIds"
 
 
 def said_ends(app_id: str, ends: Offsets) -> dict[str, str]:
-    """Return the property of a commit that says how far its application has come."""
+    """Return the commit property that stores the progress of its application."""
     return {f"{_ENDS}.{app_id}": json.dumps(to_json(ends))}
 
 
 def ends_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int] | None:
-    """Read `said_ends`; None where a commit says nothing of the application."""
+    """Read the property of `said_ends`; None if a commit has none for the application."""
     text = said.get(f"{_ENDS}.{app_id}")
     return None if text is None else from_json(json.loads(text))
 
 
 def others_ends(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
-    """Return how far the other applications have come of which a commit says it."""
+    """Return the progress of the other applications that a commit stores."""
     names = {name.removeprefix(f"{_ENDS}.") for name in said if name.startswith(f"{_ENDS}.")}
     return farthest(*(ends_said(said, name) or {} for name in sorted(names - {app_id})))
 
 
 def said_seen(app_id: str, ends: Offsets) -> dict[str, str]:
-    """Return the property of a commit that says what `others_ends` of all commits before it is."""
+    """Return the commit property that stores the combined `others_ends` of all commits before it."""
     return {f"{_SEEN}.{app_id}": json.dumps(to_json(ends))}
 
 
 def seen_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int]:
-    """Read `said_seen`; nothing where a commit does not say it."""
+    """Read the property of `said_seen`; empty if a commit has none."""
     return from_json(json.loads(said.get(f"{_SEEN}.{app_id}", "{}")))
 
 
 def farthest(*places: Offsets) -> dict[MessageQueue, int]:
-    """Return for each queue the highest of the ends."""
+    """Return the highest end of each queue."""
     found: dict[MessageQueue, int] = {}
     for queue, end in chain.from_iterable(each.items() for each in places):
         found[queue] = max(end, found.get(queue, 0))
@@ -60,31 +60,31 @@ def farthest(*places: Offsets) -> dict[MessageQueue, int]:
 
 
 def said_ids(ids: TopicIds) -> dict[str, str]:
-    """Return the property of a commit that says of which topics its rows are."""
+    """Return the commit property that stores the topic ids of its rows."""
     return {_IDS: json.dumps([[*place, number] for place, number in sorted(ids.items())])}
 
 
 def ids_said(said: Mapping[str, str]) -> TopicIds | None:
-    """Read `said_ids`; None where a commit does not say it."""
+    """Read the property of `said_ids`; None if a commit has none."""
     text = said.get(_IDS)
     return None if text is None else {(*place,): number for *place, number in json.loads(text)}
 
 
 def ends_of(parts: Sequence[Part]) -> dict[MessageQueue, int]:
-    """Return where the queues of a batch end."""
+    """Return the ends of the queues of a batch."""
     return {each.part.queue: each.part.end for each in parts}
 
 
 def check_ends(
     where: str, app_id: str, batch: int, parts: Sequence[Part], ends: Offsets, *, repeated: bool
 ) -> None:
-    """Compare a batch with how far its application has come in the table.
+    """Compare a batch with the progress of its application in the table.
 
     Raises:
         SinkConflict: The table was written from another checkpoint; nothing was changed.
     """
     for part in (each.part for each in parts):
-        # A repeated batch is reported with all of its queues.
+        # A repeated batch must be complete in the table, for all of its queues.
         end = ends.get(part.queue, 0 if repeated else part.start)
         if part.end > end if repeated else part.start < end:
             raise SinkConflict(
@@ -95,10 +95,10 @@ def check_ends(
 
 
 def check_others(where: str, app_id: str, parts: Sequence[Part], ends: Offsets) -> None:
-    """Refuse messages that another pipeline may have written to the table already.
+    """Refuse messages that another pipeline may already have written to the table.
 
     Raises:
-        SinkConflict: It has come farther in a queue.
+        SinkConflict: Another pipeline has progressed farther in a queue.
     """
     for part in (each.part for each in parts):
         if part.start < ends.get(part.queue, 0):
@@ -109,10 +109,10 @@ def check_others(where: str, app_id: str, parts: Sequence[Part], ends: Offsets) 
 
 
 def check_repeated(where: str, rows: Dataset, parts: Sequence[Part]) -> None:
-    """Refuse a batch that is committed with other messages; rows that were deleted from the table since are nobody's.
+    """Refuse a batch that was committed with other messages; rows that were later deleted from the table do not count.
 
     Raises:
-        SinkConflict: It is.
+        SinkConflict: The messages differ.
     """
     for part in parts:
         here = pc.field("queue_offset").isin(sorted(part.ends_by_place()))
@@ -127,11 +127,11 @@ def check_repeated(where: str, rows: Dataset, parts: Sequence[Part]) -> None:
 
 
 def of_queue(rows: Dataset, queue: MessageQueue) -> pc.Expression:
-    """Return what chooses the rows of a queue."""
+    """Return the filter that selects the rows of a queue."""
     here = pc.scalar(True)
     named = {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
     for name, value in named.items():
         if name in rows.schema.names:
-            # Arrow cannot compare its views of texts with texts.
+            # Cast, because Arrow cannot compare string views with strings.
             here &= pc.field(name).cast(pa.scalar(value).type) == value
     return here

@@ -1,10 +1,10 @@
 """
-Commits to Delta tables under (appId, batch): each once, whatever is repeated; files are added, rows are merged.
+Commits to Delta tables under (appId, batch), each once even if repeated; files are added, rows are merged.
 
-Rule: the transaction's version is looked at first and written in the same commit; two writers with one appId
-cannot both pass, because Delta refuses the second. Each commit of an archive says how far its application has come in
-each queue, so that another checkpoint under the same name is noticed; where the log was cleaned up since, the rows say
-it. Files that no commit names are for `vacuum`.
+Rule: the transaction version is checked first and written in the same commit. Two writers with one appId cannot both
+pass, because Delta refuses the second. Each commit of an archive stores the application's progress in each queue, so
+that another checkpoint with the same name is detected. If the log has been cleaned up since, the rows show the
+progress. Files that no commit names are left for `vacuum`.
 """
 
 import json
@@ -49,18 +49,18 @@ P = ParamSpec("P")
 _QUERY: Final = "orderlymq.query"
 
 _COMMITS: Final = (
-    50  # that are looked through first; then ever more, for those of others may stand between
+    50  # the commits to read first; more follow if other writers' commits are in between
 )
 
 
 def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
-    """Return whether a batch of this application is in the table."""
+    """Return whether the table has a batch of this application."""
     version = table.transaction_version(app_id)
     return version is not None and version >= batch
 
 
 def properties_of(app_id: str, batch: int, ids: TopicIds) -> CommitProperties:
-    """Return what names a commit's batch, and says of which topics its rows are."""
+    """Return the properties that name a commit's batch and store the topic ids of its rows."""
     return _named(app_id, batch, said_ids(ids))
 
 
@@ -69,20 +69,20 @@ def _named(app_id: str, batch: int, said: dict[str, str]) -> CommitProperties:
 
 
 def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int] | None:
-    """Return how far an application has come in each queue; None when no commit that is left says it."""
+    """Return the progress of an application in each queue; None if no remaining commit stores it."""
     if table.transaction_version(app_id) is None:
         return {}
     return last_said(table, lambda commit: ends_said(commit, app_id))
 
 
 def last_said(table: DeltaTable, read: Callable[[dict[str, Any]], T | None]) -> T | None:
-    """Return what the last commit that says it says; None when no commit that is left does."""
+    """Return the newest value that *read* finds in a commit; None if no remaining commit has one."""
     said = (found for commit in _commits(table) if (found := read(commit)) is not None)
     return next(said, None)
 
 
 def _commits(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield the commits that are left, the newest first."""
+    """Yield the remaining commits, newest first."""
     at, limit = 0, _COMMITS
     while True:
         history = table.history(limit)
@@ -98,7 +98,10 @@ def _has_all_commits(table: DeltaTable) -> bool:
 
 
 def _others_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
-    """Return how far other applications have come, by the commits that are left; each commit of an application sums up those before."""
+    """Return the progress of other applications by the remaining commits.
+
+    Each commit of the application sums up the commits before it.
+    """
     found: dict[MessageQueue, int] = {}
     for commit in _commits(table):
         found = farthest(found, others_ends(commit, app_id), seen_said(commit, app_id))
@@ -108,24 +111,24 @@ def _others_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
 
 
 def open_table(root: Location, first_rows: Callable[[], pa.Table]) -> DeltaTable:
-    """Return the table; a new one is made empty, with the columns of its first rows: one way only fills it."""
+    """Return the table; create an empty one with the columns of its first rows, so that only one path fills tables."""
     if not is_table(root):
         write_deltalake(str(root), first_rows().slice(0, 0), storage_options=_options(root))
     return read_table(root)
 
 
 def is_table(root: Location) -> bool:
-    """Return whether there is a table."""
+    """Return whether the table exists."""
     return DeltaTable.is_deltatable(str(root), _options(root))
 
 
 def read_table(root: Location) -> DeltaTable:
-    """Return the table as it is now."""
+    """Return the current table."""
     return DeltaTable(str(root), storage_options=_options(root))
 
 
 def _options(root: Location) -> dict[str, str] | None:
-    """Return what the environment does not say of an object store."""
+    """Return the object store options that environment variables do not set."""
     if isinstance(root, LocalLocation):
         return None
     from orderlymq_spark.locations.objects import is_plain_http  # noqa: PLC0415 - only where it is needed
@@ -136,7 +139,7 @@ def _options(root: Location) -> dict[str, str] | None:
 def begin_merge(
     table: DeltaTable, rows: pa.Table, predicate: str, properties: CommitProperties
 ) -> TableMerger:
-    """Return a merge of rows (s) into the table (t) that is committed with these properties; new columns are added."""
+    """Return a merge of rows (s) into the table (t), committed with these properties; new columns are added."""
     return table.merge(
         rows,
         predicate=predicate,
@@ -148,7 +151,7 @@ def begin_merge(
 
 
 def _looking_again(append: Callable[P, None]) -> Callable[P, None]:
-    """Append once more when the commit has lost: against itself, where a store lost its answer, or against somebody else."""
+    """Repeat an append once after a commit conflict: with itself, if the store's answer was lost, or with another writer."""
 
     @wraps(append)
     def twice(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -164,18 +167,18 @@ def _looking_again(append: Callable[P, None]) -> Callable[P, None]:
 def append_rows(
     root: Location, app_id: str, batch: int, rows: pa.Table, query: str | None = None
 ) -> None:
-    """Add any rows to the table in one commit, unless the batch is in it already; columns that are new are added.
+    """Add any rows to the table in one commit, unless it already has the batch; new columns are added.
 
     Args:
         root: of the table.
         app_id: names the application.
-        batch: its number.
-        rows: of it.
-        query: the id that Spark keeps in the checkpoint; None where it is not known.
+        batch: the number of the batch.
+        rows: of the batch.
+        query: the query id in Spark's checkpoint; None if it is unknown.
 
     Raises:
-        SinkConflict: The table has later batches of this application, this one of another query, or a column that cannot
-            take the values; nothing was changed.
+        SinkConflict: The table has later batches of this application, this batch from another query, or a column that
+            cannot take the values; nothing was changed.
     """
     if not rows.num_rows:
         return
@@ -195,7 +198,7 @@ def append_rows(
 
 
 def _check_types(table: DeltaTable, root: Location, rows: pa.Table) -> None:
-    """Refuse values that Delta would cast to the table's types with a loss: 1.7 would become 1."""
+    """Refuse values that Delta would cast to the table's types with a loss, such as 1.7 to 1."""
     known = pa.schema(table.schema().to_arrow())
     for field in rows.schema:
         if field.name not in known.names:
@@ -212,16 +215,16 @@ def _check_types(table: DeltaTable, root: Location, rows: pa.Table) -> None:
 
 
 def _check_cast(values: pa.Array, there: pa.DataType) -> None:
-    """Raise as Arrow does where a cast would change a value, however deep it is; Arrow's own check knows some casts alone."""
+    """Raise Arrow's error if a cast would change a value at any depth; Arrow itself checks only some casts."""
     here, kinds = values.type, pa.types
     if here == there or kinds.is_null(here):
         return
     if kinds.is_string(here) or kinds.is_large_string(here):
-        values.cast(there)  # one value has several spellings
+        values.cast(there)  # no comparison, because one value has several spellings
     elif kinds.is_struct(here) and kinds.is_struct(there):
         for field, inner in zip(here, values.flatten(), strict=True):
             at = there.get_field_index(field.name)
-            if at >= 0:  # another one is added to the table's
+            if at >= 0:  # a field that the table lacks is added
                 _check_cast(inner, there.field(at).type)
     elif kinds.is_map(here) and kinds.is_map(there):
         _check_cast(values.cast(_entries(here)), _entries(there))
@@ -245,7 +248,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 @_looking_again
 def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:
-    """Add written files to the table in one commit, unless the batch is in it already.
+    """Add written files to the table in one commit, unless it already has the batch.
 
     Raises:
         SinkConflict: The table was written from another checkpoint; nothing was changed.
@@ -270,7 +273,7 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     actions = [_action(root, part, table.metadata().partition_columns) for part in ordered]
     ends = committed_ends(table, app_id)
     if ends is None:
-        # The log was cleaned up since its last commit; the rows are all there.
+        # The log was cleaned up after the application's last commit, but all rows are still there.
         ends = _ends_in_rows(table, [each.part for each in parts])
     repeated = is_committed(table, app_id, batch)
     where = f"the table in {root}"
@@ -282,7 +285,7 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     known = ends.keys() | others.keys()
     unknown = [each.part for each in parts if each.part.queue not in known]
     if unknown and not _has_all_commits(table):
-        # The commits that brought its rows may be gone; whose they were nobody knows.
+        # The commits of these rows may be gone, so their application is unknown.
         others = farthest(others, _ends_in_rows(table, unknown))
     check_others(where, app_id, parts, others)
     _add_columns(table, parts[0])
@@ -294,10 +297,10 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
 
 
 def _add_columns(table: DeltaTable, part: Part) -> None:
-    """Add the columns to the table that the files of a batch have and it lacks: no reader would see them.
+    """Add the columns that a batch's files have and the table lacks; otherwise no reader would see them.
 
     Raises:
-        SinkConflict: The table has one of them with another type.
+        SinkConflict: The table has such a column with another type.
     """
     known = {field.name: field.type for field in table.schema().fields}
     fields = Schema.from_arrow(pq.read_schema(location(part.path).open())).fields
@@ -313,7 +316,7 @@ def _add_columns(table: DeltaTable, part: Part) -> None:
 
 
 def _ends_in_rows(table: DeltaTable, parts: Sequence[QueueRange]) -> dict[MessageQueue, int]:
-    """Return where the rows of each range's queue end; not before the range begins, which needs no look at older files."""
+    """Return the end of the rows of each range's queue, or the range's start if that is later, to skip older files."""
     rows = table.to_pyarrow_dataset()
     ends: dict[MessageQueue, int] = {}
     for part in parts:
@@ -325,10 +328,11 @@ def _ends_in_rows(table: DeltaTable, parts: Sequence[QueueRange]) -> dict[Messag
 
 
 def _action(root: Location, part: Part, partitioned_by: Sequence[str] = ()) -> AddAction:
-    """Return what adds a file, which has the rows of one queue, to a table with these partition columns.
+    """Return the action that adds a file with the rows of one queue to a table with these partition columns.
 
     Raises:
-        SinkConflict: One differs within a queue: readers take its value from here alone, and not from the rows.
+        SinkConflict: A partition column varies within a queue; readers take its value from the action, not from the
+            rows.
     """
     place = part.part.queue
     values = {"topic": place.topic, "broker": place.broker_name, "queue_id": str(place.queue_id)}

@@ -1,10 +1,10 @@
 """
-Commits to Iceberg tables under (appId, batch): each once, whatever is repeated.
+Commits to Iceberg tables under (appId, batch), each once even if repeated.
 
-Files are written before, below the table's own data folder; a commit adds them, new columns, and what the application
-has reached, in one transaction. Rules: what the table says is looked at before each attempt, and the attempt counts only
-if nobody has committed since. The last snapshot of the application on the main branch says how far it has come, and the
-table's properties say it where that snapshot has expired.
+Files are written beforehand, under the table's data folder. One transaction adds the files, new columns, and the
+application's progress. Rules: the table's state is read before each attempt, and the attempt succeeds only if there
+was no other commit since. The application's last snapshot on the main branch stores its progress; the table's
+properties store it if that snapshot has expired.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,25 +46,25 @@ from orderlymq_spark.tables.commits import (
 from orderlymq_spark.tables.icebergclasses import load_only_named_classes
 from orderlymq_spark.tables.parquet import Part
 
-# What a library of a catalogue or of its place raises where another try would raise it again.
+# Errors of the catalogue's and the storage's libraries that another attempt would raise again.
 REFUSALS: Final = (
     *(ValueError, TypeError, LookupError, ImportError),
     *(NotInstalledError, NoSuchPropertyException, ValidationError),
     *(BadRequestError, UnauthorizedError, ForbiddenError, OAuthError),
 )
 _BATCH: Final = "orderlymq.batch"
-_TRIES: Final = 100  # commits of others between two looks
+_TRIES: Final = 100  # attempts that may lose to other writers' commits
 _FILE: Final = "file://"
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Return a catalogue by its name and properties, after what pyiceberg's own configuration says of the name."""
+    """Return a catalogue by its name and properties, together with pyiceberg's own configuration for that name."""
     load_only_named_classes(properties)
     return load_catalog(name, **properties)
 
 
 def open_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
-    """Return the table; a new one is made empty, with these columns."""
+    """Return the table; create an empty one with these columns if it does not exist."""
     for _ in range(_TRIES):
         try:
             return catalog.load_table(name)
@@ -78,10 +78,10 @@ def open_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
 
 
 def data_folder(table: Table) -> Location:
-    """Return where the table's files belong.
+    """Return the folder of the table's files.
 
     Raises:
-        OptionError: It is no place that tasks can write to.
+        OptionError: Tasks cannot write to that place.
     """
     return location(table.location_provider().data_path.removeprefix(_FILE))
 
@@ -89,11 +89,11 @@ def data_folder(table: Table) -> Location:
 def append_files(
     catalog: Catalog, name: str, app_id: str, batch: int, parts: Sequence[Part]
 ) -> None:
-    """Add written files to the table in one commit, unless the batch is in it already.
+    """Add written files to the table in one commit, unless it already has the batch.
 
     Raises:
         SinkConflict: The table was written from another checkpoint, lacks the batches before, has other types, or
-            others commit all the time; nothing was changed.
+            other writers commit all the time; nothing was changed.
     """
     where = f"the Iceberg table {name}"
     for _ in range(_TRIES):
@@ -108,7 +108,7 @@ def append_files(
             )
         if ends is not None and not parts:
             return
-        ends = ends or {}  # a first batch without rows says that it was here
+        ends = ends or {}  # a first batch without rows also commits its progress
         repeated = int(said.get(f"{_BATCH}.{app_id}", -1)) >= batch
         check_ends(where, app_id, batch, parts, ends, repeated=repeated)
         if repeated:
@@ -123,7 +123,7 @@ def append_files(
             _commit(table, parts, said)
         except CommitFailedException:
             continue
-        # Its texts show tables of columns.
+        # The texts of these errors show the columns.
         except (ValidationError, ValueError) as error:
             raise SinkConflict(f"{where} does not take the files of a batch: {error}") from error
         return
@@ -131,9 +131,9 @@ def append_files(
 
 
 def snapshot_with(table: Table, queue: MessageQueue, offset: int, app_id: str) -> Snapshot | None:
-    """Return the first snapshot in which an application has archived an offset; None while it has not.
+    """Return the first snapshot in which an application has archived an offset; None if there is none yet.
 
-    Where older snapshots have expired it is the first that is left.
+    If older snapshots have expired, it is the first remaining one.
     """
     found = None
     for snapshot in _snapshots(table):
@@ -147,7 +147,7 @@ def snapshot_with(table: Table, queue: MessageQueue, offset: int, app_id: str) -
 
 
 def _snapshots(table: Table) -> Iterable[Snapshot]:
-    """Return the snapshots of the main branch that have not expired, the newest first."""
+    """Return the remaining snapshots of the main branch, newest first."""
     return ancestors_of(table.current_snapshot(), table.metadata)
 
 
@@ -156,14 +156,14 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def _said(table: Table, app_id: str) -> Mapping[str, str]:
-    """Return what the table says of an application."""
+    """Return the properties that the table stores for an application."""
     summaries = map(_summary, _snapshots(table))
     return next((each for each in summaries if f"{_BATCH}.{app_id}" in each), table.properties)
 
 
 def _commit(table: Table, parts: Sequence[Part], said: dict[str, str]) -> None:
-    """Commit unless somebody has done so since the table was loaded."""
-    # pyiceberg would put a commit that has lost behind that of the winner, which nobody has looked at then.
+    """Commit unless another writer has committed since the table was loaded."""
+    # Otherwise pyiceberg would retry a losing commit after the winner's, without our checks of the new state.
     once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
     prefix = _FILE if table.location().startswith(_FILE) else ""
@@ -181,12 +181,12 @@ def _commit(table: Table, parts: Sequence[Part], said: dict[str, str]) -> None:
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
-    """Return columns that a table can get later, and that a file may lack."""
+    """Return the columns as nullable, so that a table can add them later and a file may lack them."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _rows_at_ends(table: Table, parts: Sequence[Part]) -> pa.Table:
-    """Return the first and the last row of each part, with others of these offsets."""
+    """Return the rows at the first and last offset of each part; other queues' rows at these offsets may be among them."""
     wanted = And(
         In(term="topic", literals={each.part.queue.topic for each in parts}),
         In(term="queue_offset", literals={at for each in parts for at in each.ends_by_place()}),

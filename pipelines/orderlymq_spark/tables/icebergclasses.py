@@ -1,9 +1,10 @@
 """
-Which classes pyiceberg makes objects of by their names: its own, and those that the configuration here names.
+Limits the classes that pyiceberg loads by name to its own and those that the local configuration names.
 
-A REST catalogue sends properties with its answers, and each writer of a table sets its properties. Some of these name a class of any
-module, which pyiceberg imports and calls with what it was sent. So the catalogue, and every writer of the table, could run a program in
-the driver. The rule holds in each process that has opened a catalogue by `iceberg.open_catalog`.
+A REST catalogue sends properties with its answers, and each writer of a table sets the table's properties. Some of
+these name a class in any module, which pyiceberg imports and calls with values from the sender. The catalogue, and
+every writer of the table, could therefore run a program in the driver. The limit applies to each process that has
+opened a catalogue with `iceberg.open_catalog`.
 """
 
 import functools
@@ -18,7 +19,7 @@ from pyiceberg.utils.config import Config
 
 from orderlymq_spark.errors import OptionError
 
-# What gets the name of a class, and where: places of pyiceberg's that no setting leads around.
+# pyiceberg's functions that receive the name of a class; no setting bypasses them.
 _LOADERS: Final[tuple[tuple[Any, str], ...]] = (
     (io, "_import_file_io"),
     (pyarrow, "_import_retry_strategy"),
@@ -27,12 +28,12 @@ _LOADERS: Final[tuple[tuple[Any, str], ...]] = (
 )
 _OWN: Final = "pyiceberg."
 _NAMES_CLASS: Final = "impl"
-# By name of the class: what any configuration of this process names.
+# The class names in any configuration of this process.
 _named: set[str] = set()
 
 
 def load_only_named_classes(properties: Mapping[str, object]) -> None:
-    """Let pyiceberg load its own classes and those that *properties* or its configuration name, and no others."""
+    """Make pyiceberg load only its own classes and those that *properties* or its configuration name."""
     _named.update(_classes(properties), _classes(Config().config))
     for owner, name in _LOADERS:
         loader = getattr(owner, name)
@@ -51,7 +52,7 @@ def _classes(properties: Mapping[Any, object]) -> Iterator[str]:
 def _checked(loader: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(loader)
     def load(named: str, *given: Any) -> Any:
-        # Without a dot it is a word that pyiceberg knows.
+        # A name without a dot is a keyword of pyiceberg.
         if "." in named and not named.startswith(_OWN) and named not in _named:
             raise OptionError(
                 f"the catalogue or the table names the class {named}, which is not pyiceberg's own: name it in the properties of the "

@@ -1,12 +1,14 @@
 """
-The commits of an archive: numbered manifests, each created by one writer only, and carried out by who comes next.
+The commits of an archive: numbered manifests, each created by one writer and carried out by any.
 
-A manifest says which parts get which names and which files go. Rules: a manifest that is there is a commit. What it
-says may be done several times, by several writers, in any order of their steps; before the next manifest is
-created all of it is done. So who creates a manifest has looked at an archive in which nothing is pending, and nobody has
-committed in between: two writers by mistake cannot both pass. A file that a writer did not make itself is only ever
-removed by a manifest, so a part that was there when its manifest was created is there until it has its name. A reader sees
-what a manifest left when it looks behind that and before the next one (`settled`).
+A manifest lists which parts get which names and which files are removed. Rules: an existing manifest is a commit. Its
+steps may be done several times, by several writers, in any order. All of them are done before the next manifest is
+created. The writer of a manifest has therefore seen an archive without pending steps, and no other writer has
+committed since. If two writers run by mistake, they cannot both pass.
+
+Only a manifest removes a file that its writer did not create. A part that existed when its manifest was created
+therefore exists until it gets its name. A reader sees the result of a manifest if it looks after that manifest is done
+and before the next one (`settled`).
 """
 
 import json
@@ -22,13 +24,15 @@ MANIFESTS: Final = "_manifests"
 PARTS: Final = "_parts"
 OWN: Final = (MANIFESTS, PARTS)
 """The folders of an archive that are no topics; others may begin with the same character."""
-_LATEST: Final = "latest"  # names a manifest from which on the last one is looked for
-DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do
-_TRIES: Final = 100  # commits of others between two looks; each of them is an archive's batch
-_LOOK_AGAIN_S: Final = 1.0
-_LOOKS_MAX: Final = (
-    60  # of a reader that may not write; a large object is read and written again, not renamed
+_LATEST: Final = (
+    "latest"  # holds the number of a manifest from which the search for the last one starts
 )
+DIGITS: Final = 20  # an offset has at most 19 digits, so names sort like numbers
+_TRIES: Final = (
+    100  # attempts that may lose to other writers' commits; each of those is an archive's batch
+)
+_LOOK_AGAIN_S: Final = 1.0
+_LOOKS_MAX: Final = 60  # looks of a reader that may not write; a large object is copied, not renamed, which takes time
 
 _Found = TypeVar("_Found")
 
@@ -38,9 +42,9 @@ class Added:
     """A part that becomes a file of the archive.
 
     Attributes:
-        path: its name, below the archive's folder.
-        part: where it stands until then, likewise.
-        about: what the manifest says beside, for readers.
+        path: its final path, relative to the archive's folder.
+        part: its path until then, also relative.
+        about: additional facts in the manifest, for readers.
     """
 
     path: str
@@ -53,8 +57,9 @@ class Manifest:
     """One commit.
 
     Attributes:
-        app_id: who commits; with *batch* the name of the commit.
-        removed: files that go, below the archive's folder: before the added ones come, so that no row is seen twice.
+        app_id: the application; with *batch* it names the commit.
+        removed: files to remove, relative to the archive's folder. They go before the added files appear, so that no
+            row is seen twice.
     """
 
     app_id: str
@@ -64,11 +69,11 @@ class Manifest:
 
     @property
     def takes_away(self) -> bool:
-        """Whether it removes what readers see, and not parts alone."""
+        """Whether the manifest removes files that readers see, not only parts."""
         return not all(map(_is_part, self.removed))
 
     def to_text(self) -> str:
-        """Return its JSON."""
+        """Return the manifest as JSON."""
         files = [{"path": each.path, "part": each.part, **each.about} for each in self.added]
         facts = {**asdict(self), "appId": self.app_id, "files": files}
         del facts["app_id"], facts["added"]
@@ -76,10 +81,10 @@ class Manifest:
 
     @classmethod
     def from_text(cls, text: str) -> "Manifest":
-        """Read `to_text`.
+        """Read a manifest that `to_text` returned.
 
         Raises:
-            SinkConflict: Somebody else has written it: it is no manifest, or names a place outside of the archive.
+            SinkConflict: The text is not from a pipeline: it is not a manifest, or names a path outside the archive.
         """
         try:
             facts = json.loads(text)
@@ -96,10 +101,10 @@ class Manifest:
 
 
 def _below(name: str) -> str:
-    """Return the path of a file if it lies below the archive's folder.
+    """Return the path of a file if it is inside the archive's folder.
 
     Raises:
-        ValueError: It does not.
+        ValueError: The path is not inside.
     """
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise ValueError(f"{name[:255]!r} is no file of the archive")
@@ -111,7 +116,7 @@ def _is_part(name: str) -> bool:
 
 
 def commit(root: Location, make: Callable[[], Manifest | None]) -> None:
-    """Commit what *make* returns; it is asked again when another writer was faster, and may have nothing left.
+    """Commit the manifest that *make* returns; call *make* again if another writer was faster; it may then return None.
 
     Raises:
         SinkConflict: Other writers commit all the time; nothing was changed.
@@ -134,17 +139,18 @@ def commit(root: Location, make: Callable[[], Manifest | None]) -> None:
 
 
 def finish(root: Location) -> None:
-    """Carry out the last commit, whose writer may have died."""
+    """Carry out the last commit, because its writer may have died."""
     commit(root, lambda: None)
 
 
 def settled(root: Location, look: Callable[[], _Found]) -> _Found:
-    """Return what *look* finds while no commit takes files away; a reader with the right to write carries out the last one.
+    """Return the result of *look* from a moment in which no commit removes files.
 
-    Commits that only add may come meanwhile: what they add is behind everything that is there.
+    A reader with write permission first carries out the last commit. Commits that only add files may happen meanwhile;
+    the files that they add come after all existing ones.
 
     Raises:
-        SinkConflict: Others take files away all the time, or what one has begun is not ended.
+        SinkConflict: Other writers remove files all the time, or an unfinished commit is not carried out.
     """
     for _ in range(_TRIES):
         number = _last(root)
@@ -184,14 +190,14 @@ def _see_carried_out(root: Location, manifest: Manifest) -> None:
 
 
 def _pending(root: Location, manifest: Manifest) -> list[Location]:
-    """Return what must not be there any more; of a part that has its name only the removal is left."""
+    """Return the files that a commit still has to remove or move; if a part has its name, only the removal is left."""
     named = root.each(lambda each: (root / each.path).exists(), manifest.added)
     unnamed = [each for each, there in zip(manifest.added, named, strict=True) if not there]
     return [root / name for name in (*manifest.removed, *(each.part for each in unnamed))]
 
 
 def _last(root: Location) -> int | None:
-    """Return the number of the last manifest; None before the first."""
+    """Return the number of the last manifest; None before the first one."""
     try:
         number = int((root / MANIFESTS / _LATEST).read_text())
     except FileNotFoundError:
@@ -209,7 +215,7 @@ def _place(root: Location, number: int) -> Location:
 
 
 def _carry_out(root: Location, manifest: Manifest) -> None:
-    """Do what a commit says; what is done already stays."""
+    """Do the steps of a commit; completed steps have no further effect."""
     root.each(lambda name: (root / name).delete(), manifest.removed)
     root.each(lambda each: (root / each.part).move(root / each.path), manifest.added)
     left: Sequence[str] = [*manifest.removed, *(each.part for each in manifest.added)]

@@ -2,9 +2,9 @@
 An archive of Parquet files: names by offset range, publication, and what the names alone prove.
 
 Layout: `<topic>/<broker>-<queue>/<first offset>-<end>.parquet`, `_manifests/<number>.json` (module `manifests`), and
-`_parts/<app>/<batch>/*.part` for what is not published. Rules: a published file never changes; a batch that
-is repeated finds its files published under the same names; two files of one queue never overlap. Inside a
-file rows stand in offset order, and files of a queue sort by name.
+`_parts/<app>/<batch>/*.part` for unpublished files. Rules: a published file never changes. A repeated batch finds its
+files published under the same names. Two files of one queue never overlap. The rows of a file are in offset order, and
+the files of a queue sort by name.
 """
 
 import re
@@ -23,12 +23,12 @@ from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.tables.manifests import DIGITS, OWN, PARTS, Added, Manifest, commit, settled
 
-# Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
+# The columns with repeated values. A dictionary of ids, times or bodies would grow and then be discarded.
 REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
-# Distinguishes the messages of two lives of a topic, which may have the same offsets.
+# The columns that distinguish messages of a topic and of its recreated successor, which may have the same offsets.
 _MARKS: Final = ("message_id", "store_ts")
 _LOOK_ROWS: Final = 8192
-_GONE_MAX: Final = 100  # files that go before they are opened; each is a compaction
+_GONE_MAX: Final = 100  # times that a file disappears before it is opened; each is a compaction
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _FILE: Final = re.compile(r"(.+)-(\d{5,})/(\d{20})-(\d{20})\.parquet")
 
@@ -38,10 +38,10 @@ Mark: TypeAlias = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file that is written and not published: its range is [first, last offset + 1).
+    """A written but unpublished file; its range is [first, last offset + 1).
 
     Attributes:
-        ends: distinguishes its first and its last message from others with these offsets.
+        ends: marks that distinguish its first and last message from others with these offsets.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Part:
 
 
 class PartFile:
-    """Rows of one queue on their way to a file, in offset order; the caller that begins one closes or discards it."""
+    """A file being written with rows of one queue in offset order; the caller that creates it must close or discard it."""
 
     def __init__(self, path: Location, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
         self._path = path
@@ -72,10 +72,10 @@ class PartFile:
         self._end: Mark = {}
 
     def write(self, rows: pa.RecordBatch, disorder: str) -> None:
-        """Write rows, at least one.
+        """Write at least one row.
 
         Raises:
-            SinkConflict: They are not in offset order; the text is *disorder*.
+            SinkConflict: The rows are not in offset order; the text is *disorder*.
         """
         offsets = rows.column("queue_offset").to_numpy()
         if offsets[0] <= self._last or (offsets[1:] <= offsets[:-1]).any():
@@ -89,15 +89,15 @@ class PartFile:
         self._writer.write_batch(rows)
 
     def close(self) -> Part:
-        """Finish the file and make it last."""
+        """Finish the file and make it durable."""
         self._writer.close()
         size_bytes = self._output.close()
         part = QueueRange(self._queue, self._first or 0, self._last + 1)
         return Part(str(self._path), part, self._rows, size_bytes, (self._begin, self._end))
 
     def discard(self) -> None:
-        """Give the file up and remove it."""
-        # A full disk fails the close as well; the batch is repeated, the file is nobody's.
+        """Abandon the file and remove it."""
+        # On a full disk the close fails, too. That does not matter, because the batch is repeated and the file is unused.
         try:
             self._writer.close()
         except OSError:
@@ -107,7 +107,7 @@ class PartFile:
 
 
 def _mark(row: pa.RecordBatch) -> Mark:
-    """Return the mark of one row; rows without a time and an id are distinguished by all of their content."""
+    """Return the mark of one row; a row without a time and an id is marked by all of its content."""
     names = [name for name in _MARKS if name in row.schema.names] or row.schema.names
     return {name: _digest(row, name) for name in names}
 
@@ -120,7 +120,7 @@ def folder_of(root: Location, queue: MessageQueue) -> Location:
     """Return the folder of a queue.
 
     Raises:
-        OptionError: An archive has a folder of its own with the name of the topic.
+        OptionError: The topic has the name of one of the archive's own folders.
     """
     if queue.topic in OWN:
         raise OptionError(
@@ -130,23 +130,23 @@ def folder_of(root: Location, queue: MessageQueue) -> Location:
 
 
 def path_of(root: Location, part: QueueRange) -> Location:
-    """Return the name that a range is published under."""
+    """Return the path under which a range is published."""
     name = f"{part.start:0{DIGITS}}-{part.end:0{DIGITS}}.parquet"
     return folder_of(root, part.queue) / name
 
 
 def parts_folder(root: Location, app_id: str, batch: int) -> Location:
-    """Return where a batch's files stand until they are published."""
+    """Return the folder of a batch's files until they are published."""
     return root / PARTS / app_id / f"{batch:0{DIGITS}}"
 
 
 def published(root: Location, topics: Iterable[str] | None = None) -> list[QueueRange]:
-    """Return the ranges that are published, by their names."""
+    """Return the published ranges, by the file names."""
     return sorted(published_sizes(root, topics))
 
 
 def published_sizes(root: Location, topics: Iterable[str] | None = None) -> dict[QueueRange, int]:
-    """Return the ranges that are published, by their names, and the bytes of each file."""
+    """Return the published ranges, by the file names, with the bytes of each file."""
     found: dict[QueueRange, int] = {}
     chosen = root.names() if topics is None else topics
     for topic in sorted({*chosen} - {*OWN}):
@@ -167,12 +167,12 @@ def ranges_in(folder: Location, queue: MessageQueue) -> list[QueueRange]:
 def rows_of(
     root: Location, parts: Sequence[QueueRange], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a queue's files in offset order, each once, also when a compaction puts the files together meanwhile.
+    """Yield the rows of a queue's files in offset order, each once, even if a compaction merges the files meanwhile.
 
-    *parts* are the files as they were listed, in order; *columns* have the offset among them.
+    *parts* are the files as listed, in order; *columns* must include the offset.
 
     Raises:
-        FileNotFoundError: Files go again and again.
+        FileNotFoundError: Files disappear again and again.
     """
     queue, at, gone = parts[0].queue, 0, 0
     while parts:
@@ -201,10 +201,10 @@ def _rows_from(path: Location, at: int, columns: Sequence[str]) -> Iterator[pa.R
 def publish(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:
     """Make the files of a batch part of the archive.
 
-    May be repeated after a crash at any point, with parts written again.
+    This may be repeated after a crash at any point, with parts written again.
 
     Raises:
-        SinkConflict: A file overlaps what is published under another range, or another driver of this pipeline has
+        SinkConflict: A file overlaps a published one with another range, or another driver of this pipeline has
             removed a part; nothing was published.
     """
     ordered = sorted(parts, key=lambda each: each.part)
@@ -219,7 +219,7 @@ def publish(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> N
             raise SinkConflict(
                 f"{absent[0]} was removed: another driver of {app_id} writes to the archive in {root}; stop one of them"
             )
-        # Written again for what is published, or by a task that was cut off.
+        # These parts repeat published files, or come from a task that was cut off.
         useless = sorted(standing - {each.part for each in added})
         return Manifest(app_id, batch, tuple(added), tuple(useless)) if added or useless else None
 
@@ -230,11 +230,11 @@ def _is_there(root: Location, part: Part) -> bool:
     """Return whether the messages of a part are published.
 
     Raises:
-        SinkConflict: Some of them are, or other messages with their offsets.
+        SinkConflict: Only some of them are published, or other messages with their offsets are.
     """
     where = part.part
     for other in ranges_in(folder_of(root, where.queue), where.queue):
-        # Compaction may have made it part of a larger file.
+        # A compaction may have merged it into a larger file.
         if other.start <= where.start and where.end <= other.end:
             if _are_same(part, path_of(root, other)):
                 return True
@@ -252,9 +252,9 @@ def _is_there(root: Location, part: Part) -> bool:
 
 
 def _are_same(part: Part, path: Location) -> bool:
-    """Return whether the first and the last message of a part are in a published file.
+    """Return whether a published file has the first and the last message of a part.
 
-    Offsets are used again from some place on, so the rest between them is the same, too.
+    If offsets are used again, they are so from some offset on, so the messages between the two are also the same.
     """
     with pq.ParquetFile(path.open()) as file:
         names = [name for name in file.schema_arrow.names if name in part.ends[0]]
@@ -266,7 +266,7 @@ def _are_same(part: Part, path: Location) -> bool:
 def compare_ends(
     part: Part, names: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> dict[int, bool]:
-    """Return for the first and the last offset of a part, where there are rows with it, whether one says the same."""
+    """Return for a part's first and last offset, where rows have it, whether one of these rows matches the mark."""
     found: dict[int, bool] = {}
     for rows in batches:
         offsets = rows.column("queue_offset")
@@ -280,9 +280,9 @@ def compare_ends(
 
 
 def _parts_until(root: Location, app_id: str, batch: int) -> set[str]:
-    """Return what stands for a batch and for those before it, for which a task that was cut off may still have written."""
+    """Return the part files of a batch and of earlier ones, for which a task that was cut off may still have written."""
     folder = root / PARTS / app_id
-    # Names have all their digits, so they sort as numbers do.
+    # Names have leading zeros, so they sort like numbers.
     own = f"{batch:0{DIGITS}}"
     return {
         below(root, str(folder / path))
@@ -305,12 +305,12 @@ def _added(root: Location, part: Part) -> Added:
 
 
 def below(root: Location, path: str) -> str:
-    """Return a path from an archive's folder on."""
+    """Return a path relative to the archive's folder."""
     return path.removeprefix(f"{str(root).rstrip('/')}/")
 
 
 def holes(found: Sequence[QueueRange]) -> list[QueueRange]:
-    """Return what is missing between the ranges of each queue."""
+    """Return the gaps between the ranges of each queue."""
     missing: list[QueueRange] = []
     last: QueueRange | None = None
     for each in sorted(found):

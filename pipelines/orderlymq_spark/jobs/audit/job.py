@@ -1,9 +1,9 @@
 """
-Pipeline order-audit: finds every place where a topic or an archive is not gapless and in order per key.
+Pipeline order-audit: finds every place where a topic or an archive has a gap or is out of order per key.
 
-Rules: one task checks one queue in offset order (`order`), so nothing is shuffled and no Spark state is
-kept per key; a stream keeps one state file per queue and batch beside its checkpoint, and a batch that is
-repeated goes on from the file before. Findings make the command end with 1.
+Rules: one task checks one queue in offset order (`order`), so Spark shuffles nothing and keeps no state per key. A
+stream keeps one state file per queue and batch next to its checkpoint. A repeated batch continues from the previous
+file. If there are findings, the command exits with 1.
 """
 
 import json
@@ -40,10 +40,10 @@ _SHOWN: Final = 20
 
 
 def run(name: str, spec: OrderAuditSpec, spark: SparkStarter) -> Outcome:
-    """Audit, and say what was found.
+    """Audit the topic or archive and report the findings.
 
     Raises:
-        OptionError: Neither or both of source and archive are given, or a stream has no checkpoint.
+        OptionError: Not exactly one of source and archive is given, or a stream has no checkpoint.
     """
     if (spec.source is None) == (spec.archive is None):
         raise OptionError("order-audit needs spec.source (a topic) or spec.archive (a folder)")
@@ -61,7 +61,7 @@ def run(name: str, spec: OrderAuditSpec, spark: SparkStarter) -> Outcome:
 def audit_archive(
     spark: SparkSession, spec: OrderAuditSpec
 ) -> tuple[list[Break], list[dict[str, Any]]]:
-    """Check the files of an archive, one task per queue; return findings and a summary per queue."""
+    """Check the files of an archive, one task per queue; return the findings and a summary per queue."""
     assert spec.archive is not None
     root = spec.archive
     files = files_of(root, spec.topics)
@@ -71,7 +71,7 @@ def audit_archive(
             results = list(check_files(spec, root, files[number]))
             yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], schema=_RESULT_ARROW)
 
-    # A number in each partition, so that a task checks one queue.
+    # Each partition has one number, so that a task checks one queue.
     numbers = spark.range(0, len(files), 1, len(files))
     return _collect(numbers.mapInArrow(check, _RESULT))
 
@@ -80,9 +80,9 @@ def files_of(root: Location, topics: Sequence[str] | None) -> list[list[QueueRan
     """Return the files of an archive by queue.
 
     Raises:
-        OptionError: A topic has none: that its order was kept would be said of nothing.
+        OptionError: A topic has no files, so an audit would confirm the order of nothing.
     """
-    # While nothing is under way: between the steps of a compaction ranges are missing.
+    # Look while no commit is in progress, because ranges are missing between the steps of a compaction.
     found = settled(root, lambda: published(root, topics))
     absent = sorted({*(topics or ())} - {each.queue.topic for each in found})
     if absent or not found:
@@ -95,7 +95,7 @@ def files_of(root: Location, topics: Sequence[str] | None) -> list[list[QueueRan
 def audit_stream(
     name: str, spec: OrderAuditSpec, spark: SparkSession
 ) -> tuple[list[Break], list[dict[str, Any]]]:
-    """Check a topic as it grows, until the trigger's end; returns all findings since its beginning.
+    """Check a topic as it grows, until the trigger ends the stream; return all findings since the stream began.
 
     Raises:
         OptionError: There is no checkpoint.
@@ -152,7 +152,7 @@ def _options(spec: OrderAuditSpec) -> dict[str, str]:
 def _folding(
     spec: OrderAuditSpec, states: Location | None, batch: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a task does with its ranges: a few results per queue come out."""
+    """Return the function with which a task checks its ranges; it yields a few results per queue."""
     first, limit = spec.first_sequence, spec.findings_max
     with_epochs = bool(spec.epoch_property)
     given = _options(spec)
@@ -191,7 +191,7 @@ def check_files(
     spec: OrderAuditSpec, root: Location, files: Sequence[QueueRange]
 ) -> Iterator[bytes]:
     """Yield the findings and the summary of a queue's files, as JSON."""
-    # The names of the files say where the rows begin and end, also where rows are gone.
+    # The file names show where rows begin and end, even if rows are missing.
     check = OrderCheck(name_of(files[0].queue), spec.first_sequence, files[0].start)
     properties = [name for name in (spec.sequence_property, spec.epoch_property) if name]
     wanted = [
@@ -220,7 +220,7 @@ def check_files(
 
 
 def _numbered(rows: pa.RecordBatch, spec: OrderAuditSpec) -> list[Any]:
-    """Return offsets, keys, numbers and epochs; from the properties when a name is given."""
+    """Return offsets, keys, sequence numbers and epochs; read the numbers from the properties if the spec names them."""
     columns = [rows.column("queue_offset").to_pylist(), rows.column("sharding_key").to_pylist()]
     for name, column in ((spec.sequence_property, "seq"), (spec.epoch_property, "epoch")):
         if name:
@@ -247,7 +247,7 @@ def _collect(frame: DataFrame) -> tuple[list[Break], list[dict[str, Any]]]:
 
 
 def finding_facts(each: Break) -> dict[str, Any]:
-    """Return a finding as the JSON of a line of the findings."""
+    """Return a finding as a JSON object for one line of the findings file."""
     return {
         "queue": each.queue,
         "offset": each.offset,
@@ -274,7 +274,7 @@ def _summary(check: OrderCheck) -> dict[str, Any]:
 def report(
     spec: OrderAuditSpec, found: Sequence[Break], summaries: Sequence[dict[str, Any]]
 ) -> Outcome:
-    """Make the result for people and programs."""
+    """Create the outcome for people and programs."""
     if spec.findings is not None:
         text = "\n".join(json.dumps(finding_facts(each)) for each in found)
         spec.findings.write(text + "\n" * bool(text))

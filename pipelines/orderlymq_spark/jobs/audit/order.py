@@ -1,11 +1,13 @@
 """
-The order of one queue, checked row by row: the core of the order audit. Pure.
+Checks the order of one queue, row by row: the core of the order audit. Pure.
 
-Rules: a sequence number is compared with the highest before it, never with the previous row, or one late
-message would be counted twice; the result does not depend on how rows are cut into batches. Findings use the
-words of `orderlymq.oracle.verdict`: a hole in the queue's offsets is *lost*, a jump of a key's numbers *skipped*, a
-number seen before *duplicated*, a number that comes after a higher one *reordered*. Jumps are remembered up to a bound;
-a late number that may belong to one beyond it is *reordered*, which is true of a repeat as well, and counts as undecided.
+Rules: a sequence number is compared with the highest number before it, not with the previous row; otherwise one late
+message would count twice. The result does not depend on how rows are cut into batches.
+
+Findings use the words of `orderlymq.oracle.verdict`: a gap in the queue's offsets is *lost*, a gap in a key's numbers
+is *skipped*, a repeated number is *duplicated*, and a number after a higher one is *reordered*. A limited number of
+gaps is remembered. A late number that may belong to a forgotten gap is reported as *reordered*, which is also true of
+a repeated number, and counts as undecided.
 """
 
 from bisect import bisect_right
@@ -17,7 +19,7 @@ from typing import Any, Final
 
 from orderlymq.oracle.verdict import Defect
 
-# Jumps of a queue that are remembered to recognise late messages; about 150 MB, as its keys take when there are a million.
+# The gaps of a queue that are remembered to recognise late messages; about 150 MB, as much as a million keys take.
 _OPEN_MAX: Final = 1_000_000
 
 
@@ -46,16 +48,16 @@ class Break:
 
 @dataclass(slots=True)
 class OrderCheck:
-    """State of one queue so far.
+    """The state of the check of one queue.
 
     Attributes:
-        next_offset: the offset that must come next; None before the first row.
-        expected: the next sequence number of each key.
+        next_offset: the next expected offset; None before the first row.
+        expected: the next expected sequence number of each key.
         first: the lowest number seen of each key.
-        open: the jumps of keys that are not closed: [from, to) pairs in order, `open_max` of all keys at most.
-        given_up: of keys with more jumps: from where, to where, and how many numbers these others have.
-        epochs: of each key, when rows have them.
-        counts: rows, rows without a number, findings by defect, and those of them that are undecided.
+        open: the open gaps of each key as ordered [from, to) pairs; at most `open_max` for all keys.
+        given_up: for keys with forgotten gaps: their lowest start, their highest end, and how many numbers they have.
+        epochs: the epoch of each key, if rows have epochs.
+        counts: rows, rows without a number, findings by defect, and undecided findings.
     """
 
     queue: str
@@ -80,7 +82,7 @@ class OrderCheck:
         sequences: Iterable[int | None],
         epochs: Iterable[int | None] | None = None,
     ) -> list[Break]:
-        """Take rows in offset order; return what is broken in them."""
+        """Check rows in offset order; return the breaks found in them."""
         found: list[Break] = []
         expected = self.expected
         next_offset = self.next_offset
@@ -109,14 +111,14 @@ class OrderCheck:
         return found
 
     def note(self, defect: Defect, offset: int, expected: int) -> Break:
-        """Count what is broken in the queue's offsets, and no row shows: what files are called shows it."""
+        """Count a break in the queue's offsets that file names show and no row shows."""
         self._count(defect.value, 1)
         return Break(self.queue, offset, defect, "", expected, offset)
 
     def _judge(
         self, found: list[Break], offset: int, key: str, sequence: int, epoch: int | None
     ) -> None:
-        """Judge what is not simply the next number."""
+        """Check a number that is not simply the next one."""
         if epoch is not None:
             known = self.epochs.get(key, epoch)
             if epoch < known:
@@ -124,7 +126,7 @@ class OrderCheck:
                 return
             self.epochs[key] = epoch
             if epoch > known:
-                # The producer restarted: its numbers have nothing to do with those before.
+                # The producer restarted, so its numbers are unrelated to the earlier ones.
                 self.expected.pop(key, None)
                 self._open_count -= len(self.open.pop(key, ()))
                 self.given_up.pop(key, None)
@@ -142,7 +144,7 @@ class OrderCheck:
         elif self._close(key, sequence):
             defect = Defect.REORDERED
         elif sequence < self.first[key]:
-            # Before everything that was seen: what lies between has not come either.
+            # The number precedes all seen ones, so the numbers in between are also missing.
             if sequence + 1 < self.first[key]:
                 self._open(key, sequence + 1, self.first[key])
             self.first[key] = sequence
@@ -161,7 +163,7 @@ class OrderCheck:
         self._give_up(key, jumps)
 
     def _close(self, key: str, sequence: int) -> bool:
-        """Take a number out of the open jumps; return whether it was in one."""
+        """Remove a number from the open gaps; return whether it was in one."""
         jumps = self.open.get(key, [])
         number = bisect_right(jumps, sequence, key=itemgetter(0)) - 1
         if number < 0 or sequence >= jumps[number][1]:
@@ -176,7 +178,7 @@ class OrderCheck:
         return True
 
     def _give_up(self, key: str, jumps: list[list[int]]) -> None:
-        """Forget the lowest jump of a key beyond the bound, and remember where it was; none of a key stays as no list."""
+        """Forget the key's lowest gap if there are too many, but remember its range; remove an empty list."""
         if self._open_count > self.open_max:
             start, end = jumps.pop(0)
             self._open_count -= 1
@@ -186,7 +188,7 @@ class OrderCheck:
             del self.open[key]
 
     def _was_given_up(self, key: str, sequence: int) -> bool:
-        """Return whether a number may be of a jump that was forgotten."""
+        """Return whether a number may belong to a forgotten gap."""
         low, high, _ = self.given_up.get(key, (0, 0, 0))
         return low <= sequence < high
 
@@ -196,18 +198,18 @@ class OrderCheck:
 
     @property
     def missing(self) -> int:
-        """Return how many numbers were jumped over and never came; the undecided ones may have."""
+        """The count of numbers that were skipped and never came; undecided ones may have come."""
         return sum(end - start for jumps in self.open.values() for start, end in jumps) + sum(
             numbers for _, _, numbers in self.given_up.values()
         )
 
     @property
     def undecided(self) -> int:
-        """Return how many findings say reordered of a number that may have been seen before."""
+        """The count of numbers reported as reordered that may have been seen before."""
         return self.counts.get("undecided", 0)
 
     def to_state(self) -> dict[str, Any]:
-        """Return everything, as JSON values."""
+        """Return the whole state as JSON values."""
         return {
             "queue": self.queue,
             "first_sequence": self.first_sequence,
@@ -222,5 +224,5 @@ class OrderCheck:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "OrderCheck":
-        """Go on from `to_state`, also of an earlier version, which kept jumps in another order."""
+        """Restore a state from `to_state`, including those of earlier versions, which kept gaps in another order."""
         return cls(**state | {"open": {key: sorted(each) for key, each in state["open"].items()}})

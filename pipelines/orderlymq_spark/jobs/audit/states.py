@@ -1,8 +1,8 @@
 """
-The states of a streaming order audit: one file per queue and batch beside the checkpoint.
+The states of a streaming order audit: one file per queue and batch, next to the checkpoint.
 
-Rules: a batch that is repeated goes on from the states before it; each queue has a folder of its own. Earlier versions
-wrote `/` of a queue's name as `_`, so that queues could share a folder: of such a one only files of the queue count.
+Rules: a repeated batch continues from the states before it. Each queue has its own folder. Earlier versions wrote `/`
+in a queue's name as `_`, so that queues could share a folder. In such a folder only the queue's own files count.
 """
 
 from typing import Final
@@ -14,18 +14,18 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.jobs.audit.order import OrderCheck
 from orderlymq_spark.locations.location import Location
 
-_KEPT: Final = 2  # the batch that may be repeated, and the one before it
+_KEPT: Final = 2  # the batch that may be repeated, and the previous one
 
 
 def name_of(queue: MessageQueue) -> str:
-    """Return what findings call a queue."""
+    """Return the name of a queue in findings."""
     return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
 
 
 def restore(
     states: Location | None, batch: int, queue: MessageQueue, first: int | None
 ) -> OrderCheck:
-    """Return the check as it stood before this batch, however often the batch is repeated."""
+    """Return the check as it was before this batch, also if the batch is repeated."""
     if states is not None:
         kept = [path for path in _files(_folder(states, queue)) if int(path.stem) < batch]
         former = states / name_of(queue).replace("/", "_")
@@ -37,7 +37,7 @@ def restore(
 
 
 def keep(states: Location, batch: int, queue: MessageQueue, check: OrderCheck) -> None:
-    """Write the check down as it stands behind this batch; what no repeat needs any more goes."""
+    """Store the check after this batch; delete the states that no repeat needs."""
     folder = _folder(states, queue)
     (folder / f"{batch:020}.json").write(orjson.dumps(check.to_state()))
     for old in [each for each in _files(folder) if int(each.stem) < batch][:-_KEPT]:
@@ -45,7 +45,7 @@ def keep(states: Location, batch: int, queue: MessageQueue, check: OrderCheck) -
 
 
 def newest(states: Location) -> list[OrderCheck]:
-    """Return the last check of each queue, sorted by its name."""
+    """Return the last check of each queue, sorted by queue name."""
     last = [_files(states / name)[-1] for name in states.names()]
     found: dict[str, OrderCheck] = {}
     for path in sorted(last, key=lambda each: int(each.stem)):
@@ -55,7 +55,7 @@ def newest(states: Location) -> list[OrderCheck]:
 
 
 def _folder(states: Location, queue: MessageQueue) -> Location:
-    # No topic has a `=`, and none of these remains in a name of a broker.
+    # A topic cannot contain `=`, and quoting removes it from broker names.
     return states / f"{queue.topic}={quote(queue.broker_name, safe='')}:{queue.queue_id}"
 
 

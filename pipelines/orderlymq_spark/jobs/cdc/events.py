@@ -1,10 +1,10 @@
 """
-Change events of three binlog readers as one form, and what a batch of them means for each key. Pure.
+Converts change events of three binlog readers to one form, and derives what a batch means for each key. Pure.
 
-Rules: what counts of a key in a batch is its last change by position; in a history every change counts, and it is
-the same whatever the cut, the order and the repeats. A position is the message's place in its queue, and a key
-lives in one queue. A changed primary key is a delete of the old key and an upsert of the new one. An event that
-cannot be read is not lost: it comes back with the reason.
+Rules: in a batch, only the last change of a key by position counts. In a history every change counts, and the history
+is the same for any division, order and repetition of batches. A position is the message's offset in its queue, and a
+key stays in one queue. A changed primary key is a delete of the old key and an upsert of the new one. An event that
+cannot be read is not lost: it is returned with the reason.
 """
 
 import json
@@ -19,7 +19,7 @@ from orderlymq_spark.values.conversion import EXACT
 
 Format = Literal["debezium", "canal", "maxwell"]
 
-# Columns of the table that are ours; those of a history are the last three.
+# Our own columns of the table; the last three exist only in a history.
 KEY: Final = "_key"
 POSITION: Final = "_position"
 DELETED: Final = "_deleted"
@@ -31,21 +31,21 @@ _TRUNCATE: Final = (
     "the source table was emptied, which has no position among the changes of its rows; begin with a new path "
     "and a new checkpoint behind it"
 )
-# What Debezium writes for a value that the database did not log: as a text, as bytes, and as an array of numbers.
+# Debezium's placeholder for a value that the database did not log: as text, as bytes, and as an array of numbers.
 _UNAVAILABLE: Final = b"__debezium_unavailable_value"
 _UNAVAILABLE_TEXTS: Final = frozenset((_UNAVAILABLE.decode(), b64encode(_UNAVAILABLE).decode()))
 _UNAVAILABLE_NUMBERS: Final = list(_UNAVAILABLE)
-_INTEGER_DIGITS: Final = 4300  # that Python reads and writes
-_NO_NAME: Final = frozenset("`\0")  # in a name they end Delta's expressions, or the name
+_INTEGER_DIGITS: Final = 4300  # the most digits that Python reads and writes
+_NO_NAME: Final = frozenset("`\0")  # in a name they would end Delta's expressions, or the name
 
 
 class EventError(ValueError):
-    """The body is no change event of this format."""
+    """The body is not a change event of this format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of a source table at one position; *row* None says that it was deleted. Objects and arrays are JSON texts."""
+    """One row of a source table at one position; *row* is None if it was deleted. Objects and arrays are JSON texts."""
 
     key: tuple[Any, ...]
     row: Mapping[str, Any] | None
@@ -53,7 +53,7 @@ class Change:
 
     @property
     def name(self) -> str:
-        """The key as the table has it; for Python true, 1 and 1.0 are one key."""
+        """The key as the table stores it; in Python, true, 1 and 1.0 would be one key."""
         return to_json(self.key)
 
 
@@ -65,7 +65,7 @@ class Number:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return what a JSON says; raises as `json.loads`."""
+    """Return the value of a JSON text; raises the errors of `json.loads`."""
     return json.loads(text, parse_float=_number)
 
 
@@ -75,7 +75,7 @@ def _number(text: str) -> float | Number:
 
 
 def to_json(value: object) -> str:
-    """Return what `read_json` has read as JSON, numbers with their digits."""
+    """Return a value from `read_json` as JSON, with the original digits of its numbers."""
     try:
         return json.dumps(value)
     except TypeError:
@@ -97,10 +97,10 @@ def _with_digits(value: object) -> str:
 def read_changes(
     body: bytes, form: Format, keys: Sequence[str], table: str | None, position: int
 ) -> list[Change]:
-    """Return the changes of one message: none for tombstones (a delete goes before each), schema changes and other tables.
+    """Return the changes of one message; empty for tombstones (a delete precedes each), schema changes and other tables.
 
     Raises:
-        EventError: It is not what the format says.
+        EventError: The message does not match the format.
     """
     if body in (b"", b"null"):
         return []
@@ -158,7 +158,7 @@ def _debezium(event: dict[str, Any], table: str | None) -> list[_Pair]:
 
 
 def _check_available(row: Mapping[str, Any]) -> None:
-    """Refuse a row of which Postgres did not log a large value, because it did not change (TOAST)."""
+    """Refuse a row in which Postgres did not log a large value because it did not change (TOAST)."""
     for name, value in row.items():
         parts = value if isinstance(value, list | dict) else (value,)
         if value == _UNAVAILABLE_NUMBERS or any(
@@ -171,7 +171,10 @@ def _check_available(row: Mapping[str, Any]) -> None:
 
 
 def _is_of(table: str | None, *place: object) -> bool:
-    """Return whether an event is of the wanted table, which may be named with its schema and database; *place* has all of them."""
+    """Return whether an event belongs to the wanted table.
+
+    The table may be named with its schema and database; *place* has all parts of the event's name.
+    """
     names = [str(each) for each in place if each]
     return table is None or any(table == ".".join(names[at:]) for at in range(len(names)))
 
@@ -187,7 +190,7 @@ def _canal(event: dict[str, Any], table: str | None) -> list[_Pair]:
     if kind not in ("INSERT", "UPDATE", "DELETE"):
         raise EventError(f"type is {kind!r}, none of INSERT, UPDATE, DELETE")
     rows = _rows(event, "data")
-    # `old` has only the columns that changed.
+    # `old` has only the changed columns.
     olds = _rows(event, "old") or [None] * len(rows)
     if not rows:
         raise EventError("data has no rows")
@@ -217,7 +220,7 @@ def _maxwell(event: dict[str, Any], table: str | None) -> list[_Pair]:
 
 
 def _object(event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a member that is an object or absent."""
+    """Return a member that is an object; empty if it is absent."""
     value = event.get(name) or {}
     if not isinstance(value, dict):
         raise EventError(f"{name} is no JSON object")
@@ -225,7 +228,7 @@ def _object(event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _rows(event: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a member that is a list or absent."""
+    """Return a member that is a list; empty if it is absent."""
     value = event.get(name) or []
     if not isinstance(value, list):
         raise EventError(f"{name} is no JSON array")
@@ -242,7 +245,7 @@ def _row(value: object) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1024)  # the names of a table's columns are the same in every event
 def _check_names(names: tuple[str, ...]) -> None:
-    """Refuse names that no table can have as columns."""
+    """Refuse names that a table cannot have as columns."""
     seen: set[str] = set()
     for name in names:
         lower = name.lower()
@@ -258,7 +261,7 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 
 def _with_texts(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row whose objects and arrays are JSON, and all of whose texts can be written."""
+    """Return a row with objects and arrays as JSON; refuse texts that cannot be encoded."""
     try:
         found = {
             name: to_json(value) if isinstance(value, dict | list) else value
@@ -272,7 +275,7 @@ def _with_texts(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_text(text: str) -> bool:
-    """Return whether a text has no half characters, as JSON may have."""
+    """Return whether a text has no lone surrogates, which JSON allows."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -287,7 +290,7 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
     if missing:
         raise EventError(f"the row has no {missing[0]}; it has {', '.join(row)}")
     found = tuple(_comparable(row[name]) for name in keys)
-    # A number of Oracle without a precision is an object in Debezium: no key that may be compared.
+    # Debezium writes an Oracle number without a precision as an object, which cannot be compared as a key.
     for name, value in zip(keys, found, strict=True):
         if isinstance(value, dict | list):
             raise EventError(
@@ -300,12 +303,12 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
 
 
 def _comparable(value: object) -> object:
-    """Return a member of a key: a number is the same one with more zeros, and 1.0 is 1."""
+    """Return the comparable form of a key's member: trailing zeros are dropped, and 1.0 becomes 1."""
     if not isinstance(value, float | Number):
         return value
     try:
         exact = EXACT.normalize(Decimal(value.text if isinstance(value, Number) else repr(value)))
-    except InvalidOperation:  # an exponent beyond all numbers
+    except InvalidOperation:  # the exponent is too large
         return value
     if not exact.is_finite():
         return value
@@ -320,9 +323,9 @@ class Version:
     """A row of a source table from one change of its key to the next.
 
     Attributes:
-        valid_from: position of the change that made it.
+        valid_from: position of the change that created it.
         valid_to: position of the key's next change; None for the last one.
-        change: what the row is; None when the history has it already and only its end is new.
+        change: the content of the row; None if the history already has it and only its end is new.
     """
 
     key: tuple[Any, ...]
@@ -332,11 +335,11 @@ class Version:
 
 
 def new_versions(known: Mapping[str, Iterable[int]], changes: Iterable[Change]) -> list[Version]:
-    """Return what *changes* add to a history, and which of its versions end elsewhere now.
+    """Return the versions that *changes* add to a history, and the existing versions that get a new end.
 
     Args:
-        known: where the versions begin that the history has of each key, by its name.
-        changes: any, also such as the history has already.
+        known: the start positions of each key's versions in the history, by the key's name.
+        changes: any changes, including those that the history already has.
     """
     added: dict[str, dict[int, Change]] = {}
     for change in changes:
@@ -355,7 +358,7 @@ def new_versions(known: Mapping[str, Iterable[int]], changes: Iterable[Change]) 
 
 
 def last_by_key(changes: Iterable[Change]) -> dict[str, Change]:
-    """Return the last change of each key, by its name; of equal positions the later one."""
+    """Return the last change of each key by its name; of equal positions, the later one in *changes*."""
     found: dict[str, Change] = {}
     for change in changes:
         name = change.name

@@ -1,14 +1,16 @@
 """
-Pipeline cdc-apply: change events of a database into a Delta table that is the source table, or its history.
+Pipeline cdc-apply: applies change events of a database to a Delta table: a copy of the source table or its history.
 
-Rules: a batch is one merge; a change with no higher position than the table's changes nothing, and so does a repeated
-batch; a deleted key leaves its position behind, or late events would bring it back. A history (SCD2, `scd: 2`) has a row
-for every change, from its position to that of the key's next one, and is a function of the set of changes, so no cut,
-repeat or delay of batches shows in it; a row that was deleted is a version of its own, marked, because it must be known
-where it ends when the key comes back. Columns of the source are text: a value stays what the event said, text as it
-is, everything else as JSON, because binlog readers differ in types and texts of JSON do not; our own columns begin with
-an underscore. Events that cannot be read go to `errors`, whole, with the reason; without `errors` they end the pipeline.
-What events mean stands in `events`.
+Rules: a batch is one merge. A change whose position is not higher than the table's changes nothing, so a repeated
+batch changes nothing. A deleted key keeps its position in the table; otherwise late events would restore it.
+
+A history (SCD2, `scd: 2`) has a row for every change, valid from its position to the position of the key's next
+change. It depends only on the set of changes, so division, repeats and delays of batches do not show in it. A deleted
+row is a separate, marked version, because its end must be known if the key comes back.
+
+Columns of the source are text. A value stays as in the event: text unchanged, everything else as JSON, because binlog
+readers differ in types but JSON texts do not. Our own columns begin with an underscore. Unreadable events go
+complete to `errors`, with the reason; without `errors` they end the pipeline. `events` interprets the events.
 """
 
 import json
@@ -62,16 +64,16 @@ from orderlymq_spark.tables.delta import (
     read_table,
 )
 
-#: Where an event came from; an offset alone names one event in each queue.
+#: The columns that identify an event; an offset alone exists in every queue.
 PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
 def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
-    """Apply until the trigger's end.
+    """Apply changes until the trigger ends the stream.
 
     Raises:
-        QueueListChanged: The topic's queue list has grown within what is read.
-        SinkConflict: The table has the changes of a topic of this name that was created before.
+        QueueListChanged: The topic's queue list has grown within the range that is read.
+        SinkConflict: The table has changes of an earlier topic with the same name.
         PipelineFailed: An event cannot be read, and there is no folder for errors.
     """
     options = parse_source(spec.source.all_options(startPath=str(spec.checkpoint / START_FILE)))
@@ -82,9 +84,9 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         tally.file.delete()
 
     def apply(frame: DataFrame, batch: int) -> None:
-        # A Spark Connect server calls this in a process of its own, so it takes nothing along but plain values.
+        # A Spark Connect server calls this in a separate process, so it may capture only plain values.
         source = access_to(options.connect)
-        # It may have grown since the pipeline began.
+        # The list may have grown since the pipeline began.
         check_one_list(source, options)
         topics = source.topics(options.topics, options.pattern)
         ids = check_topics(spec.path, source.topic_ids(topics))
@@ -125,22 +127,23 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many events a run has had, how many of no row, and how many unreadable, in a *file*: batches may run in another process.
+    """The counts of a run: all events, events of no row, unreadable events.
 
-    Batches come in the order of their numbers, and a repeated one has the same events.
+    They are in a *file*, because batches may run in another process. Batches arrive in the order of their numbers, and
+    a repeated batch has the same events.
     """
 
     file: Location
 
     def add(self, batch: int, *counts: int) -> None:
-        """Count a batch."""
+        """Add the counts of a batch, unless it was already added."""
         last, *before = self.read()
         if batch > last:
             sums = map(sum, zip(before, counts, strict=True))
             self.file.write(json.dumps([batch, *sums]))
 
     def read(self) -> list[int]:
-        """Return the number of the last batch, and what all have had."""
+        """Return the number of the last batch, and the sums of all batches."""
         try:
             found: list[int] = json.loads(self.file.read_text())
         except FileNotFoundError:
@@ -149,7 +152,7 @@ class Tally:
 
 
 def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[str, Any]], int]:
-    """Return the changes of a batch, the events that cannot be read, and how many are of no row of the table."""
+    """Return the changes of a batch, the unreadable events, and the number of events that change no row of the table."""
     changes: list[Change] = []
     quiet = 0
     bad: list[dict[str, Any]] = []
@@ -161,16 +164,17 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
             quiet += not found
         except EventError as error:
             raw = b64encode(body).decode()
-            # It may quote half a character of the event.
+            # The reason may quote a lone surrogate from the event.
             reason = str(error).encode(errors="backslashreplace").decode()
             bad.append({**event, "reason": reason, "body_base64": raw})
     return changes, bad, quiet
 
 
 def keep_errors(folder: Location, batch: int, bad: Sequence[dict[str, Any]]) -> None:
-    """Write down the events of a batch that cannot be read; a repeated batch writes the same file.
+    """Store the unreadable events of a batch; a repeated batch writes the same file.
 
-    The name says what is in it, too: a checkpoint that began again has other events in a batch of this number.
+    The file name contains a hash of the content, because after a restart with a new checkpoint a batch of this number
+    has other events.
     """
     ordered = sorted(bad, key=lambda each: [each[name] for name in (*PLACE, "body_base64")])
     lines = "\n".join(json.dumps(each) for each in ordered)
@@ -179,10 +183,10 @@ def keep_errors(folder: Location, batch: int, bad: Sequence[dict[str, Any]]) -> 
 
 
 def check_topics(path: Location, ids: TopicIds) -> TopicIds:
-    """Return of which topics a table has changes when it gets some of these, too.
+    """Return the ids of the topics whose changes the table will have after this batch.
 
     Raises:
-        SinkConflict: One was created again: its positions begin again, so the table's would count as later ones.
+        SinkConflict: A topic was recreated: its positions begin again, so the table's positions would count as later.
     """
     said = (last_said(read_table(path), ids_said) if is_table(path) else None) or {}
     again = [place[0] for place, number in ids.items() if said.get(place, number) != number]
@@ -197,12 +201,12 @@ def check_topics(path: Location, ids: TopicIds) -> TopicIds:
 def merge(
     spec: CdcSpec, app_id: str, batch: int, changes: list[Change], ids: TopicIds = NO_IDS
 ) -> None:
-    """Merge the last change of each key; values are kept as the JSON that they came as."""
+    """Merge the last change of each key; values keep their JSON form."""
     if not changes:
         return
     table = open_table(spec.path, lambda: current_rows(spec, changes))
-    # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
-    # again gives its number to other changes.
+    # There is no check whether the batch is already committed: repeating it changes nothing, and a new checkpoint
+    # may give its number to other changes.
     (
         begin_merge(
             table,
@@ -217,7 +221,7 @@ def merge(
 
 
 def live_rows(spec: CdcSpec) -> Dataset:
-    """Return the rows that are not deleted, as a reader of the table should take them: none before it is asked for one."""
+    """Return the rows that are not deleted, with the filter that readers of the table should use; nothing is read yet."""
     live = ~pc.field(DELETED)
     if spec.scd == 2:
         live &= pc.field(CURRENT)
@@ -246,7 +250,7 @@ def merge_history(
             same,
             properties_of(app_id, batch, ids),
         )
-        # What a version says never changes: only its end does.
+        # A version's content never changes; only its end does.
         .when_matched_update(updates={TO: f"s.{TO}", CURRENT: f"s.{CURRENT}"})
         .when_not_matched_insert_all()
         .execute()
@@ -254,10 +258,10 @@ def merge_history(
 
 
 def _known_starts(table: DeltaTable, changes: Sequence[Change]) -> dict[str, list[int]]:
-    """Return where the versions of the changed keys begin; columns of the source are not read."""
+    """Return the start positions of the changed keys' versions; columns of the source are not read."""
     keys = pa.array({change.name for change in changes}, pa.string())
     found: dict[str, list[int]] = {}
-    # Batch by batch: a history may be larger than the memory. Arrow cannot compare its views of texts with texts.
+    # Read in batches, because a history may exceed the memory. Cast, because Arrow cannot compare string views with strings.
     for batch in table.to_pyarrow_dataset().to_batches(columns=[KEY, FROM]):
         names = batch.column(KEY).cast(pa.string())
         chosen = pc.is_in(names, value_set=keys)
@@ -270,7 +274,7 @@ def _known_starts(table: DeltaTable, changes: Sequence[Change]) -> dict[str, lis
 def version_rows(
     spec: CdcSpec, versions: Sequence[Version], columns: Sequence[str] = ()
 ) -> pa.Table:
-    """Return a row per version, for a table that holds all of each key and has these columns."""
+    """Return one row per version, for a history table with these columns."""
     changes = [version.change for version in versions]
     ends = [version.valid_to for version in versions]
     return pa.table(
@@ -289,7 +293,7 @@ def version_rows(
 
 
 def current_rows(spec: CdcSpec, changes: Sequence[Change], columns: Sequence[str] = ()) -> pa.Table:
-    """Return a row per change, for a table that holds the last one of each key and has these columns."""
+    """Return one row per change, for a table with the last change of each key and these columns."""
     return pa.table(
         {
             KEY: key_column([change.key for change in changes]),
@@ -301,16 +305,17 @@ def current_rows(spec: CdcSpec, changes: Sequence[Change], columns: Sequence[str
 
 
 def key_column(keys: Sequence[tuple[Any, ...]]) -> pa.Array:
-    """Return keys as the JSON by which rows are found."""
+    """Return keys as the JSON texts by which rows are found."""
     return pa.array([to_json(key) for key in keys], pa.string())
 
 
 def source_columns(
     spec: CdcSpec, changes: Sequence[Change | None], columns: Sequence[str] = ()
 ) -> dict[str, pa.Array]:
-    """Return the columns of the source table; without a change there is nothing in any of them, nor in one that a row lacks.
+    """Return the columns of the source table; a value is null if the row lacks it or there is no change.
 
-    A name that differs from one of *columns*, or from one before it, in case alone is that column: a table has no two such.
+    A name that differs only in case from one of *columns*, or from an earlier name, is that column, because a table
+    cannot have both.
     """
     known = {name.lower(): name for name in columns}
     spelt: dict[str, dict[str, None]] = {}

@@ -1,9 +1,10 @@
 """
-The appends of one queue, several under way at a time: over a long link one at a time would copy one request per round trip.
+Appends to one queue, several in flight: over a long link, one at a time would copy one request per round trip.
 
-Rule: they begin in order, and a broker stores copies only where its queue ends. So where one is refused or lost, those behind it are
-refused, too. Only a queue that has never had a message begins anywhere: there the first append is alone, and says that it begins the
-queue. A late append does not, so it never begins the queue of a topic that was created again meanwhile.
+Rule: appends start in order, and a broker stores copies only at the end of its queue. If one is refused or lost, all
+later ones are therefore refused. Only a queue that never had a message may begin at any offset. There the first append
+is sent alone, with the flag that it begins the queue. A late append has no such flag, so it never begins the queue of
+a topic that was recreated meanwhile.
 """
 
 from collections import deque
@@ -11,23 +12,23 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from typing import Final, Protocol
 
-# With eight queues of 1 MiB requests, half of what a broker group takes before it is replicated.
+# Eight queues with 1 MiB requests use half of the unreplicated bytes that a broker group accepts.
 UNDER_WAY_MAX: Final = 4
 
 
 class Append(Protocol):
-    """Begins to append a chunk; the result is the queue's end, None where the queue ends elsewhere."""
+    """A function that starts to append a chunk; the result is the queue's end, or None if the queue ends elsewhere."""
 
     def __call__(self, chunk: bytes, /, *, begins: bool) -> "Future[int | None]":
-        """Append it; with *begins* a queue that has never had a message may begin there."""
+        """Append the chunk; with *begins*, a queue that never had a message may begin there."""
 
 
 def appended(chunks: Iterable[bytes], append: Append, *, is_empty: bool) -> Iterator[int]:
-    """Append chunks; yield the queue's end after each one that is stored, up to the first one that is not.
+    """Append chunks; yield the queue's end after each stored chunk, and stop at the first one that is not stored.
 
     Args:
         chunks: the stored records, in order.
-        append: begins to append one.
+        append: starts to append one chunk.
         is_empty: the queue may never have had a message.
     """
     under_way: deque[Future[int | None]] = deque()

@@ -1,11 +1,14 @@
 """
-Pipeline mirror: topics of one cluster at another one, offset by offset, with the offsets of groups.
+Pipeline mirror: copies topics of one cluster to another, offset by offset, with the offsets of consumer groups.
 
-It starts no Spark: what it does is bound by requests of each queue in order, and a task of Spark would be tried again
-without knowing what became of the try before. The rules: the target's brokers store copies at the source's offsets or not at all, so whatever dies, and however many mirrors run by mistake, each queue is a prefix of its source; the target's
-end says where to go on; the last copy is compared with its original before others are put behind it, again for each block that was
-read, and the source's topic with what `status.json` says of it, because a copy may have aged out. Offsets of groups follow the messages, only forwards, and
-only while the group has no members at the target.
+It starts no Spark: the work is limited by the ordered requests of each queue, and Spark would retry a task without
+knowing the outcome of the first attempt.
+
+Rules: the target's brokers store copies only at the source's offsets. Each queue is therefore a prefix of its source,
+whatever process dies and however many mirrors run by mistake. The target's end shows where to continue. Before copies
+are appended, the last copy is compared with its original, again for each block that was read. The source's topic is
+compared with `status.json`, because a copy may have aged out. Offsets of consumer groups follow the messages, only
+forwards, and only while the consumer group has no members at the target.
 """
 
 import faulthandler
@@ -58,17 +61,18 @@ from orderlymq_spark.run.stream import PipelineStopped
 from orderlymq_spark.source.bounds import replaced_queues
 from orderlymq_spark.specs import MirrorSpec
 
-_QUEUES_AT_ONCE: Final = 8  # a broker syncs what comes from all of them together
-_LOOK_AGAIN_S: Final = 0.25  # where nothing could be copied yet
+_QUEUES_AT_ONCE: Final = 8  # a broker syncs the copies of all of them together
+_LOOK_AGAIN_S: Final = 0.25  # the pause if nothing could be copied yet
 
 
 def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
-    """Copy until the trigger's end, or until a signal.
+    """Copy messages until the trigger ends the run, or until a signal arrives.
 
     Raises:
-        CheckpointInUse: As `hold_checkpoint`, another driver has begun, or the checkpoint is that of a stream.
+        CheckpointInUse: As in `hold_checkpoint`, another driver has started, or the checkpoint belongs to a stream.
         OptionError: A topic cannot be mirrored, or the target does not have it.
-        DataLost, SinkConflict, QueueListChanged: The target would be no prefix of the source any more; nothing was changed.
+        DataLost, SinkConflict, QueueListChanged: The target would no longer be a prefix of the source; nothing was
+            changed.
         PipelineStopped: A signal ended a run that should have ended by itself.
     """
     mirror = mirror_of(spec)
@@ -79,7 +83,7 @@ def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
         try:
             waiting = _follow(mirror, spec, status, gauges, claim, stop)
         except CheckpointInUse:
-            raise  # the status is that of the other driver
+            raise  # the status belongs to the other driver
         except Exception as error:
             status.fail(claim, str(error))
             raise
@@ -100,10 +104,10 @@ def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
 
 
 def _check_free(checkpoint: Location) -> None:
-    """Refuse the checkpoint of a stream that has read something: its status says of which pipeline that is.
+    """Refuse the checkpoint of a stream that has read something; its status names the pipeline.
 
     Raises:
-        CheckpointInUse: It is one.
+        CheckpointInUse: The checkpoint belongs to a stream.
     """
     if last_batch(checkpoint / "spark", "offsets") >= 0:
         name = kept_status(checkpoint).get("name", "")
@@ -120,13 +124,13 @@ def _follow(
     claim: Claim,
     stop: threading.Event,
 ) -> dict[str, str]:
-    """Copy until the trigger's end, or until *stop* is set; return why offsets of groups were left as they are."""
+    """Copy until the trigger ends the run or *stop* is set; return why offsets of consumer groups were not moved."""
     goal: Offsets | None = None
     while True:
         began_s = time.monotonic()
         parts = mirror.look()
         if not status.updated_at_ms:
-            # The topic of the target may be a new one, of which what is written there does not hold.
+            # The target's topic may be new, so the stored status may not apply to it.
             _note(status, mirror, claim)
         goal = mirror.source_ends() if goal is None or not spec.ends else goal
         copied = mirror.copy(parts, stop)
@@ -166,15 +170,15 @@ def mirror_of(spec: MirrorSpec) -> "Mirror":
 
 
 class Mirror:
-    """Copies the topics of a source to a target.
+    """A copier of topics from a source to a target.
 
     Attributes:
-        topics: that are copied.
-        source: where they are copied from.
-        known: what was copied of it, as `to_json` has it: ends, with ids of topics and marks of messages.
-        ends: of the target's queues, by the source's queue, as they were seen last.
-        sources: bounds of the source's queues, likewise.
-        moved: how many offsets of groups were written.
+        topics: the topics that are copied.
+        source: the cluster from which they are copied.
+        known: what was copied from it, as `to_json` returns it: ends, with ids of topics and marks of messages.
+        ends: the last seen ends of the target's queues, by the source's queue.
+        sources: the last seen bounds of the source's queues.
+        moved: how many offsets of consumer groups were written.
     """
 
     def __init__(
@@ -193,17 +197,17 @@ class Mirror:
         self.moved = 0
         self._ids: TopicIds = {}
         self._pairs: dict[MessageQueue, MessageQueue] = {}
-        # Up to where a queue is known to be a copy.
+        # The offset up to which a queue is known to be a copy.
         self._copied: dict[MessageQueue, int] = {}
-        # The last copies, by the source's queue; without those that have aged out.
+        # The last copies, by the source's queue, except those that have aged out.
         self._last: dict[MessageQueue, StoredMessage] = {}
 
     def look(self) -> list[QueueRange]:
-        """Look at both clusters; return what is to be copied now.
+        """Read the state of both clusters; return the ranges to copy now.
 
         Raises:
             OptionError: The target lacks a topic.
-            DataLost, SinkConflict, QueueListChanged: As `plan` says.
+            DataLost, SinkConflict, QueueListChanged: As in `plan`.
         """
         ids = self.source.topic_ids(self.topics)
         found: list[QueueRange] = []
@@ -211,7 +215,7 @@ class Mirror:
         for topic in self.topics:
             queues = self.source.listed(topic)
             pairs = pair(topic, queues, self._queues(topic))
-            # The target first: what it holds the source had before.
+            # Read the target first, because the source had its messages before.
             _, ends = self._target.bounds(pairs.values())
             lows, highs = self.source.bounds(queues)
             sources = {queue: Bounds(lows[queue], highs[queue]) for queue in queues}
@@ -229,23 +233,23 @@ class Mirror:
         return found
 
     def copy(self, parts: Sequence[QueueRange], stop: threading.Event) -> int:
-        """Copy what `look` has returned; return how many messages were copied."""
+        """Copy the ranges that `look` returned; return how many messages were copied."""
         with ThreadPoolExecutor(_QUEUES_AT_ONCE, "mirror") as pool:
             return sum(pool.map(lambda part: self._copy(part, stop), parts))
 
     def note(self) -> None:
-        """Take what the target has for a copy of the source as it is."""
+        """Record the target's messages as copies of the current source."""
         before = from_json(self.known, "source")
         moved = {queue: end for queue, end in self.ends.items() if before.get(queue) != end}
         marks = {queue: mark for queue, mark in marks_in(self.known).items() if queue not in moved}
         self.known = to_json(self.ends, self._ids, marks | self.source.marks(moved))
 
     def source_ends(self) -> dict[MessageQueue, int]:
-        """Return where the source's queues ended when they were seen last."""
+        """Return the last seen ends of the source's queues."""
         return {queue: has.high for queue, has in self.sources.items()}
 
     def has_reached(self, goal: Offsets) -> bool:
-        """Return whether the target has what the source keeps from before the goal, also what another mirror has copied."""
+        """Return whether the target has all messages before the goal that the source keeps, also those of other mirrors."""
         sources = self.sources
         return all(
             queue in sources and sources[queue].next_after(self.ends.get(queue, 0)) >= end
@@ -253,10 +257,10 @@ class Mirror:
         )
 
     def move_groups(self, groups: list[str]) -> dict[str, str]:
-        """Give groups at the target the offsets that they have at the source; return why some were left as they are."""
+        """Copy the offsets of consumer groups to the target; return why some were not moved."""
         left: dict[str, str] = {}
         for group in groups:
-            # The source first: the group has consumed what is before, and it begins no later.
+            # Read the source first: the consumer group has consumed everything before these offsets, and begins no later.
             committed = self.source.committed(group, self._pairs)
             if self._target.has_members(group):
                 left[group] = "it has members at the target, so its offsets there are its own"
@@ -288,12 +292,12 @@ class Mirror:
         """Compare a topic of the source with what was copied.
 
         Raises:
-            SinkConflict: It is another one, and the target has messages of the one before.
+            SinkConflict: It is a different topic, and the target has messages of the previous one.
         """
         known = {topic: self.known.get(topic, {})}
         copied = from_json(known, "source")
         for queue in sorted(replaced_queues(self.source, known, ids, highs)):
-            # A target that has less was created again, too.
+            # If the target has less, it was also recreated.
             if self.ends.get(queue, 0) >= max(1, copied[queue]):
                 raise SinkConflict(
                     f"{QueueRange(queue, 0, copied[queue])} is not there any more as it was copied: the topic was created again, "
@@ -312,18 +316,18 @@ class Mirror:
     def _of_one_list(
         self, topic: str, parts: list[QueueRange], seen: int, pairs: Pairs
     ) -> list[QueueRange]:
-        """Return what of *parts* is of the queue list before the first growth that is not copied; all of them without one.
+        """Return the parts of the queue list before the first uncopied growth; all of *parts* if there is none.
 
-        All of it comes before anything from behind, where keys have other queues.
+        They must be copied before anything after the growth, where keys have other queues.
 
         Args:
-            topic: whose they are.
-            parts: of its queues, as they are now.
+            topic: the topic of the ranges.
+            parts: the current ranges of its queues.
             seen: how many queues the source had before that.
             pairs: of these queues.
 
         Raises:
-            QueueListChanged: As `check_list`.
+            QueueListChanged: As in `check_list`.
         """
         growths = self.source.growths(topic) if parts or len(pairs) < seen else []
         for growth in growths:
@@ -332,7 +336,7 @@ class Mirror:
                 for part in parts
             ]
             before = [each for each in found if each.size > 0]
-            # The list may have grown since the queues were looked at, or name servers may not know all of them yet.
+            # The list may have grown since the queues were read, or name servers may not know all queues yet.
             if before or seen < sum(growth.queues.values()):
                 return before
             check_list(topic, growth.total, pairs)
@@ -340,7 +344,7 @@ class Mirror:
         return parts
 
     def _list_begins(self, growth: Growth, part: QueueRange) -> int:
-        """Return from which offset on the messages of a range are of the queue list that came by a growth."""
+        """Return the first offset of a range whose messages belong to the queue list after a growth."""
         known = growth.begins_at(part.queue)
         if known is not None:
             return known
@@ -351,10 +355,11 @@ class Mirror:
         return part.end if at is None else at
 
     def _verify(self, queue: MessageQueue, copy: MessageQueue, has: Bounds, end: int) -> None:
-        """Compare the target's last message with that of the source, which may be another cluster than a moment ago.
+        """Compare the target's last message with the source's, because the source may have been replaced a moment ago.
 
         Raises:
-            SinkConflict: It is another one, or has aged out at the target alone and nothing says which source it came from.
+            SinkConflict: They differ, or only the target's message has aged out and no record shows which source it
+                came from.
         """
         if end > has.low:
             original, message = (
@@ -386,10 +391,10 @@ class Mirror:
         return has_id or queue in marks_in(self.known)
 
     def _check_same(self, queue: MessageQueue, last: StoredMessage | None) -> None:
-        """Compare the last message before a block that was read with what the source has there now: a range takes hours.
+        """Compare the last message before a block with the source's current one, because copying a range may take hours.
 
         Raises:
-            SinkConflict: It is another one.
+            SinkConflict: The messages differ.
         """
         found = None if last is None else self.source.first_from(queue, last.queue_offset)
         if last is None or found is None or found.queue_offset != last.queue_offset:
@@ -401,7 +406,7 @@ class Mirror:
             )
 
     def _copy(self, part: QueueRange, stop: threading.Event) -> int:
-        """Copy a range, as far as the target's queue ends where it begins; return how many messages were copied."""
+        """Copy a range while the target's queue ends where the next copy begins; return how many messages were copied."""
         copy, done = self._pairs[part.queue], part.start
         read: list[Fetched] = []
 
@@ -421,7 +426,7 @@ class Mirror:
         for end in appended(chunks(), append, is_empty=self.ends[part.queue] == 0):
             self._copied[copy] = self.ends[part.queue] = done = end
         for block in read:
-            # A target that never had a message begins where the source does when it is looked at again.
+            # If the target's queue never had a message, it begins at the source's first message after the next look.
             if block.moved_to is not None and block.next_offset == done and self.ends[part.queue]:
                 raise DataLost(
                     f"{QueueRange(part.queue, done, block.moved_to)} aged out at the source before it was copied; delete the "
@@ -431,7 +436,7 @@ class Mirror:
 
 
 def _note(status: Status, mirror: Mirror, claim: Claim) -> None:
-    """Write down where the target stands, of which source, and what waits; errors as of `Status.write`."""
+    """Store the target's position, its source and the lag in the status; raises the errors of `Status.write`."""
     mirror.note()
     status.offsets, status.source = to_json(mirror.ends), mirror.known
     lag = lag_behind(mirror.source.connect, mirror.ends)
@@ -441,15 +446,15 @@ def _note(status: Status, mirror: Mirror, claim: Claim) -> None:
 
 @contextmanager
 def stopped_by_signals(close_max_s: float = CLOSE_MAX_S) -> Iterator[threading.Event]:
-    """Return what SIGTERM and SIGINT set; only the main thread may listen for them.
+    """Return an event that SIGTERM and SIGINT set; in another thread than the main one, it is never set.
 
-    A cluster that never answers keeps no process: it ends after *close_max_s*, and says where it stood; a mirror that dies
-    has lost nothing.
+    If a cluster never answers, the process ends after *close_max_s* and prints its stack. A mirror that dies loses
+    nothing.
     """
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        if not stop.is_set():  # another signal would begin the time again
+        if not stop.is_set():  # a second signal would restart the time-out
             stop.set()
             faulthandler.dump_traceback_later(close_max_s, exit=True)
 

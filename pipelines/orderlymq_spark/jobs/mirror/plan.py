@@ -1,8 +1,8 @@
 """
-Next range that a mirror copies, and the offset of a group at the target. Pure.
+The next range that a mirror copies, and the offset of a consumer group at the target. Pure.
 
-Rule: a message has the same offset at both clusters. So the target's end is where to go on, and no checkpoint can say
-otherwise; whatever would break that has a name of its own and changes nothing.
+Rule: a message has the same offset at both clusters. The target's end therefore shows where to continue, and no
+checkpoint can contradict it. Anything that would break this raises a specific error and changes nothing.
 """
 
 import re
@@ -22,21 +22,21 @@ Pairs = Mapping[MessageQueue, MessageQueue]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Range of a queue: offsets [low, high)."""
+    """The range of a queue: offsets [low, high)."""
 
     low: int
     high: int
 
     def next_after(self, end: int) -> int:
-        """Return where a copy that ends at *end* goes on: one that never had a message begins where this queue does."""
+        """Return where a copy that ends at *end* continues; an empty copy begins where this queue does."""
         return end or self.low
 
 
 def check_topics(topics: Iterable[str]) -> None:
-    """Refuse topics whose messages wait for something that only their cluster knows.
+    """Refuse topics whose messages depend on state that only their own cluster has.
 
     Raises:
-        OptionError: There is one.
+        OptionError: One of the topics is such a topic.
     """
     for topic in topics:
         if is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic):
@@ -47,14 +47,14 @@ def check_topics(topics: Iterable[str]) -> None:
 
 
 def pair(topic: str, source: Sequence[MessageQueue], target: Sequence[MessageQueue]) -> Pairs:
-    """Return which queue is the copy of which: equal numbers, in broker groups of one name or else in the order of their names.
+    """Return the copy of each queue: the queue of equal number in the broker group of the same name.
 
-    Numbers in names count as such, so that the eleventh group comes last, as a topic gets it.
-
-    Queues that the target lacks are left out, because the source's topic may have grown.
+    If names differ, the broker groups are paired in the order of their names. Numbers in names sort as numbers, so
+    that the eleventh broker group comes last, as when a topic gets it. Queues that the target lacks are left out,
+    because the source's topic may have grown.
 
     Raises:
-        QueueListChanged: The target has queues that the source has not, or clients put them in another order, so keys would
+        QueueListChanged: The target has queues that the source lacks, or clients order them differently, so keys would
             have other queues there.
     """
     mine, theirs = (
@@ -84,7 +84,7 @@ def pair(topic: str, source: Sequence[MessageQueue], target: Sequence[MessageQue
 
 
 def check_list(topic: str, total: int, pairs: Pairs) -> None:
-    """Refuse to go on behind the growth of a topic to *total* queues whose copy has not grown; what is before is copied.
+    """Refuse to continue after a growth to *total* queues if the target has not grown; everything before it is copied.
 
     Raises:
         QueueListChanged: The target lacks queues.
@@ -97,11 +97,11 @@ def check_list(topic: str, total: int, pairs: Pairs) -> None:
 
 
 def due(pairs: Pairs, sources: Mapping[MessageQueue, Bounds], ends: Offsets) -> list[QueueRange]:
-    """Return what of the source is to be copied, given the *ends* of the target's queues.
+    """Return the ranges of the source to copy, given the *ends* of the target's queues.
 
     Raises:
-        DataLost: The source does not hold any more what would have to come next.
-        SinkConflict: The target holds more than the source.
+        DataLost: The source no longer has the messages that must come next.
+        SinkConflict: The target has more messages than the source.
     """
     found = []
     for queue, copy in sorted(pairs.items()):
@@ -124,17 +124,17 @@ def due(pairs: Pairs, sources: Mapping[MessageQueue, Bounds], ends: Offsets) -> 
 
 
 def is_copy(message: StoredMessage, original: StoredMessage) -> bool:
-    """Return whether a message of the target is that of the source: all of it but where and when it is stored."""
+    """Return whether a message of the target equals the source's, except for where and when it was stored."""
     return _content(message) == _content(original)
 
 
 def translated(committed: int, end: int, present: int | None) -> int | None:
-    """Return the offset that a group gets at the target; None where it has that or more.
+    """Return the offset that a consumer group gets at the target; None if it already has that or more.
 
     Args:
-        committed: by the group at the source; offsets are the same at both.
-        end: of the target's queue, read later: it begins there at the latest, and has skipped nothing.
-        present: offset of the group at the target.
+        committed: by the consumer group at the source; offsets are the same at both clusters.
+        end: of the target's queue, read later; the consumer group begins there at the latest, and has skipped nothing.
+        present: the current offset of the consumer group at the target.
     """
     wanted = min(committed, end)
     return wanted if present is None or wanted > present else None
@@ -153,8 +153,8 @@ def _content(message: StoredMessage) -> tuple[object, ...]:
 
 
 def _by_number(name: str) -> tuple[list[str | int], str]:
-    """Return what orders names as people count: demo-2 before demo-10."""
-    # Every second part is a number, so parts at one place compare.
+    """Return a sort key that orders numbers in names by value: demo-2 before demo-10."""
+    # Every second part is a number, so parts at the same index are comparable.
     parts = re.split("([0-9]+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
 

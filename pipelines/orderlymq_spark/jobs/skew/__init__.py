@@ -1,5 +1,5 @@
 """
 Pipeline skew-report: load by queue and key, and how many queues a topic should have.
 
-Begin with `job`, which also shows the advice; `model` gives it and is pure.
+Begin with `job`, which also shows the advice; `model` computes it and is pure.
 """

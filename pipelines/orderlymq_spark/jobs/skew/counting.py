@@ -1,7 +1,7 @@
 """
-Counts what the skew report shows, in Spark: the driver takes histograms, queues, minutes and the hottest keys.
+Counts the figures of the skew report in Spark; the driver gets histograms, queues, minutes and the hottest keys.
 
-Rule: nothing is collected that grows with the number of keys, or with keys times minutes.
+Rule: no collected result grows with the number of keys, or with keys times minutes.
 """
 
 from collections import defaultdict
@@ -20,11 +20,11 @@ _HASHED: Final = "sharding_key string, minute bigint, messages bigint, place big
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted.
+    """The counts of a topic.
 
     Attributes:
-        queues: messages of each (broker, number of a queue), also those without a key.
-        key_count: how many keys there are.
+        queues: messages of each (broker, queue number), including those without a key.
+        key_count: the number of keys.
         top: the hottest keys with their messages.
         loads: of messages with a key.
     """
@@ -40,15 +40,15 @@ def count(rows: DataFrame, sizes: Sequence[int], *, present: int, top: int) -> C
 
     Args:
         rows: with broker, queue_id, sharding_key and store_ts.
-        sizes: the numbers of queues to simulate.
-        present: the number that the topic has.
-        top: how many of the hottest keys are wanted.
+        sizes: the queue counts to simulate.
+        present: the current queue count of the topic.
+        top: how many of the hottest keys to return.
     """
     minute = F.floor(F.col("store_ts").cast("double") / 60).alias("minute")
     table = rows.groupBy("broker", "queue_id", minute, "sharding_key").agg(
         F.count("*").alias("messages")
     )
-    table.persist()  # or the topic is read for each question
+    table.persist()  # otherwise Spark reads the topic for each query
     keyed = (
         table.where(F.col("sharding_key").isNotNull())
         .groupBy("sharding_key", "minute")
@@ -108,7 +108,7 @@ def _minutes_of(keyed: DataFrame, key: str) -> dict[int, int]:
 def _simulated(
     keyed: DataFrame, by_key: DataFrame, sizes: Sequence[int], present: int
 ) -> dict[int, Simulated]:
-    """Return what each number of queues would have got."""
+    """Return the load that each queue count would have produced."""
     each = F.array(
         *(
             F.struct(F.lit(size).alias("size"), (F.col("place") % size).alias("queue"))

@@ -1,9 +1,9 @@
 """
-Pipeline skew-report: load by queue, minute and key, and how many queues the topic should have.
+Pipeline skew-report: the load by queue, minute and key, and how many queues the topic should have.
 
-Counting is Spark's (`counting`), the advice `model`'s. The present loads are counted and simulated; where they differ
-messages lie elsewhere than their key's hash says, and the report says how many. The page is one HTML file with plots
-drawn as SVG: nothing is loaded from anywhere.
+Spark counts (`counting`), and `model` computes the advice. The current loads are both counted and simulated. If they
+differ, messages are in other queues than their key's hash gives, and the report says how many. The page is one HTML
+file with SVG plots; it loads nothing from elsewhere.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ td:first-child,th:first-child{text-align:left}tr:nth-child(even){background:#f7f
 """
 _WIDTH: Final = 720
 _HEIGHT: Final = 180
-_BARS_MAX: Final = 240  # more are thinner than a pixel; neighbours are then added up
+_BARS_MAX: Final = 240  # more bars would be thinner than a pixel, so neighbours are added up
 
 
 def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
-    """Measure and advise."""
+    """Measure the load and recommend a queue count."""
     queues = len(
         access_to(parse_source(spec.source.all_options()).connect).route(spec.source.topic).publish
     )
@@ -92,7 +92,7 @@ def _data(spec: SkewSpec, advice: Advice, found: Counted, queues: int) -> dict[s
 
 
 def _difference(counted: Sequence[int], simulated: Sequence[int]) -> int:
-    """Return how many messages lie elsewhere than the hash says, at least."""
+    """Return the least possible number of messages that are in another queue than the hash gives."""
     largest_first = sorted(counted, reverse=True), sorted(simulated, reverse=True)
     return sum(abs(a - b) for a, b in zip_longest(*largest_first, fillvalue=0)) // 2
 
@@ -125,7 +125,7 @@ def _text(data: dict[str, Any], spec: SkewSpec) -> str:
 
 
 def page(name: str, data: dict[str, Any]) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     recommended = data["recommended"]
     facts = {
         "messages": f"{data['messages']:,}",
@@ -176,7 +176,7 @@ def page(name: str, data: dict[str, Any]) -> str:
 
 
 def bars(values: Sequence[int], labels: Sequence[str] = ()) -> str:
-    """Return a bar chart; the dashed line is the mean."""
+    """Return a bar chart as SVG; the dashed line is the mean."""
     if not values:
         return "<p>nothing</p>"
     if len(values) > _BARS_MAX:

@@ -1,10 +1,10 @@
 """
-Judges numbers of queues of a topic by measured loads: which is enough, and what it would move. Pure.
+Judges queue counts of a topic by measured loads: which is enough, and how many messages it would move. Pure.
 
-Rules: the load of a queue is the sum of the loads of its keys, and a key's queue is Java's hash of it; the
-advice is the smallest candidate whose busy minutes stay under the target, so it never rises when capacity
-rises. No number of queues helps beyond the hottest key: it lives in one of them. Loads come as histograms, which stay
-small however many keys there are.
+Rules: the load of a queue is the sum of its keys' loads, and a key's queue is Java's hash of it. The advice is the
+smallest candidate whose busy minutes stay under the target, so it never rises when capacity rises. More queues do not
+help with the hottest key, because it is in only one of them. Loads are histograms, which stay small for any number
+of keys.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Final
 
 from orderlymq_protocol.message.tags import java_string_hash
 
-BUSY: Final = 0.99  # share of (minute, queue) pairs that must stay under the target
+BUSY: Final = 0.99  # the share of (minute, queue) pairs that must stay under the target
 _MINUTE_S: Final = 60.0
 
 Histogram = Mapping[int, int]
@@ -23,12 +23,12 @@ Histogram = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a number of queues would have got.
+    """The simulated result of one queue count.
 
     Attributes:
         loads: messages of each queue.
-        cells: (minute, queue) pairs by their messages; pairs without any may be left out.
-        moved: messages whose key would change its queue.
+        cells: (minute, queue) pairs by their messages; pairs without messages may be left out.
+        moved: messages whose key would move to another queue.
     """
 
     loads: Sequence[int]
@@ -38,14 +38,14 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What was measured.
+    """The measured loads.
 
     Attributes:
-        per_minute: messages with a key of each minute from the first one on.
-        keys: keys by their messages.
+        per_minute: messages with a key in each minute, from the first one on.
+        keys: number of keys by their messages.
         hottest: the key with the most messages; empty without keys.
         hottest_minutes: minutes of that key by its messages.
-        simulated: by number of queues.
+        simulated: by queue count.
     """
 
     per_minute: Sequence[int]
@@ -57,13 +57,13 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One number of queues.
+    """One queue count.
 
     Attributes:
         loads: messages of each queue.
-        busy_rate: messages a second that 99 of 100 (minute, queue) pairs stay under.
+        busy_rate: messages per second that 99 of 100 (minute, queue) pairs do not exceed.
         max_to_mean: 1.0 is perfectly even.
-        moved: share of the messages whose key would change its queue.
+        moved: share of the messages whose key would move to another queue.
     """
 
     queues: int
@@ -76,13 +76,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The result.
+    """The recommendation.
 
     Attributes:
-        queues: the least candidate that fits; None when none does.
-        floor: what the hottest key alone takes of one queue's capacity in a busy minute; above the target
-            use no number of queues is enough.
-        gini: how unequal keys are: 0 all alike, towards 1 one has everything.
+        queues: the smallest candidate that fits; None if none does.
+        floor: the share of one queue's capacity that the hottest key alone takes in a busy minute; above the target
+            use, no queue count is enough.
+        gini: the inequality of keys: 0 if all are equal, near 1 if one has everything.
     """
 
     queues: int | None
@@ -92,12 +92,12 @@ class Advice:
 
 
 def advise(loads: Loads, *, capacity: float, target_use: float) -> Advice:
-    """Find the least number of queues that is enough.
+    """Find the smallest queue count that is enough.
 
     Args:
-        loads: what was measured.
-        capacity: messages a second that one queue may get.
-        target_use: share of it that busy minutes may take.
+        loads: the measured loads.
+        capacity: messages per second that one queue may get.
+        target_use: the share of it that busy minutes may take.
     """
     tried = tuple(
         _judge(queues, each, len(loads.per_minute), capacity * target_use)
@@ -123,7 +123,7 @@ def _judge(queues: int, found: Simulated, minutes: int, limit_rate: float) -> Ca
 
 
 def busy(histogram: Histogram, count: int) -> int:
-    """Return what 99 of 100 of *count* numbers do not exceed; those that the histogram leaves out are 0."""
+    """Return the value that 99 of 100 of *count* numbers do not exceed; numbers missing in the histogram are 0."""
     place = math.ceil(BUSY * (count - 1))
     below = count - sum(histogram.values())
     for number, times in sorted(histogram.items()):
@@ -136,21 +136,21 @@ def busy(histogram: Histogram, count: int) -> int:
 
 
 def gini(histogram: Histogram) -> float:
-    """Return the Gini coefficient of numbers."""
+    """Return the Gini coefficient of the numbers in a histogram."""
     count = sum(histogram.values())
     total = sum(number * times for number, times in histogram.items())
     if not total:
         return 0.0
     rank = ranked = 0
     for number, times in sorted(histogram.items()):
-        # Of ranks rank + 1 to rank + times.
+        # These numbers have the ranks from rank + 1 to rank + times.
         ranked += number * (times * rank + times * (times + 1) // 2)
         rank += times
     return 2 * ranked / (count * total) - (count + 1) / count
 
 
 def place_of(key: str) -> int:
-    """Return the number whose rest by the number of queues is the key's queue."""
+    """Return the number that, modulo the queue count, gives the key's queue."""
     value = java_string_hash(key)
-    # Java's abs of the smallest integer is negative; clients put such keys into queue 0.
+    # Java's abs of the smallest integer is negative; clients put such keys in queue 0.
     return 0 if value == -(2**31) else abs(value)
