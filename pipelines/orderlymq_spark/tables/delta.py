@@ -151,7 +151,7 @@ def begin_merge(
 
 
 def _looking_again(append: Callable[P, None]) -> Callable[P, None]:
-    """Repeat an append once after a commit conflict: with itself, if the store's answer was lost, or with another writer."""
+    """Repeat an append once if its commit has lost: to itself, after a lost answer, or to another writer."""
 
     @wraps(append)
     def twice(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -24,13 +24,9 @@ MANIFESTS: Final = "_manifests"
 PARTS: Final = "_parts"
 OWN: Final = (MANIFESTS, PARTS)
 """The folders of an archive that are no topics; others may begin with the same character."""
-_LATEST: Final = (
-    "latest"  # holds the number of a manifest from which the search for the last one starts
-)
+_LATEST: Final = "latest"  # holds a number from which the last manifest is searched
 DIGITS: Final = 20  # an offset has at most 19 digits, so names sort like numbers
-_TRIES: Final = (
-    100  # attempts that may lose to other writers' commits; each of those is an archive's batch
-)
+_TRIES: Final = 100  # may lose to other writers' commits; each is an archive's batch
 _LOOK_AGAIN_S: Final = 1.0
 _LOOKS_MAX: Final = 60  # looks of a reader that may not write; a large object is copied, not renamed, which takes time
 
