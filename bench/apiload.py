@@ -55,7 +55,7 @@ Json = dict[str, Any]
 
 
 def say(text: str) -> None:
-    """Print a line now."""
+    """Print a line immediately."""
     print(text, flush=True)
 
 
@@ -64,9 +64,9 @@ def say(text: str) -> None:
 
 @contextmanager
 def api_server(folder: Path, services: str = "10.96.0.0/16") -> Iterator[str]:
-    """Run etcd and kube-apiserver, which are on the PATH; yield the address of the latter.
+    """Run etcd and kube-apiserver from the PATH; yield the address of kube-apiserver.
 
-    *services* are the ranges of addresses of Services.
+    *services* is the address range of Services.
     """
     client, peer, port = free_ports(3)
     key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048).private_bytes(
@@ -135,14 +135,14 @@ def api_server(folder: Path, services: str = "10.96.0.0/16") -> Iterator[str]:
 
 
 class Kube:
-    """An administrator's client of the API server."""
+    """A client of the API server with administrator rights."""
 
     def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
         self._address = address
         self._session = session
 
     async def call(self, method: str, path: str, body: Json | None = None, **more: str) -> Json:
-        """Make a request; *more* are its parameters."""
+        """Make a request with *more* as query parameters."""
         headers = {"Authorization": f"Bearer {ADMIN}"}
         if method == "PATCH":
             headers["Content-Type"] = "application/merge-patch+json"
@@ -155,7 +155,7 @@ class Kube:
             return found
 
     async def ready(self) -> None:
-        """Wait until it serves and has made its first roles."""
+        """Wait until the API server responds and has created its default roles."""
         for _ in range(600):
             with suppress(aiohttp.ClientError, RuntimeError, ValueError):
                 await self.call("GET", "/readyz", verbose="")
@@ -169,7 +169,7 @@ class Kube:
         raise RuntimeError("the API server does not become ready")
 
     async def create_all(self, path: str, made: list[Json]) -> float:
-        """Create objects, many at a time; return how long that took."""
+        """Create objects concurrently; return the seconds that this took."""
         gate, begun = asyncio.Semaphore(AT_ONCE), time.monotonic()
 
         async def create(each: Json) -> None:
@@ -181,7 +181,7 @@ class Kube:
 
 
 async def install(kube: Kube) -> None:
-    """Make definitions, the namespace, and the operator's rights as the chart has them."""
+    """Create the definitions, the namespace, and the operator's rights as in the chart."""
     for path in sorted((CHART / "crds").glob("*.yaml")):
         definition = yaml.safe_load(path.read_text())
         await kube.call(
@@ -207,14 +207,14 @@ async def install(kube: Kube) -> None:
 
 
 class Brokers:
-    """A leader and a name server that remember topics and queue lists, and nothing else."""
+    """A leader and a name server that store topics and queue lists, and nothing else."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Json] = {}
         self.lists: dict[str, str] = {}
 
     def answers(self) -> dict[int, Any]:
-        """Return what is said to each request."""
+        """Return the handler of each request."""
         codes = RequestCode
         return {
             codes.GET_ALL_TOPIC_CONFIG: lambda asked: asked.reply(
@@ -252,7 +252,7 @@ class Brokers:
 
 @asynccontextmanager
 async def broker_processes(brokers: Brokers) -> AsyncIterator[tuple[int, int]]:
-    """Serve what pods of a Cluster serve; yield the ports of requests and of pages."""
+    """Serve the endpoints of a Cluster's pods; yield the ports of the requests and of the pages."""
 
     async def status(_: web.Request) -> web.Response:
         return web.json_response({"role": "leader", "term": 1, "leader": 1, "voters": [1]})
@@ -271,7 +271,7 @@ async def broker_processes(brokers: Brokers) -> AsyncIterator[tuple[int, int]]:
 
 
 def own_pods() -> list[Json]:
-    """Return the pods of the Cluster, which nobody runs."""
+    """Return the pods of the Cluster, which do not really run."""
     made = cluster(**SPEC)
     parts = {
         "demo-0-0": (names.BROKER, kube_revision(made, IMAGE)),
@@ -296,7 +296,7 @@ def _pod(name: str, labels: dict[str, str], notes: dict[str, str]) -> Json:
 
 
 def running(container: str) -> Json:
-    """Return the status of a pod that has been ready for long."""
+    """Return the status of a pod that has been ready for a long time."""
     state = {"running": {"startedAt": SINCE}}
     facts = {"name": container, "image": IMAGE, "imageID": "", "ready": True, "restartCount": 0}
     return {
@@ -325,7 +325,7 @@ def topic(number: int) -> Json:
 
 @contextmanager
 def operator_process(folder: Path, address: str, ports: tuple[int, int]) -> Iterator[Any]:
-    """Run the operator as its user; yield the process and the address of its metrics."""
+    """Run the operator with its own user; yield the process and the address of its metrics."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(
         yaml.safe_dump(
@@ -360,7 +360,7 @@ def operator_process(folder: Path, address: str, ports: tuple[int, int]) -> Iter
 
 
 def operate(remoting: int, pages: int, http: int) -> int:
-    """Be the operator; what it calls in pods listens elsewhere here."""
+    """Run the operator in this process, with the ports at which the pods' endpoints listen here."""
     names.BROKER_PORT = names.NAME_SERVER_PORT = remoting  # type: ignore[misc]
     names.HTTP_PORT = pages  # type: ignore[misc]
     return operator.main(
@@ -378,7 +378,7 @@ def operate(remoting: int, pages: int, http: int) -> int:
 
 
 async def requests(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """Return how many requests the operator has made, by verb and resource, its lease apart."""
+    """Return the number of the operator's requests by verb and resource, without its lease."""
     async with session.get(url) as answer:
         page = await answer.text()
     return {
@@ -391,7 +391,7 @@ async def requests(session: aiohttp.ClientSession, url: str) -> dict[str, float]
 
 
 async def longest_answer_s(session: aiohttp.ClientSession, url: str, duration_s: float) -> float:
-    """Ask for a page again and again for a while; return the longest wait: nothing is served while the loop is busy."""
+    """Request a page repeatedly; return the longest wait, because no page is served while the loop is busy."""
     longest, until = 0.0, time.monotonic() + duration_s
     while (begun := time.monotonic()) < until:
         async with session.get(url.replace("/metrics", "/healthz")) as answer:
@@ -402,7 +402,7 @@ async def longest_answer_s(session: aiohttp.ClientSession, url: str, duration_s:
 
 
 def resident_mib(process: subprocess.Popen[bytes]) -> int:
-    """Return the memory of the operator."""
+    """Return the operator's resident memory in MiB."""
     return int(psutil.Process(process.pid).memory_info().rss / 2**20)
 
 
@@ -411,14 +411,14 @@ def resident_mib(process: subprocess.Popen[bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Until all Topics were Ready after the first was made, and the most memory that the operator had when it was asked."""
+    """The time until all Topics were Ready after the first was created, and the operator's largest measured memory."""
 
     ready_s: float
     mib: int
 
 
 def beyond(found: Found, ready_max_s: float | None, mib_max: int | None) -> list[str]:
-    """Return in which way more was *found* than is allowed; None allows everything."""
+    """Return a sentence for each limit that *found* exceeds; None means no limit."""
     said = []
     if ready_max_s is not None and found.ready_s > ready_max_s:
         text = f"all Topics were Ready after {found.ready_s:.1f} s, more than {ready_max_s:g} s"
@@ -429,7 +429,7 @@ def beyond(found: Found, ready_max_s: float | None, mib_max: int | None) -> list
 
 
 async def measure(folder: Path, topics: int, pods: int, idle_s: float) -> Found:
-    """Do the work, print what it took, and return what has limits."""
+    """Run the measurement, print the results, and return the figures that have limits."""
     tls, brokers = ssl.create_default_context(), Brokers()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     async with (
@@ -508,7 +508,7 @@ async def _until_topics_ready(kube: Kube, own: str, count: int) -> None:
 
 
 def main() -> int:
-    """Read the command line and measure."""
+    """Read the command line and run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--pods", type=int, default=10_000)

@@ -33,10 +33,10 @@ QUEUES: Final = 8
 ALONE_S: Final = 20.0
 BATCH_BYTES: Final = 1 << 18
 COMMAND_MAX_S: Final = 3600.0
-PART: Final = 1 << 14  # messages that one queue is given at a time while the cluster is filled
+PART: Final = 1 << 14  # messages sent to a queue at a time while the cluster is filled
 _POOL: Final = (
     random.Random(0).randbytes(1 << 21).hex()
-)  # bodies are pieces of it: they compress to a half
+)  # bodies are slices of it, so they compress to a half
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What was measured; sizes in GiB of message bodies, times in s."""
+    """The measured figures; sizes in GiB of message bodies, times in s."""
 
     gib: float
     offered: float
@@ -69,7 +69,7 @@ def body(number: int) -> str:
 
 
 async def fill(name_server: str, topic: str, count: int, progress: Progress) -> None:
-    """Store so many messages, each queue beside the others."""
+    """Store this many messages, in all queues concurrently."""
     task = progress.add_task("filling", total=count)
     async with Producer("bench-fill", name_server) as producer:
 
@@ -113,14 +113,14 @@ async def load(name_server: str, topic: str, rate: float, ends: "asyncio.Future[
 
 
 async def timed(cluster: LocalCluster, *words: str) -> float:
-    """Run a command on the cluster and return how long it took, in s."""
+    """Run a command on the cluster and return its duration in s."""
     began = time.perf_counter()
     await asyncio.to_thread(cluster.command, *words)
     return time.perf_counter() - began
 
 
 async def first_delivery(name_server: str, topic: str) -> None:
-    """Wait until a new consumer gets a message."""
+    """Wait until a new consumer receives a message."""
     async with Consumer(
         "bench-restored", name_server, topics=topic, ordered=True, consume_from="first"
     ) as consumer:
@@ -132,7 +132,7 @@ async def measure(folder: Path, gib: float, rate: float, progress: Progress) -> 
     """Fill a cluster, back it up under load and restore it."""
     count = int(gib * 2**30 / SIZE) // QUEUES * QUEUES
     place = str(folder / "backups")
-    # The operator's secret, which may make backups, lies there.
+    # This folder has the operator's secret, which has the right to make backups.
     environment = {"ORDERLYMQ_DATA_DIR": str(folder / "first" / "data")}
     first = LocalCluster(folder / "first", timeout_s=COMMAND_MAX_S, environment=environment)
     first.up()
@@ -163,7 +163,7 @@ async def measure(folder: Path, gib: float, rate: float, progress: Progress) -> 
 
 
 def rows(price: Price) -> Iterator[str]:
-    """Yield the table of the page."""
+    """Yield the lines of the page's table."""
     yield "| work | result |"
     yield "|---|---|"
     for name, found in (("alone", price.alone), ("beside a backup", price.beside)):

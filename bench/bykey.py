@@ -39,27 +39,27 @@ from orderlymq.blocking import AdminClient
 
 OURS: Final = {"orderlymq": "OrderlyMQ", "orderlymq-async": "OrderlyMQ, ASYNC_FLUSH"}
 NAMES: Final = (*OURS, "rocketmq", "rocketmq5-async", "kafka", "kafka-flush", "nats", "nats-always")
-#: Kafka with a flush per message takes minutes to store what is drained.
+#: Without `kafka-flush`, which takes minutes to store the messages of the drain.
 USUAL: Final = (*OURS, "rocketmq", "kafka", "nats", "nats-always")
 KEYS: Final = 1_000
 WORKERS: Final = 64
 PROCESSES: Final = 4
 HANDLER_MS: Final = 10
 RATE: Final = 500
-#: Shares no factor with the number of keys, so that all keys come in turn.
+#: Has no common factor with the number of keys, so that all keys come in turn.
 STRIDE: Final = 7919
 POISON_KEYS: Final = 10
-#: One message in so many is of a poison key.
+#: One message in this many has a poison key.
 POISON_EVERY: Final = 50
-#: The same load before the measured one: what a client does at its first messages is no delay of a steady load.
+#: The same load runs for this long before the measurement, because first messages cost a client extra work.
 WARM_S: Final = 1.0
-#: How long what was sent may still be waited for.
+#: How long to wait for sent messages after the last send.
 GRACE_S: Final = 10.0
-#: The members of a group settle, and a thousand consumers are made.
+#: Time for the members of a consumer group to settle, or for the creation of a thousand consumers.
 JOIN_S: Final = 120.0
 COMMAND_S: Final = 300.0
 
-#: How each client does it, by the name of the client.
+#: How each client processes by key, by the client's name.
 DRIVEN: Final = {
     "orderlymq": (
         f"a group with `concurrency: Key`, {PROCESSES} processes of the Python SDK with {WORKERS // PROCESSES} workers each; a failed"
@@ -84,7 +84,7 @@ DRIVEN: Final = {
 
 
 def keys(*, poisoned: bool) -> Iterator[str]:
-    """Yield the keys of messages in the order in which they are sent; ByKey.java sends the same."""
+    """Yield the keys of messages in send order; ByKey.java sends the same keys."""
     for each in itertools.count():
         if poisoned and each % POISON_EVERY == POISON_EVERY // 2:
             yield f"{POISON}-{each // POISON_EVERY % POISON_KEYS}"
@@ -94,13 +94,13 @@ def keys(*, poisoned: bool) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """The consumers of a group while they run: where they write, and the CPU time of them and their cluster."""
+    """The running consumers of a consumer group: their log files, and the CPU time of them and their cluster."""
 
     logs: Sequence[Path]
     cpu_s: Callable[[], float]
 
     def wait(self, messages: int, seconds: float) -> None:
-        """Wait until so many messages are handled, or for some seconds."""
+        """Wait until this many messages are handled, but at most *seconds*."""
         deadline = time.monotonic() + seconds
         while self._handled() < messages and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -114,24 +114,24 @@ class Consumers:
 
 
 class Clients(Protocol):
-    """Senders and consumers of one running system."""
+    """The producers and consumers of one running system."""
 
     def topic(self) -> str:
-        """Make a topic of one queue."""
+        """Create a topic with one queue."""
 
     def store(self, topic: str, count: int) -> None:
-        """Send to healthy keys as fast as it goes."""
+        """Send messages to healthy keys as fast as possible."""
 
     def pace(self, topic: str, seconds: float, *, poisoned: bool) -> int:
-        """Send at the rate of a steady load, and return how many messages."""
+        """Send at the rate of a steady load; return the number of messages."""
 
     def consumers(self, topic: str) -> AbstractContextManager[Consumers]:
-        """Run the consumers of a new group."""
+        """Run the consumers of a new consumer group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """The Python SDK; consumers are processes of their own."""
+    """The Python SDK; each consumer is a separate process."""
 
     bench: lanes.Bench
 
@@ -165,7 +165,7 @@ class Ours:
 
 @dataclass(frozen=True, slots=True)
 class Theirs:
-    """A peer with the load program, in which senders and consumers live."""
+    """Another system, whose producers and consumers run in the load program."""
 
     started: Running
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -199,10 +199,10 @@ class Theirs:
 
 
 def drain(clients: Clients, stored: int, seconds: float) -> tuple[list[Done], float, float]:
-    """Handle what is stored, for some seconds at most.
+    """Handle the stored messages, for at most *seconds*.
 
     Returns:
-        What was handled, the seconds to the first message, and the CPU seconds.
+        The handled messages, the seconds until the first message, and the CPU seconds.
     """
     topic = clients.topic()
     clients.store(topic, stored)
@@ -217,7 +217,7 @@ def drain(clients: Clients, stored: int, seconds: float) -> tuple[list[Done], fl
 
 
 def steady(clients: Clients, seconds: float, *, poisoned: bool) -> tuple[list[Done], Steady]:
-    """Send at a steady rate to consumers that have joined; return what was handled, and what that comes to."""
+    """Send at a steady rate to consumers that have joined; return the handled messages and their figures."""
     topic = clients.topic()
     with clients.consumers(topic) as consumers:
         clients.store(topic, 1)
@@ -235,7 +235,7 @@ def steady(clients: Clients, seconds: float, *, poisoned: bool) -> tuple[list[Do
 
 
 def measure(name: str, clients: Clients, stored: int, seconds: float) -> Row:
-    """Do all works with one system."""
+    """Run all works with one system."""
     title = title_of(name)
     drained, first_s, cpu_s = drain(clients, stored, seconds)
     print(f"{title}: {per_second(drained):,.0f} messages/s", flush=True)
@@ -260,7 +260,7 @@ def measure(name: str, clients: Clients, stored: int, seconds: float) -> Row:
 
 
 def title_of(name: str) -> str:
-    """Return what the table calls a system."""
+    """Return the name of a system in the table."""
     return f"{OURS[name]}, {lanes.form()}" if name in OURS else PEERS[name].title
 
 
@@ -345,7 +345,7 @@ def main() -> None:
         )
     seconds = given.seconds or (5.0 if given.quick else 20.0)
     stored = given.stored or (8_000 if given.quick else 60_000)
-    # A run that is asked to stop stops its cluster first: it is a session of its own and would live on.
+    # Stop the cluster before a requested exit: it runs in a separate session and would otherwise continue.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not set(given.peers) <= OURS.keys():
         fetch.load_program()
@@ -361,7 +361,7 @@ def main() -> None:
                 with started(name, Path(folder), given.ports) as clients:
                     rows.append(measure(name, clients, stored, seconds))
                 names.append(name)
-            # Whatever it was, the other systems are still to be measured.
+            # After any error, the other systems must still be measured.
             except Exception as error:
                 failed.append(f"{name} failed: {error}")
                 print(failed[-1], file=sys.stderr)

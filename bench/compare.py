@@ -46,7 +46,7 @@ KINDS.update(remoting_works.KINDS)
 
 @contextmanager
 def running(kind: type[Peer], scale: Scale, ports: Ports, directory: Path) -> Iterator[Running]:
-    """Start a peer with its load program and stop both."""
+    """Start a peer with its load program; stop both at the end."""
     peer = kind(directory, ports)
     with Program(
         peer.client, peer.servers, directory / "program.log", address=peer.address
@@ -70,7 +70,7 @@ def running(kind: type[Peer], scale: Scale, ports: Ports, directory: Path) -> It
 
 
 def chosen(peer: type[Peer], only: Sequence[str]) -> list[Work]:
-    """Return the works that this peer can do and that were asked for."""
+    """Return the requested works that this peer supports."""
     found = []
     for work in ALL:
         wanted = not only or any(fnmatch.fnmatch(work.name, pattern) for pattern in only)
@@ -85,9 +85,9 @@ def chosen(peer: type[Peer], only: Sequence[str]) -> list[Work]:
 def one_start(
     kind: type[Peer], works: Sequence[Work], scale: Scale, number: int, results: Results, ports: int
 ) -> int:
-    """Do works in one start of a peer, up to the first that fails, and return how many were tried.
+    """Do works in one start of a peer until one fails; return how many were tried.
 
-    A failure is written down. What comes after it needs a new start: nobody knows what it left behind.
+    A failure is recorded. The works after it need a new start, because the failure may have left anything behind.
     """
     tried = 0
     with tempfile.TemporaryDirectory(prefix=f"bench-{kind.name}-") as folder:
@@ -103,12 +103,12 @@ def one_start(
                     line = started.do(work, number)
                     results.add(line)
                     _tell(line, work, time.monotonic() - began)
-        except Exception as error:  # whatever it was, the other peers are still to be measured
+        except Exception as error:  # after any error, the other peers must still be measured
             failed = works[max(tried, 1) - 1]
             line = _failed(scale, kind, failed, number, error)
             results.add(line)
             _tell(line, failed, 0.0)
-            # One that does not even start is not tried again for each work.
+            # If the peer does not even start, do not try it again for each work.
             return tried or len(works)
 
     return tried
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--no-limits", action="store_true", help="do not measure the machine")
     parser.add_argument("--write", type=Path, help="also write this page and its pictures")
     given = parser.parse_args()
-    # A run that is asked to stop stops its peers first: they are sessions of their own and would live on.
+    # Stop the peers before a requested exit: they run in separate sessions and would otherwise continue.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scale = page.scaled(QUICK if given.quick else FULL, given.stored, given.kills, given.seconds)
     names = given.peers or (QUICK_PEERS if given.quick else list(PEERS))
@@ -174,7 +174,7 @@ def main() -> None:
 def _planned(
     given: argparse.Namespace, scale: Scale, names: Sequence[str], results: Results
 ) -> set[tuple[str, str]]:
-    """Return what there will be when all goes well: what was measured already, and what was asked for."""
+    """Return the results that will exist if all goes well: those already measured and those requested."""
     found = page.measured(line for line in results.lines if line.scale == scale.name)
     for name in names:
         if PEERS[name].missing() is None:

@@ -35,12 +35,12 @@ SPAN_S: Final = 10.0
 ROUNDS: Final = 6
 LOADS: Final = 30
 NEW_CONSOLES: Final = 5
-#: Creations under way.
+#: Concurrent creations.
 AT_ONCE: Final = 32
 
 
 async def main(topics: int, groups: int, span_s: float) -> list[tuple[str, str, str]]:
-    """Measure everything, print it, and return each figure with what is promised of it."""
+    """Measure everything and print it; return each figure with its promised limit."""
     rows: list[tuple[str, str, str]] = []
 
     def note(figure: str, value: str, promise: str = "") -> None:
@@ -74,7 +74,7 @@ async def main(topics: int, groups: int, span_s: float) -> list[tuple[str, str, 
 async def cost(
     settings: ConsoleSettings, leader: psutil.Process, span_s: float
 ) -> tuple[float, float, float]:
-    """Return the leader's part of a CPU without a console, and what it is more with one and with an open page."""
+    """Return the leader's share of a CPU without a console, and the increase with a console and with an open page."""
     base = await share(leader, span_s)
     async with Console(settings) as console, aiohttp.ClientSession() as session:
         await load(session, console.url)
@@ -90,18 +90,18 @@ async def cost(
 
 
 def shares(rounds: Sequence[float], sign: str = "") -> str:
-    """Write the parts of one CPU that some rounds took: their median, least and most."""
+    """Format the shares of one CPU in several rounds: their median, minimum and maximum."""
     least, most = min(rounds), max(rounds)
     return f"{statistics.median(rounds):{sign}.2%} ({least:{sign}.2%} to {most:{sign}.2%})"
 
 
 def milliseconds(seconds: float) -> str:
-    """Write a time."""
+    """Format a time in ms."""
     return f"{1000 * seconds:.0f} ms"
 
 
 async def create(name_server: str, topics: int, groups: int) -> None:
-    """Create topics of four queues, and groups."""
+    """Create topics with four queues, and consumer groups."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def in_turn(made: Callable[[], Awaitable[object]]) -> None:
@@ -109,7 +109,7 @@ async def create(name_server: str, topics: int, groups: int) -> None:
             await made()
 
     async with AdminClient(name_server) as admin:
-        # Setting a group asks which broker groups each topic names, so groups come first.
+        # Create consumer groups first, because each creation asks for the broker groups of every topic.
         await asyncio.gather(
             *(
                 in_turn(
@@ -127,7 +127,7 @@ async def create(name_server: str, topics: int, groups: int) -> None:
 
 
 def write(page: Path, rows: list[tuple[str, str, str]], topics: int, groups: int) -> None:
-    """Write a section of the page of results."""
+    """Write the section of the results page."""
     about = (
         f"`make bench-console`: {topics:,} topics and {groups:,} consumer groups on a group of three, on {os.cpu_count()} CPUs;"
         f" {time.strftime('%Y-%m-%d', time.gmtime())}. One CPU is 100 %: median, least and most of {ROUNDS} rounds. A page is loaded until its last byte."
@@ -141,7 +141,7 @@ def write(page: Path, rows: list[tuple[str, str, str]], topics: int, groups: int
 
 
 async def share(process: psutil.Process, span_s: float) -> float:
-    """Return the part of one CPU that a process uses over a span."""
+    """Return the share of one CPU that a process uses in a time span."""
     begin, began_s = process.cpu_times(), time.monotonic()
     await asyncio.sleep(span_s)
     end, elapsed_s = process.cpu_times(), time.monotonic() - began_s
@@ -160,7 +160,7 @@ async def load(session: aiohttp.ClientSession, url: str) -> float:
 
 
 async def first_load(settings: ConsoleSettings, session: aiohttp.ClientSession, path: str) -> float:
-    """Return the median time of a page in a console that has shown its first page and nothing else."""
+    """Return the median time of a page in a console that has only shown its first page."""
     times = []
     for _ in range(NEW_CONSOLES):
         async with Console(settings) as console:
@@ -171,13 +171,13 @@ async def first_load(settings: ConsoleSettings, session: aiohttp.ClientSession, 
 
 
 async def drain(events: aiohttp.ClientResponse) -> None:
-    """Read what the server sends, as a browser does."""
+    """Read the server's events, as a browser does."""
     async for _ in events.content.iter_any():
         pass
 
 
 def say(text: str) -> None:
-    """Print a line now."""
+    """Print a line immediately."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

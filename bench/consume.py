@@ -1,7 +1,7 @@
 """
-An ordered consumer with the SDK: ``python -m bench.consume NAME_SERVER TOPIC GROUP``, until it is killed.
+An ordered consumer with the SDK: ``python -m bench.consume NAME_SERVER TOPIC GROUP``; runs until it is killed.
 
-bench/profiles.py looks into it while it works.
+bench/profiles.py profiles it while it works.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from orderlymq import Consumer, OrderedContext, OrderedResult, ReceivedMessage
 
 
 async def consume(name_server: str, topic: str, group: str) -> None:
-    """Take what comes, in order, and do nothing with it."""
+    """Consume messages in order and discard them."""
 
     async def listener(
         messages: Sequence[ReceivedMessage], context: OrderedContext

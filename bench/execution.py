@@ -1,8 +1,8 @@
 """
-Each kind of work, done to a running cluster: the same words to the load program, for every peer.
+Runs each kind of work on a running cluster, with the same commands to the load program for every peer.
 
-A :class:`Running` is one start of one peer with its load program. Everything that is sent goes to topics of this
-start, so that nothing depends on what was measured before.
+A :class:`Running` is one start of one peer with its load program. Messages are sent only to topics of this start, so
+that no result depends on earlier measurements.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from bench.rest import rested
 from bench.works import QUEUES, WARM_UP, Scale, Work
 
 START_TIMEOUT_S = 120.0
-#: Members of a RocketMQ group look for their share every 20 s, so two looks and some.
+#: Members of a RocketMQ consumer group rebalance every 20 s, so this allows two rounds and some more.
 SETTLE_TIMEOUT_S = 60.0
 #: Longer than the longest lease of a peer (RocketMQ's lock: 60 s).
 TAKEOVER_TIMEOUT_S = 100.0
@@ -38,7 +38,7 @@ Figures = dict[str, float | list[float]]
 
 @dataclass(slots=True)
 class Running:
-    """One start of a peer, with the load program that speaks to it."""
+    """One start of a peer, with the load program connected to it."""
 
     peer: Peer
     program: Program
@@ -55,18 +55,18 @@ class Running:
         self.meter = Meter(self.peer, self.program)
 
     def topic(self, name: str, queues: int = QUEUES) -> str:
-        """Return a topic, made when it is asked for first."""
+        """Return a topic; create it at the first request."""
         if name not in self._topics:
             self.program.ask("topic", topic=name, queues=queues)
             self._topics.add(name)
         return name
 
     def fresh(self, name: str) -> str:
-        """Return a name that nothing in this start has."""
+        """Return a name that is unused in this start."""
         return f"{name}-{next(self._names)}"
 
     def spent(self) -> Spent:
-        """Return what the last measured part used, and remember how quiet the machine was."""
+        """Return the resources that the last measured part used, and record how busy other processes kept the machine."""
         found = self.meter.spent()
         self.elsewhere.append(found.elsewhere)
         return found
@@ -87,7 +87,7 @@ class Running:
         )
 
     def warm_up(self) -> None:
-        """Send for as long as virtual machines need to compile what is hot; nobody counts."""
+        """Send for as long as virtual machines need to compile hot code; the results are discarded."""
         scale = self.scale
         self.scale = replace(scale, seconds=scale.compile_s)
         try:
@@ -96,7 +96,7 @@ class Running:
             self.scale = scale
 
     def leader(self, topic: str) -> tuple[int, list[int]]:
-        """Return the leader's place among the nodes, and the queues that it leads."""
+        """Return the leader's index among the nodes, and the queues that it leads."""
         said = []
         if not self.peer.asks_itself:
             said = self.program.ask("leaders", topic=topic, queues=QUEUES)["leaders"]
@@ -105,12 +105,12 @@ class Running:
 
 
 def start(running: Running, work: Work) -> Figures:
-    """Return how long the start took; it is over already."""
+    """Return how long the start took; it is already complete."""
     return {"start_s": running.started_s}
 
 
 def idle(running: Running, work: Work) -> Figures:
-    """Look at the nodes while nobody asks anything of them."""
+    """Measure the nodes while they get no requests."""
     time.sleep(running.scale.calm_s)
     return {**memory(running), "cpu_percent": busy_percent(running)}
 
@@ -134,7 +134,7 @@ def busy_percent(running: Running) -> float:
 
 
 def send(running: Running, work: Work) -> Figures:
-    """Send for some seconds; each sender waits for its acknowledgement."""
+    """Send for some seconds; each sender waits for each acknowledgement."""
     return sent(running, running.topic("sends"), work)
 
 
@@ -170,7 +170,7 @@ def _rates(running: Running, event: Event) -> Figures:
 
 
 def stored(running: Running, work: Work) -> Figures:
-    """Store many messages and look at memory and disk when the files have settled."""
+    """Store many messages, and measure memory and disk when the files have settled."""
     before = running.peer.disk()
     seconds = fill(running)
     after = rested(running.peer.disk, every_s=running.scale.calm_s, limit_s=DISK_REST_S)
@@ -183,7 +183,7 @@ def stored(running: Running, work: Work) -> Figures:
 
 
 def fill(running: Running) -> float:
-    """Store as many messages as the scale says; return how long it took."""
+    """Store the number of messages in the scale; return the seconds that this took."""
     topic = running.topic("stored")
     running.program.ask(
         "fill",
@@ -200,7 +200,7 @@ def fill(running: Running) -> float:
 
 
 def drain(running: Running, work: Work) -> Figures:
-    """Consume everything that is stored, in order; time begins when all members know their queues."""
+    """Consume all stored messages in order; the time starts when all members know their queues."""
     if "stored, filled" not in running._topics:
         fill(running)
     members = work.words["members"]
@@ -224,7 +224,7 @@ def drain(running: Running, work: Work) -> Figures:
 
 
 def _settle(running: Running, group: str, members: int) -> None:
-    """Wait until the queues are divided and stay so for two looks."""
+    """Wait until the queues are divided and unchanged between two checks."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     before: list[list[int]] = []
     while True:
@@ -238,7 +238,7 @@ def _settle(running: Running, group: str, members: int) -> None:
 
 
 def divided(held: list[list[int]], members: int, queues: int = QUEUES) -> bool:
-    """Say whether each member has its even share and each queue one member."""
+    """Return whether each member has an even share of the queues and each queue has one member."""
     every = sorted(queue for each in held for queue in each)
     return every == list(range(queues)) and all(len(each) == queues // members for each in held)
 
@@ -247,7 +247,7 @@ def both(running: Running, work: Work) -> Figures:
     """Send and consume at the same time."""
     topic, group = running.topic("both"), running.fresh("both")
     ask = running.program.ask
-    # Messages of an earlier round in this topic would come first.
+    # The consumer first gets messages of earlier rounds in this topic.
     ask("join", group=group, topic=topic, queues=QUEUES, members=1)
     ask("gate", group=group, state="OPEN")
     scale = running.scale
@@ -272,7 +272,7 @@ def both(running: Running, work: Work) -> Figures:
 
 
 def failover(running: Running, work: Work) -> Figures:
-    """Kill the leader again and again under senders that never give up, then see whether anything is missing."""
+    """Kill the leader repeatedly while senders retry forever; then check whether messages are missing."""
     topic = running.topic("fail")
     time.sleep(running.peer.topic_settles_s)
     running.program.ask("retry", topic=topic, queues=QUEUES, size=KIB)
@@ -313,13 +313,13 @@ def _rejoin(running: Running) -> None:
 
 
 def _verify(running: Running, topic: str, acknowledged: int) -> Figures:
-    """Read everything back: each acknowledged message once, in the order of its sender."""
+    """Read everything back: each acknowledged message once, in its sender's order."""
     group = running.fresh("verify")
     ask = running.program.ask
     ask("join", group=group, topic=topic, queues=QUEUES, members=1)
     ask("gate", group=group, state="OPEN")
     ask("await", 70.0, group=group, count=acknowledged, timeout=60)
-    time.sleep(1.0)  # for repeats behind the last
+    time.sleep(1.0)  # for repeats after the last one
     event = ask("await", group=group, count=acknowledged, timeout=1)
     ask("leave", group=group)
     return {
@@ -330,9 +330,9 @@ def _verify(running: Running, topic: str, acknowledged: int) -> Figures:
 
 def takeover(running: Running, work: Work) -> Figures:
     """
-    Kill consumers that have a message in their hands, each in a process and a group of its own.
+    Kill consumers that hold a message, each in its own process and consumer group.
 
-    One process has a second member in every group; what is timed is when the held message reaches it.
+    One process has a second member in every consumer group. The result is the time until it gets the held message.
     """
     names = [running.fresh("take") for _ in range(running.scale.kills)]
     found: list[float] = []
@@ -387,7 +387,7 @@ def _program(running: Running, name: str) -> Program:
 
 
 def _share(name: str, victim: Program, survivor: Program) -> None:
-    """Wait until both members have one of the two queues."""
+    """Wait until each of the two members has one of the two queues."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while time.monotonic() < deadline:
         time.sleep(0.5)

@@ -18,21 +18,21 @@ from bench.peers import kafka, nats, rocketmq, rocketmq5
 from bench.peers.nodes import HERE
 
 PROGRAM = HERE.parent / "java"
-#: The folders of jars, by system; each has the version in its name, so that a newer one is fetched beside it.
+#: The folders of jars, by system; the folder name has the version, so that a newer version gets a new folder.
 LIBRARIES = {
     "rocketmq": rocketmq.LIBRARY,
     "rocketmq5": rocketmq5.LIBRARY,
     "kafka": kafka.LIBRARY,
 }
-ATTEMPTS = 3  # a registry may drop a connection; what was fetched before is kept
+ATTEMPTS = 3  # a registry may drop a connection; earlier downloads are kept
 
 
 def load_program() -> None:
-    """Build bench/java unless that was done for the present sources."""
+    """Build bench/java unless the current sources are already built."""
     sources = [PROGRAM / "pom.xml", *(PROGRAM / "src").rglob("*.java")]
     stamp = PROGRAM / "target" / "built"
     if not stamp.exists() or stamp.stat().st_mtime < max(s.stat().st_mtime for s in sources):
-        # A jar of an older version would stay beside the newer one.
+        # Otherwise the jar of an older version would stay next to the newer one.
         shutil.rmtree(stamp.parent, ignore_errors=True)
         _run(["mvn", "-q", "-B", "package"], PROGRAM)
         stamp.touch()

@@ -33,7 +33,7 @@ Rounds = Mapping[int, Sequence[Round]]
 
 @contextmanager
 def cluster(directory: Path, count: int) -> Iterator[list[Group]]:
-    """Run a cluster of so many groups."""
+    """Run a cluster with this many raft groups."""
     with ExitStack() as stack:
         groups: list[Group] = []
         for number in range(count):
@@ -46,7 +46,7 @@ def cluster(directory: Path, count: int) -> Iterator[list[Group]]:
 
 
 def table(rounds: Rounds) -> Iterator[str]:
-    """Yield the lines of the table: medians, and rates as parts of that of one group."""
+    """Yield the lines of the table: medians, and rates relative to one group."""
     yield "| groups | rounds | messages/s | to one group | p50, ms | p99, ms | CPU per message, µs | of it leaders |"
     yield "|---|---|---|---|---|---|---|---|"
     one = statistics.median(each.rate for each in rounds[GROUPS[0]])
@@ -61,14 +61,14 @@ def table(rounds: Rounds) -> Iterator[str]:
 
 
 def costs(rounds: Sequence[Round]) -> scaling.Costs:
-    """Return what a message costs a group, by rounds with one group."""
+    """Return the cost of a message in a raft group, from the rounds with one group."""
     every = statistics.median(each.cpu_us for each in rounds)
     leader = statistics.median(each.leader_us for each in rounds)
     return scaling.Costs(leader, (every - leader) / 2, SIZE)
 
 
 def section(rounds: Rounds, form: str, of: str) -> str:
-    """Return the section of the page."""
+    """Return the section of the results page."""
     head = (
         f"`make bench-groups`: {SENDERS} senders of 1 KiB take the groups in turn. Three replicas a group, {form}, and the load, in"
         f" Python too, share {os.cpu_count()} CPUs; medians; {of}."

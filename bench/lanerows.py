@@ -1,7 +1,8 @@
 """
-Counts reads and writes of lanes per message while one key is parked with a deep backlog, counted in rows of the store.
+Counts the store rows that lanes read and write per message while one key is parked with a deep backlog.
 
-A busy machine changes no count. One replica applies what the leader's plans say; time stands still, so the key stays parked.
+A busy machine does not change the counts. One replica applies the leader's plans; time stands still, so the key stays
+parked.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ _SIZE_MAX: Final = 1 << 20
 
 
 class CountingStore(MemoryStore):
-    """A store that counts the rows that are read and written."""
+    """A store that counts the rows read and written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,19 +65,19 @@ class CountingStore(MemoryStore):
 
 
 class OneQueue:
-    """A queue of a group by key, and a member that fetches from it."""
+    """A queue of a consumer group by key, and a member that fetches from it."""
 
     def __init__(self) -> None:
         self.store = CountingStore()
         self._replica = Replica(self.store)
         self._replica.take(TopicSet(_TOPIC, 1, 1))
-        # Without a tail in memory, as when consumers are far behind.
+        # No messages in memory, as when consumers are far behind.
         self._replica.state.tail.resize(0)
         self._replica.take(GroupSet(_GROUP, concurrency="Key"), MemberSeen(_GROUP, _CLIENT, "h:1"))
         self._turn = Turn()
 
     def fill(self, keys: Sequence[str]) -> None:
-        """Store a message per key."""
+        """Store one message for each of the keys."""
         state = self._replica.state
         topic_id = self._replica.topic_id(_TOPIC)
         for start in range(0, len(keys), _BATCH):
@@ -90,12 +91,12 @@ class OneQueue:
             self._replica.take(*records, messages=messages)
 
     def drain(self) -> None:
-        """Fetch and complete until there is nothing; the deep key fails."""
+        """Fetch and complete messages until none is left; messages of the deep key fail."""
         while granted := self._fetch():
             self._report(granted)
 
     def _fetch(self) -> Sequence[Granted]:
-        """Fetch as the leader does: a plan that hands nothing out may have looked at a part of the backlog."""
+        """Fetch as the leader does; repeat plans that scan part of the backlog and grant nothing."""
         state = self._replica.state
         fetch = Fetch(_CLIENT, LANES_MAX, 1, _SIZE_MAX, None, CONSUME_FROM_FIRST_OFFSET)
         while True:
@@ -130,13 +131,13 @@ class OneQueue:
 
 
 def rows_per_message(deep: int) -> tuple[float, float]:
-    """Park a key with *deep* messages; return the rows per message of it as it is looked at, and of others after that."""
+    """Park a key with *deep* messages; return the rows per message of that key, and of other keys after that."""
     queue = OneQueue()
     queue.fill([_DEEP] * deep)
     before = queue.store.rows
     queue.drain()
     once = (queue.store.rows - before) / deep
-    # Every tenth is one more of the key that is parked.
+    # Every tenth message belongs to the parked key.
     queue.fill([f"key-{each}" if each % 10 else _DEEP for each in range(_OTHERS)])
     before = queue.store.rows
     queue.drain()

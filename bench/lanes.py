@@ -48,16 +48,16 @@ _WAIT_S: Final = 300.0
 _IN_FLIGHT: Final = 256
 _BATCH: Final = 1_000
 _MEBI: Final = 1 << 20
-_ROUNDS: Final = 3  # of what is compared in one store
-_POISON_SHARE: Final = 50  # one message in so many is of a poison key
+_ROUNDS: Final = 3  # of figures that are compared in one store
+_POISON_SHARE: Final = 50  # one message in this many has a poison key
 POISON_RATE: Final = 500.0
-# Handlers that are not slow take nothing; slow ones wait twice as long.
+# The limit for a handler that is not slow: quick ones take no time, slow ones twice this limit.
 _QUICK_NS: Final = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The amounts of a run."""
+    """The sizes of a run."""
 
     empty: int  # messages for empty handlers
     one_worker: int  # messages for the one worker
@@ -69,7 +69,7 @@ class Scale:
 
     @property
     def poison_seconds(self) -> float:
-        """Return how long all keys beside poison take to come."""
+        """The seconds until all keys have come, with poison messages among them."""
         return self.poisoned_keys / POISON_RATE / (1 - 1 / _POISON_SHARE) + 1
 
 
@@ -79,21 +79,21 @@ QUICK: Final = Scale(4_000, 200, 4_000, 5.0, 2_000, 20_000, 50_000)
 
 @dataclass(slots=True)
 class Worker:
-    """A consumer process and what it has written."""
+    """A consumer process and its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def lines(self) -> list[str]:
-        """Return its lines that are whole."""
+        """Return the complete lines of its log."""
         return whole(self.log.read_text()) if self.log.exists() else []
 
     def done(self) -> list[Done]:
-        """Return what it has finished so far."""
+        """Return the messages that it has finished so far."""
         return list(read(self.lines()))
 
     def end(self) -> None:
-        """Ask it to end, and wait."""
+        """Ask the process to end, and wait for it."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(10.0)
@@ -114,13 +114,13 @@ class Bench:
     _numbers: "count[int]" = field(default_factory=count)
 
     def topic(self, queues: int = _QUEUES) -> str:
-        """Make an ordered topic."""
+        """Create an ordered topic."""
         name = f"lanes-{next(self._numbers)}"
         self.admin.create_topic(name, queues=queues, ordered=True)
         return name
 
     def group(self, mode: str = BY_KEY) -> str:
-        """Make a consumer group in a mode."""
+        """Create a consumer group with this concurrency."""
         name = f"group-{next(self._numbers)}"
         self.admin.set_group(
             SubscriptionGroupConfig(
@@ -133,7 +133,7 @@ class Bench:
     def workers(
         self, topic: str, group: str, processes: int = 1, **given: object
     ) -> Iterator[list[Worker]]:
-        """Run consumers until the block ends; all have joined when it begins."""
+        """Run consumers until the block ends; all have joined when the block begins."""
         started = []
         try:
             for _ in range(processes):
@@ -152,14 +152,14 @@ class Bench:
                 each.end()
 
     def cpu_s(self, workers: Sequence[Worker]) -> float:
-        """Return the CPU time that the replicas and these workers have used so far, in seconds."""
+        """Return the CPU seconds that the replicas and these workers have used so far."""
         pids = [each.pid for each in self.cluster.brokers.values()]
         pids += [each.process.pid for each in workers]
         times = [psutil.Process(pid).cpu_times() for pid in pids]
         return sum(each.user + each.system for each in times)
 
     def row(self, work: str, figure: str, reach: str) -> None:
-        """Note a line of the table, and show it."""
+        """Add a line to the table and print it."""
         self.rows.append((work, figure, reach))
         print(f"{work}: {figure} (to reach: {reach})", flush=True)
 
@@ -173,7 +173,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 async def store(name_server: str, topic: str, keys: Sequence[str]) -> None:
-    """Send one message per key, as fast as it goes, in order per key."""
+    """Send one message per key as fast as possible, in order per key."""
     async with Producer("bench-lanes", name_server) as producer:
         window = asyncio.Semaphore(_IN_FLIGHT)
 
@@ -190,7 +190,7 @@ async def store(name_server: str, topic: str, keys: Sequence[str]) -> None:
 
 
 async def _store_deep(name_server: str, topic: str, key: str, number: int) -> None:
-    """Send many messages of one key: one at a time is under way, so each request carries many."""
+    """Send many messages of one key in large batches, one request at a time."""
     async with Producer("bench-lanes", name_server) as producer:
         for start in range(0, number, _BATCH):
             stamp = str(time.monotonic_ns())
@@ -203,7 +203,7 @@ async def _store_deep(name_server: str, topic: str, key: str, number: int) -> No
 async def pace(
     name_server: str, topic: str, keys: Iterator[str], rate: float, seconds: float
 ) -> int:
-    """Send *rate* messages per second, whatever the answers take; return how many."""
+    """Send *rate* messages per second, regardless of how slow the answers are; return the number of messages."""
     async with Producer("bench-lanes", name_server) as producer:
         began = time.monotonic()
         futures: list[asyncio.Future[SendResult]] = []
@@ -223,7 +223,7 @@ def _all(workers: Sequence[Worker]) -> list[Done]:
 
 
 def _wait_for(workers: Sequence[Worker], messages: int) -> list[Done]:
-    """Wait until so many messages are done, poison left out."""
+    """Wait until this many messages are done, not counting poison."""
     until(
         lambda: sum(len(each.lines()) - 1 for each in workers) >= messages,
         f"{messages} messages are done",
@@ -232,7 +232,7 @@ def _wait_for(workers: Sequence[Worker], messages: int) -> list[Done]:
 
 
 def empty_handlers(bench: Bench) -> None:
-    """One consumer drains what is stored, by queue and by key."""
+    """Measure one consumer that drains stored messages, by queue and by key."""
     number = bench.scale.empty
     topic = bench.topic()
     keys = [f"key-{each % (number // 4)}" for each in range(number)]
@@ -256,7 +256,7 @@ def empty_handlers(bench: Bench) -> None:
 
 
 def one_queue(bench: Bench) -> None:
-    """Handlers of 10 ms on one queue: one worker under the queue's lock, 64 workers by key."""
+    """Measure handlers of 10 ms on one queue: one worker under the queue lock, and 64 workers by key."""
     rates = {}
     for by, mode, number, processes, workers in (
         ("queue", BY_QUEUE, bench.scale.one_worker, 1, 1),
@@ -276,7 +276,7 @@ def one_queue(bench: Bench) -> None:
 
 
 def poison_keys(number: int, *, poisoned: bool) -> Iterator[str]:
-    """Yield the keys of a load of so many healthy ones, with ten that fail always when it is *poisoned*."""
+    """Yield the keys of a load with this many healthy keys; if it is *poisoned*, with ten keys that always fail."""
     healthy = (f"key-{each % number}" for each in count())
     for each in count():
         is_bad = poisoned and each % _POISON_SHARE == 0
@@ -289,9 +289,10 @@ def quick_ones(done: Sequence[Done]) -> list[Done]:
 
 
 def poison(bench: Bench) -> None:
-    """Ten keys fail always, one handler in a hundred takes 100 ms: what the healthy keys notice.
+    """Measure how ten keys that always fail affect the healthy keys; one handler in a hundred takes 100 ms.
 
-    The slow ones are a hundredth, so the p99 of all stands at their edge; that of the others says what poison costs.
+    Slow handlers are a hundredth of all, so the p99 of all messages is at their edge. The p99 of the other messages
+    shows the cost of poison.
     """
     number, seconds = bench.scale.poisoned_keys, bench.scale.poison_seconds
     found: dict[bool, list[Done]] = {}
@@ -314,10 +315,10 @@ def poison(bench: Bench) -> None:
 
 
 def deep_backlog(bench: Bench) -> None:
-    """One key is parked with a deep backlog: what the others notice.
+    """Measure how one key that is parked with a deep backlog affects the other keys.
 
-    Both queues stand in one store and are equally deep, as depth has a price of its own; the group of the other one has passed
-    its messages over. Rounds alternate, and the median of each figure counts.
+    Both queues are in one store and equally deep, because depth has a cost of its own. The other queue's consumer
+    group has skipped its messages. Rounds alternate, and the median of each figure counts.
     """
     deep, passed = ((bench.topic(queues=1), bench.group()) for _ in range(2))
     address = bench.cluster.name_server_address
@@ -348,10 +349,10 @@ def deep_backlog(bench: Bench) -> None:
 
 
 def _others(bench: Bench, topic: str, group: str) -> tuple[float, float, float]:
-    """Return what healthy keys of a queue get: the p99 in ms of a paced load; messages/s of a burst, and CPU in us of each."""
+    """Return figures of a queue's healthy keys: p99 in ms of a paced load; messages/s and CPU in us of a burst."""
     address, burst = bench.cluster.name_server_address, bench.scale.empty
     with bench.workers(topic, group, by="key", workers=64) as workers:
-        # The scan passes the backlog once; what comes first waits for that.
+        # The scan passes the backlog once; the first message waits for that.
         uvloop.run(store(address, topic, ["first"]))
         _wait_for(workers, 1)
         names = (f"key-{each * 7919 % 10_000}" for each in count())
@@ -366,7 +367,7 @@ def _others(bench: Bench, topic: str, group: str) -> tuple[float, float, float]:
 
 
 def deep_rows(bench: Bench) -> None:
-    """Count the same in rows of the store, which other work on the machine does not change."""
+    """Measure the same in rows of the store, which other load on the machine does not change."""
     (once, deep), (_, shallow) = rows_per_message(bench.scale.deep), rows_per_message(1)
     bench.row(
         f"One key parked with {bench.scale.deep:,} messages: rows read and written per message of others, with and without",
@@ -376,7 +377,7 @@ def deep_rows(bench: Bench) -> None:
 
 
 def killed_consumer(bench: Bench) -> None:
-    """One of four consumers is killed: when its lanes go on, and what comes twice elsewhere."""
+    """Kill one of four consumers: measure when its lanes continue, and which other messages are delivered twice."""
     topic, group = bench.topic(), bench.group()
     with bench.workers(topic, group, 4, by="key", workers=16, handler_ms=10) as workers:
 
@@ -394,7 +395,7 @@ def killed_consumer(bench: Bench) -> None:
         until(lambda: len(messages(_all(workers))) >= sent, "all messages are done")
         victim, others = workers[0].done(), [each.done() for each in workers[1:]]
     survivors = [each for found in others for each in found]
-    # Sent before the kill and done by others only well after it: the killed consumer had them in hand.
+    # Messages sent before the kill and finished by others well after it were held by the killed consumer.
     taken = [each for each in survivors if each.sent < killed < each.done - 20_000_000]
     late = max((each.done for each in taken), default=killed) - killed
     twice = len(survivors) - len(messages(survivors))
@@ -407,7 +408,7 @@ def killed_consumer(bench: Bench) -> None:
 
 
 def state(bench: Bench) -> None:
-    """See a million keys, hand 1,000 lanes out and park 100: memory of the table and bytes in a snapshot."""
+    """See a million keys, grant 1,000 lanes and park 100: measure the table's memory and the bytes in a snapshot."""
     number = bench.scale.keys
     world = LaneWorld([f"key-{each}" for each in range(number)])
     batch = 250
@@ -417,7 +418,7 @@ def state(bench: Bench) -> None:
     parked = world.fetch(scan=100)
     for granted in parked:
         world.say("a", Said.RETRY, granted, due_ms=1 << 50)
-    # The world would hand parked lanes out again; these take new ones alone.
+    # The simulation would grant parked lanes again; these fetches take only new ones.
     held = [granted for _ in range(4) for granted in world.fetch(scan=batch, ready=0)]
     gc.collect()
     tracemalloc.start()
@@ -440,7 +441,7 @@ WORKS: Final[dict[str, Callable[[Bench], None]]] = {
 
 
 def form() -> str:
-    """Return which modules processes run that this one starts: those of the image, or the sources."""
+    """Return whether the processes that this one starts run compiled modules, as in the image, or the sources."""
     compiled = any(Path(orderlymq_raft.__path__[0]).glob("*.so"))
     return "compiled as in the image" if compiled else "not compiled"
 
@@ -455,7 +456,7 @@ def main() -> None:
         parser.error(
             "--only runs some works, and --write would replace the rows of all: leave out --write, or --only"
         )
-    # A run that is asked to stop stops its cluster first: it is a session of its own and would live on.
+    # Stop the cluster before a requested exit: it runs in a separate session and would otherwise continue.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)

@@ -20,7 +20,7 @@ POISON: Final = "poison"
 
 
 async def work(given: argparse.Namespace, log: TextIO) -> None:
-    """Consume until the process is ended."""
+    """Consume until the process ends."""
 
     async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
         for message in messages:

@@ -1,4 +1,4 @@
-"""Measures the time between two moments that the load program names: time, CPU of each side, and the rest of the machine."""
+"""Measures the part of a run between two events of the load program: time, CPU of each side, and CPU of other processes."""
 
 import os
 import time
@@ -21,7 +21,7 @@ class Reading:
 
     @classmethod
     def take(cls, peer: Peer, program: Program) -> "Reading":
-        """Read them."""
+        """Read all clocks."""
         times = psutil.cpu_times()
         client = psutil.Process(program.pid).cpu_times()
         return cls(
@@ -40,13 +40,13 @@ class Spent:
     seconds: float
     cluster_s: float
     client_s: float
-    elsewhere: float  # part of the machine
+    elsewhere: float  # the share of the machine's CPUs that other processes used
 
 
 def spent(begin: Reading, end: Reading, cpus: int) -> Spent:
-    """Return what was used from one reading to the next.
+    """Return the resources used between two readings.
 
-    *elsewhere* is a part of all *cpus* of the machine.
+    *elsewhere* is a share of all *cpus* of the machine.
     """
     seconds = end.at - begin.at
     cluster, client = end.cluster - begin.cluster, end.client - begin.client
@@ -55,7 +55,7 @@ def spent(begin: Reading, end: Reading, cpus: int) -> Spent:
 
 
 class Meter:
-    """Takes a reading whenever the load program says that the measured part begins or ends."""
+    """A meter that takes a reading whenever the load program reports the begin or end of the measured part."""
 
     def __init__(self, peer: Peer, program: Program) -> None:
         self._peer = peer
@@ -68,5 +68,5 @@ class Meter:
             self._readings[event["event"]] = Reading.take(self._peer, self._program)
 
     def spent(self) -> Spent:
-        """Return what the last measured part used."""
+        """Return the resources that the last measured part used."""
         return spent(self._readings["begin"], self._readings["end"], os.cpu_count() or 1)

@@ -32,7 +32,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         with (
-            # An administrator has the secret of the cluster that was started last.
+            # An administrator uses the secret of the cluster that was started last.
             Group(folder / "source", 1) as source,
             AdminClient(source.name_server_address) as one,
             Group(folder / "target", 1) as target,
@@ -56,7 +56,7 @@ def main() -> None:
 def one_round(
     both: Clusters, topic: str, folder: Path, processes: dict[str, psutil.Process]
 ) -> float:
-    """Copy everything to a topic that is made again; return messages per second."""
+    """Copy everything to a recreated topic; return messages per second."""
     both.target.admin.delete_topic(topic)
     queues = len(both.source.queues(topic))
     both.target.admin.create_topic(topic, queues=queues, ordered=True, perm=4)

@@ -34,7 +34,7 @@ LOADS = (
     "drain",
     "both",
 )
-#: Samples per second and thread: enough for a picture in ten seconds, too few to slow down what is looked at.
+#: Samples per second and thread: enough for a picture in ten seconds, too few to slow down the profiled process.
 RATE = 250
 WARM_S = 2.0
 
@@ -48,7 +48,7 @@ class Spies:
         self._spies: list[subprocess.Popen[bytes]] = []
 
     def look(self, processes: Mapping[str, int]) -> None:
-        """Look into processes, by name, for as long as was asked for."""
+        """Profile processes, by name, for the requested time."""
         program = shutil.which("py-spy", path=str(Path(sys.executable).parent))
         if program is None:
             sys.exit("py-spy is not installed: make profile installs it")
@@ -64,19 +64,19 @@ class Spies:
                 "--output",
                 str(path),
             ]
-            # C frames can only be read from a process that stands still.
+            # C frames can only be read from a paused process.
             command += ["--threads", "--native" if self._given.native else "--nonblocking"]
             self._spies.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             print(path)
 
     def wait(self) -> None:
-        """Wait until they have written what they saw."""
+        """Wait until all profiles are written."""
         for spy in self._spies:
             spy.wait(self._given.seconds + 60)
 
 
 def profile(started: Running, load: str, given: argparse.Namespace) -> None:
-    """Put the cluster to one load and look at it."""
+    """Run one load on the cluster and profile it."""
     place, _ = started.leader(started.topic("sends"))
     nodes = started.peer.nodes
     processes = {"leader": nodes[place].pid, "follower": nodes[(place + 1) % len(nodes)].pid}
@@ -123,9 +123,9 @@ def _drain(started: Running, spies: Spies, processes: Mapping[str, int]) -> None
 
 @contextmanager
 def _consumer(started: Running, topic: str) -> Iterator[Node]:
-    """Start a consumer of the SDK in a group of its own."""
+    """Start a consumer of the SDK in its own consumer group."""
     command = (sys.executable, "-m", "bench.consume", started.peer.servers, started.topic(topic))
-    # From here, because the process starts in the folder of its log.
+    # An absolute path, because the process starts in the folder of its log.
     paths = {"PYTHONPATH": str(Path.cwd())}
     node = Node(
         "consumer", (*command, started.fresh("profile")), started.directory / "consumer.log", paths

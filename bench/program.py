@@ -1,4 +1,4 @@
-"""The load program (bench/java): a process that reads commands, line by line, and answers in JSON."""
+"""The load program (bench/java): a process that reads commands line by line and answers in JSON."""
 
 import json
 import os
@@ -15,11 +15,11 @@ Event = dict[str, Any]
 
 
 class ProgramError(RuntimeError):
-    """The load program could not carry out a command; the text is its own."""
+    """The load program could not execute a command; the text is the program's."""
 
 
 class Program:
-    """One running load program; a context manager that ends it."""
+    """One running load program; as a context manager, it is killed at the end."""
 
     def __init__(self, client: str, servers: str, log: Path, *, address: str = "") -> None:
         target = PROGRAM / "target"
@@ -50,7 +50,7 @@ class Program:
         )
         self._events: list[Event] = []
         self._news = threading.Condition()
-        #: Called with each event as it arrives, from the thread that reads.
+        #: Called with each event when it arrives, in the reading thread.
         self.heard: Callable[[Event], None] = lambda event: None
         threading.Thread(target=self._read, daemon=True).start()
         self.wait("started", 60.0)
@@ -63,7 +63,7 @@ class Program:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            # Libraries print words of their own; only objects are ours.
+            # Libraries print their own lines; only JSON objects are events.
             if not line.startswith("{"):
                 continue
             event = json.loads(line)
@@ -75,22 +75,22 @@ class Program:
             self._news.notify_all()
 
     def tell(self, verb: str, **words: object) -> None:
-        """Give a command and do not wait for its end."""
+        """Send a command without waiting for its end."""
         assert self._process.stdin is not None
         texts = (f"{name}={_text(value)}" for name, value in words.items())
         self._process.stdin.write(" ".join([verb, *texts]) + "\n")
         self._process.stdin.flush()
 
     def ask(self, verb: str, timeout_s: float = 60.0, **words: object) -> Event:
-        """Give a command and return its answer."""
+        """Send a command and return its answer."""
         self.tell(verb, **words)
         return self.wait("done", timeout_s)
 
     def wait(self, kind: str, timeout_s: float) -> Event:
-        """Return the next event of a kind; what came before it is forgotten.
+        """Return the next event of a kind; discard the events before it.
 
         Raises:
-            ProgramError: the command failed, the program ended, or the time was over.
+            ProgramError: The command failed, the program ended, or the time-out expired.
         """
         deadline = time.monotonic() + timeout_s
         with self._news:

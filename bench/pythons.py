@@ -23,7 +23,7 @@ from bench.sends import Medians
 from bench.report import origin, sections
 
 HERE: Final = Path("build/pythons").resolve()
-#: The oldest that the project runs on.
+#: The oldest version that the project supports.
 OLDEST: Final = (3, 11)
 UV_VERSION: Final = "3.13"
 #: The columns: a heading, the work of `bench.sends`, and its figure.
@@ -37,12 +37,12 @@ COLUMNS: Final = (
 
 
 class AbsentError(RuntimeError):
-    """An interpreter cannot be measured; the text is why."""
+    """An interpreter cannot be measured; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python of this machine."""
+    """A Python interpreter on this machine."""
 
     name: str
     path: Path
@@ -50,11 +50,11 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one interpreter came to.
+    """The results of one interpreter.
 
     Attributes:
-        python: its version and build, in its own words.
-        works: by the name of the work its medians.
+        python: its version and build, as it reports them.
+        works: the medians, by the name of the work.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Run:
 
 
 def table(runs: Sequence[Run], absent: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of the table, and a line for each Python that is not in it."""
+    """Yield the lines of the table, and a line for each Python that is missing in it."""
     yield f"| Python of | version and build | modules | {' | '.join(title for title, _, _ in COLUMNS)} |"
     yield "|---" * (3 + len(COLUMNS)) + "|"
     for run in runs:
@@ -79,7 +79,7 @@ def table(runs: Sequence[Run], absent: Mapping[str, str]) -> Iterator[str]:
 
 
 def section(runs: Sequence[Run], absent: Mapping[str, str], of: str) -> str:
-    """Return the section of the page."""
+    """Return the section of the results page."""
     head = (
         f"`python -m bench.pythons`: three replicas and the load, in Python too, share {os.cpu_count()} CPUs; medians of two short"
         f" rounds; {of}."
@@ -88,7 +88,7 @@ def section(runs: Sequence[Run], absent: Mapping[str, str], of: str) -> str:
 
 
 def found(absent: dict[str, str]) -> Iterator[Interpreter]:
-    """Yield the interpreters of this machine that are new enough; note the others."""
+    """Yield the interpreters of this machine that are new enough; record the reasons for missing ones in *absent*."""
     candidates = [("the distribution", Path("/usr/bin/python3"))]
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     pyenv = sorted(root.glob("versions/*/bin/python3"))
@@ -115,7 +115,7 @@ def _of_uv() -> Path:
 
 
 def prepared(interpreter: Interpreter) -> tuple[Path, Path]:
-    """Make the environment of an interpreter and its compiled copy, unless they are there; return Python and copy."""
+    """Create an interpreter's environment and compiled copy unless they exist; return its Python and the copy."""
     folder = HERE / "".join(each if each.isalnum() else "-" for each in interpreter.name)
     environment, copy = folder / "venv", folder / "compiled"
     python = environment / "bin" / "python"
@@ -132,7 +132,7 @@ def prepared(interpreter: Interpreter) -> tuple[Path, Path]:
 
 
 def measure(interpreter: Interpreter) -> Iterator[Run]:
-    """Yield the run from the sources, and that of the compiled copy."""
+    """Yield the results with the sources, then those with the compiled copy."""
     python, copy = prepared(interpreter)
     for compiled in (False, True):
         paths = {"PYTHONPATH": str(copy)} if compiled else {}
@@ -141,10 +141,10 @@ def measure(interpreter: Interpreter) -> Iterator[Run]:
 
 
 def _do(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Run a command and return what it prints.
+    """Run a command and return its output.
 
     Raises:
-        AbsentError: it failed.
+        AbsentError: The command failed.
     """
     done = subprocess.run(
         command,

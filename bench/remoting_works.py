@@ -1,4 +1,4 @@
-"""Works that need thousands of connections or topics: the bench writes frames of RocketMQ's protocol itself."""
+"""Works with thousands of connections or topics, for which the bench itself writes frames of RocketMQ's protocol."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,14 @@ from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import CreateTopicHeader
 from orderlymq_runtime.remoting.client import RemotingClient
 
-#: Connections that are opened at the same time, so that no listener's backlog overflows.
+#: Connections opened concurrently; the limit keeps the listener's backlog from overflowing.
 OPENING = 100
-#: Topics that are being made at the same time.
+#: Topics created concurrently.
 CREATING = 32
 
 
 def connections(running: Running, work: Work) -> Figures:
-    """Open many connections, each with a heartbeat, and send beside them."""
+    """Open many connections with a heartbeat each, and measure sends while they are open."""
     alone = sent(running, running.topic("sends"), work, senders=64, size=1024)
     wanted = _allowed(running.scale.connections)
     place, _ = running.leader("sends")
@@ -59,14 +59,14 @@ def _part(some: Figures, whole: Figures) -> float:
 
 
 def _allowed(wanted: int) -> int:
-    """Raise this process's limit of open files as far as may be, and return how many connections that leaves."""
+    """Raise this process's limit of open files to its maximum; return how many connections that allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return min(wanted, hard - 500)
 
 
 def _leader_address(running: Running) -> str:
-    """Return where the leader listens for clients."""
+    """Return the address at which the leader listens for clients."""
     if running.peer.address:
         return running.peer.address
     port = running.program.ask("leaders", topic="sends", queues=QUEUES)["leaders"][0]
@@ -100,7 +100,7 @@ async def _many(address: str, count: int) -> AsyncIterator[None]:
 
 
 def topics(running: Running, work: Work) -> Figures:
-    """Make many topics, look at the idle leader, send to them all, and start everything again."""
+    """Create many topics, measure the idle leader, send to all topics, and restart everything."""
     count = running.scale.topics
     running.topic("sends")
     address = _leader_address(running)
@@ -130,7 +130,7 @@ def topics(running: Running, work: Work) -> Figures:
 
 
 def _spread(running: Running, program: Program, count: int) -> float:
-    """Return the rate of sends that go to *count* topics in turn; the median of three."""
+    """Return the rate of sends that go to *count* topics in turn: the median of three measurements."""
     scale = running.scale
     rates = []
     for _ in range(3):

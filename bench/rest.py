@@ -1,20 +1,20 @@
-"""Waits until what was stored has come to rest on disk: flushes and compactions cost CPU after the last answer."""
+"""Waits until stored data is stable on disk, because flushes and compactions use CPU after the last answer."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
-#: So many looks alike: what begins only after a pause (of seconds, everywhere) has begun by then.
+#: The number of similar readings required. Work that starts only after a pause of seconds has started by then.
 _LOOKS: Final = 4
-#: Two looks are alike when they differ by less than this part.
+#: Readings are similar if they differ by less than this share.
 _ALIKE: Final = 1 / 200
 
 
 def rested(disk: Callable[[], int], *, every_s: float, limit_s: float) -> int:
-    """Wait until some looks at the bytes on disk, one after each pause, are alike; return the last.
+    """Wait until several readings of the bytes on disk, one after each pause, are similar; return the last.
 
     Raises:
-        TimeoutError: they never were.
+        TimeoutError: They never became similar.
     """
     deadline = time.monotonic() + limit_s
     looks = [disk()]

@@ -40,7 +40,7 @@ TOPIC = "bench"
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round: operations per second; of sends also latencies in ms and the CPU for each in us, of it that of leaders."""
+    """One measured round: operations per second. For sends also latencies in ms and CPU per send in us, with the leaders' share."""
 
     rate: float
     p50_ms: float = 0.0
@@ -52,9 +52,9 @@ class Round:
 async def measure(
     groups: Sequence[Group], in_flight: int, seconds: float, size: int, clients: int = CLIENTS
 ) -> Round:
-    """Send with *in_flight* senders, each waiting for its acknowledgement, for *seconds*; senders take groups in turn."""
+    """Send for *seconds* with *in_flight* senders that each wait for acknowledgements; senders take groups in turn."""
     body = os.urandom(size // 2).hex().encode()
-    # A connection leads to one group.
+    # Each connection belongs to one raft group.
     addresses = [
         groups[number % len(groups)].address for number in range(max(clients, len(groups)))
     ]
@@ -100,7 +100,7 @@ def _cpu_s(brokers: Sequence[Child]) -> float:
 
 
 async def drain(group: Group, consumers: int) -> Round:
-    """Pull everything that is stored, 32 messages at a time, each queue in order by one consumer."""
+    """Pull all stored messages, 32 at a time; one consumer reads each queue in order."""
     client = RemotingClient()
     pulled = 0
 
@@ -125,7 +125,7 @@ async def drain(group: Group, consumers: int) -> Round:
                 reply = await client.invoke(group.address, command, 10.0)
                 if reply.code != ResponseCode.SUCCESS:
                     break
-                # Queue offsets are dense, so that the next offset is their count.
+                # Queue offsets have no gaps, so differences of offsets count messages.
                 pulled += int(reply.ext["nextBeginOffset"]) - offset
                 offset = int(reply.ext["nextBeginOffset"])
 
@@ -140,7 +140,7 @@ Results = dict[str, list[Round]]
 
 
 async def run(given: argparse.Namespace) -> Results:
-    """Start a group and take all rounds."""
+    """Start a group and measure all rounds."""
     rounds = 2 if given.quick else given.rounds
     seconds = 1.5 if given.quick else given.seconds
     results: Results = {}
@@ -186,7 +186,7 @@ Medians = Mapping[str, float]
 
 
 def medians(results: Results) -> dict[str, Medians]:
-    """Return the median of each figure, by work; a drain has a rate alone."""
+    """Return the median of each figure, by work; a drain has only a rate."""
     return {
         name: {
             figure: statistics.median(getattr(each, figure) for each in rounds)
@@ -201,7 +201,7 @@ HEADINGS = ("work", "min /s", "median /s", "max /s", "p50 ms", "p99 ms", "CPU us
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Read the command line and run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 16, 64, 256])

@@ -37,7 +37,7 @@ from orderlymq_spark.run.session import start_session
 from orderlymq_spark.specs import ArchiveSpec, CompactSpec, OrderAuditSpec, Source
 from orderlymq_spark.tables.parquet import path_of, published
 
-_BATCHES: Final = 4  # of the archive
+_BATCHES: Final = 4  # micro-batches of the archive
 _MEGA: Final = 1e6
 _TEXT: Final = (
     "`make bench-spark`: {rows:,} messages of {size:,} bytes (text that compresses to a half) and {keys:,} keys in two queues"
@@ -47,25 +47,25 @@ _TEXT: Final = (
 
 
 class Meter:
-    """Measures wall time, and the CPU time of the broker and of everything that is Spark's.
+    """A meter of wall time, and of the CPU time of the broker and all Spark processes.
 
-    Made when the broker runs and Spark does not.
+    Create it when the broker runs and Spark does not.
     """
 
     def __init__(self, brokers: Iterable[int]) -> None:
         self._brokers = [psutil.Process(number) for number in brokers]
         self._me = psutil.Process()
         self._not_spark = set(self._me.children(recursive=True))
-        self._amounts: dict[str, tuple[float, str]] = {}  # and their unit
+        self._amounts: dict[str, tuple[float, str]] = {}  # the amounts and their units
         self._rounds: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
 
     def measure(
         self, name: str, amount: float, unit: str, work: Callable[[], int], messages: int
     ) -> None:
-        """Do *work*, which handles *amount* and returns how many messages that were.
+        """Run *work*, which handles *amount* and returns its number of messages.
 
         Raises:
-            RuntimeError: It were others than *messages*: a rate of it would say nothing.
+            RuntimeError: It handled a number other than *messages*, so its rate would be meaningless.
         """
         self._amounts[name] = amount, unit
         with contextlib.redirect_stdout(io.StringIO()):
@@ -85,7 +85,7 @@ class Meter:
         )
 
     def table(self) -> Iterator[str]:
-        """Yield the rows: rates as *min / **median** / max*, CPU seconds per second of either side."""
+        """Yield the rows: rates as *min / **median** / max*, and CPU seconds per second of each side."""
         yield "| what | rate | broker's CPU | Spark's CPU |"
         yield "|---|---|---|---|"
         for name, rounds in self._rounds.items():
@@ -103,7 +103,7 @@ class Meter:
         return sum(sum(each.cpu_times()[:2]) for each in self._brokers)
 
     def _spark_s(self) -> float:
-        """Return the time of this process, its JVM and all workers, also of those that have ended."""
+        """Return the CPU time of this process, its JVM and all workers, including ended ones."""
         found = 0.0
         for each in [self._me, *self._me.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -150,7 +150,7 @@ def main() -> None:
 def one_round(
     meter: Meter, spark: SparkSession, bootstrap: str, topic: str, rows: int, folder: Path
 ) -> None:
-    """Do everything once, with an archive of its own."""
+    """Run all works once, with a separate archive."""
     most: dict[str, str | int | bool] = {"maxOffsetsPerTrigger": max(20_000, rows // _BATCHES)}
     source = Source(bootstrap=bootstrap, topic=topic, options=most)
 
@@ -204,7 +204,7 @@ def messages_of(outcome: Outcome) -> int:
     """Return how many messages a pipeline has handled.
 
     Raises:
-        RuntimeError: It did not pass.
+        RuntimeError: The pipeline did not pass.
     """
     if not outcome.passed:
         raise RuntimeError(outcome.text)

@@ -76,19 +76,22 @@ class QueueOfBench:
 
     @property
     def queue(self) -> MessageQueue:
-        """Return its name."""
+        """The name of the queue."""
         return MessageQueue(_TOPIC, "g", self.number)
 
     @cached_property
     def _planted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return for each defect the keys that have it, and the round in which they do; a round has one before it and two behind it."""
+        """The keys with each defect, and the rounds in which they have it.
+
+        A round with a defect has at least one round before it and two after it.
+        """
         chance = np.random.default_rng(self.number)
         shape = 3, self.defects
         keys = chance.choice(self.keys, 3 * self.defects, replace=False).reshape(shape)
         return keys, chance.integers(1, self.rounds - 2, shape)
 
     def sequences(self, turn: int) -> npt.NDArray[np.int64]:
-        """Return the number of each key in a round."""
+        """Return the sequence number of each key in a round."""
         found = np.full(self.keys, turn, np.int64)
         (skips, repeats, swaps), (skipped, repeated, swapped) = self._planted
         found[skips[skipped <= turn]] += 1
@@ -98,7 +101,7 @@ class QueueOfBench:
         return found
 
     def expected(self) -> Iterator[Break]:
-        """Yield what the audit must find."""
+        """Yield the breaks that the audit must find."""
         name = name_of(self.queue)
 
         def found(defect: Defect, key: int, turn: int, expected: int, got: int) -> Break:
@@ -118,7 +121,7 @@ class QueueOfBench:
         return f"customer-{self.number}-{number}"
 
     def rows(self, turn: int, names: pa.Array) -> pa.RecordBatch:
-        """Return the rows of a round; *names* are those of the keys."""
+        """Return the rows of a round; *names* are the names of the keys."""
         offsets = np.arange(turn * self.keys, (turn + 1) * self.keys)
         columns: list[Any] = [
             pa.repeat(_TOPIC, self.keys),
@@ -133,7 +136,7 @@ class QueueOfBench:
 
 
 def write(root: Location, queues: list[QueueOfBench]) -> int:
-    """Write the archive; return how many files it has."""
+    """Write the archive; return its number of files."""
     names = [pa.array([each.key(number) for number in range(each.keys)]) for each in queues]
     files = 0
     for batch, begin in enumerate(range(0, queues[0].rounds, _ROUNDS_PER_FILE)):
@@ -150,7 +153,7 @@ def write(root: Location, queues: list[QueueOfBench]) -> int:
 
 
 def check(data: dict[str, Any], queues: list[QueueOfBench]) -> int:
-    """Compare what was found with what was planted; return how many findings there are.
+    """Compare the findings with the planted defects; return the number of findings.
 
     Raises:
         RuntimeError: They differ.

@@ -35,13 +35,13 @@ from orderlymq_spark.specs import ArchiveSpec, Source
 from orderlymq_spark.tables.parquet import published_sizes
 
 MIB: Final = 1 << 20
-#: Left free on the disk; a broker keeps a body once, and a third more for what it needs around it.
+#: Bytes to leave free on the disk. A broker stores a body once, plus a third for the data around it.
 SPARE_BYTES: Final = 15 << 30
 STORED_PER_BODY: Final = 1.4
 ARCHIVED_PER_BODY: Final = 1.0
-BATCH_BYTES: Final = 256 * MIB  # of one micro-batch, in all queues
+BATCH_BYTES: Final = 256 * MIB  # bytes of one micro-batch, in all queues
 _SEND_BYTES: Final = 1 << 20
-_AT_ONCE: Final = 64  # batches that a filler has on their way are made of so many bodies
+_AT_ONCE: Final = 64  # the number of different bodies from which batches are made
 _SAMPLE_S: Final = 0.1
 _SMALL_BYTES: Final = 1024
 _SMALL_PART: Final = 10  # the topic of small messages has a tenth of the bytes
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def fill(topics: Topics, topic: str, total: int, size: int) -> None:
-    """Send *total* bytes of bodies, the same to each queue; nothing of it is kept here."""
+    """Send *total* bytes of bodies, equal amounts to each queue; nothing is kept in memory."""
     thread = LoopThread()
     chance = Random(0)
     bodies = [chance.randbytes(size) for _ in range(_AT_ONCE)]
@@ -114,10 +114,10 @@ def fill(topics: Topics, topic: str, total: int, size: int) -> None:
 
 @dataclass
 class Watch:
-    """Samples what the processes of a Spark have resident; a context manager."""
+    """A sampler of the resident memory of Spark's processes; a context manager."""
 
     peaks: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    limited: int = 0  # samples of workers with a limit in force
+    limited: int = 0  # samples of workers that had a memory limit
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> "Watch":
@@ -136,12 +136,12 @@ class Watch:
                 self.limited += kind == "worker" and limit != psutil.RLIM_INFINITY
 
     def cells(self) -> str:
-        """Return the cells of a row of the table."""
+        """Return the memory cells of a table row."""
         return " | ".join(f"{self.peaks[kind]:,.0f}" for kind in ("JVM", "worker", "driver"))
 
 
 def _processes() -> Iterator[tuple[str, int, int]]:
-    """Yield kind, resident bytes and the limit of the address space of each process."""
+    """Yield the kind, resident bytes and address space limit of each process."""
     me = psutil.Process()
     yield "driver", me.memory_info().rss, psutil.RLIM_INFINITY
     for child in me.children(recursive=True):
@@ -152,7 +152,7 @@ def _processes() -> Iterator[tuple[str, int, int]]:
             continue
         if child.name() == "java":
             yield "JVM", resident, limit
-        # A JVM that is starting a Python is there twice for a moment, under the name of a thread.
+        # While a JVM starts a Python process, it appears twice for a moment, under the name of a thread.
         elif " -m pyspark." in command:
             yield "worker", resident, limit
 
@@ -161,7 +161,7 @@ def measure(topics: Topics, large: str, small: str, folder: Path, worker: str) -
     """Print the table and yield its lines.
 
     Raises:
-        RuntimeError: No worker had a limit in force.
+        RuntimeError: No worker had a memory limit.
     """
     spark = start_session(
         "memory",

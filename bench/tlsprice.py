@@ -31,7 +31,7 @@ WORKS: Final = ("send-1-1024", "send-64-1024")
 
 
 def rows(results: Results) -> Iterator[str]:
-    """Yield the table: medians over rounds, and the ratio of TLS to plain."""
+    """Yield the lines of the table: medians over rounds, and the ratio of TLS to plain."""
     yield "| work | figure | plain | over TLS | ratio |"
     yield "|---|---|---|---|---|"
     for work in WORKS:
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also write the table into this page")
     given = parser.parse_args()
     scale = QUICK if given.quick else FULL
-    # A run that is asked to stop stops its cluster first: it is a session of its own and would live on.
+    # Stop the cluster before a requested exit: it runs in a separate session and would otherwise continue.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     fetch.load_program()
     with tempfile.TemporaryDirectory() as directory:

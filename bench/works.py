@@ -1,4 +1,4 @@
-"""Every measured work by name, with its figures and their meaning. Pure; bench/execution.py does it."""
+"""All measured works by name, with their figures. Pure; bench/execution.py runs them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ QUEUES = 8
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number that a work comes to."""
+    """One figure that a work produces."""
 
     key: str
     title: str
@@ -28,11 +28,11 @@ class Work:
     """One line of the comparison.
 
     Attributes:
-        kind: the function of bench/execution.py that does it.
+        kind: the function of bench/execution.py that runs it.
         words: the arguments of that function.
-        remoting: only for peers that speak RocketMQ's protocol, because the bench writes frames itself.
-        by_wire: also for the load program on the wire.
-        once: not in every round: it takes many samples by itself, or minutes.
+        remoting: only for peers with RocketMQ's protocol, because the bench writes the frames itself.
+        by_wire: also for the load program that writes frames itself.
+        once: not in every round, because it takes many samples itself or lasts minutes.
     """
 
     name: str
@@ -47,22 +47,22 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The amounts of a run, full or quick."""
+    """The sizes of a run, full or quick."""
 
     name: str
-    seconds: float  # of sending, after the warm-up
+    seconds: float  # duration of a send, after the warm-up
     warm_s: float
     stored: int  # messages for drains, disk and memory
     kills: int
     topics: int
     connections: int
-    calm_s: float  # between two kills, and before a figure of an idle cluster
-    compile_s: float  # of sending before the first measured one, unless much was stored before
+    calm_s: float  # pause between kills, and before measuring an idle cluster
+    compile_s: float  # duration of sends before the first measured one, unless many messages were stored before
 
 
 FULL = Scale("full", 5.0, 2.0, 200_000, 10, 10_000, 5_000, 5.0, 20.0)
 QUICK = Scale("quick", 2.0, 1.0, 20_000, 2, 1_000, 1_000, 3.0, 5.0)
-#: The works of a quick run: the lines that say most, and one peer or two for each class.
+#: The works of a quick run: the most informative lines, and one or two peers for each class.
 QUICK_WORKS = (
     *("start", "idle", "stored", "drain-1", "send-1-1024", "send-64-1024", "batch-16"),
     "failover",
@@ -191,5 +191,5 @@ ALL = (
 )
 WORKS = {each.name: each for each in ALL}
 
-#: Makes virtual machines compile what is hot: DLedger sends a third as fast in its first seconds.
+#: Makes virtual machines compile hot code: in its first seconds DLedger's send rate is a third.
 WARM_UP = _sends(64, 1024)

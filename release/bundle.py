@@ -20,10 +20,10 @@ from release.distributions import ROOT, project
 
 CHART: Final = ROOT / "charts" / "orderlymq"
 PACKAGE: Final = "orderlymq"
-# By the convention of OLM for what comes before a release that is called stable.
+# OLM's convention for versions before a stable release.
 CHANNEL: Final = "candidate"
 MATURITY: Final = "alpha"
-# Files of examples/ of which the first resource of each kind is where OLM's forms begin.
+# Files in examples/; OLM's forms start with the first resource of each kind in them.
 _EXAMPLES: Final = (
     "quickstart.yaml",
     "kubernetes/tls-and-users.yaml",
@@ -45,7 +45,7 @@ _UNSET: Final = tuple(
 )
 _WATCHED: Final = "ORDERLYMQ_WATCH_NAMESPACES"
 _TARGETS: Final = "metadata.annotations['olm.targetNamespaces']"
-# What a console shows of each kind above everything else: path, name, meaning, form.
+# The fields that a console shows first for each kind: path, name, meaning, form.
 _FORM: Final = "urn:alm:descriptor:com.tectonic.ui:"
 _SPEC: Final = {
     "Cluster": [
@@ -70,7 +70,7 @@ _SPEC: Final = {
         ("suspend", "Suspended", "Whether no Backup begins.", "booleanSwitch"),
     ],
 }
-# What a console shows as made of each kind, the weightiest alone.
+# The most important resources that the operator makes for each kind; a console shows them.
 _MAKES: Final = {
     "Cluster": ("StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget"),
     "Pipeline": ("StatefulSet", "Job", "CronJob"),
@@ -92,7 +92,7 @@ Json = dict[str, Any]
 
 
 def render(helm: str = "helm") -> list[Json]:
-    """Return what the chart makes, without hooks."""
+    """Return the objects that the chart renders, without hooks."""
     command = [helm, "template", PACKAGE, str(CHART), "--namespace", PACKAGE, "--no-hooks"]
     # A bundle cannot contain admission policies.
     policies = "changeWarnings.enabled=false,brokerPolicy.enabled=false"
@@ -104,7 +104,7 @@ def render(helm: str = "helm") -> list[Json]:
 
 
 def csv(made: list[Json]) -> Json:
-    """Return the ClusterServiceVersion of what the chart made."""
+    """Return the ClusterServiceVersion for the rendered objects of the chart."""
     facts = project()
     chart: Json = yaml.safe_load((CHART / "Chart.yaml").read_text())
     (deployment,) = (each for each in made if each["kind"] == "Deployment")
@@ -167,7 +167,7 @@ def csv(made: list[Json]) -> Json:
 
 
 def examples(definitions: list[Json]) -> list[Json]:
-    """Return manifests to begin with, one of each version of each kind."""
+    """Return example manifests, one for each version of each kind."""
     found: dict[str, Json] = {}
     for name in _EXAMPLES:
         for each in yaml.safe_load_all((ROOT / "examples" / name).read_text()):
@@ -180,7 +180,7 @@ def examples(definitions: list[Json]) -> list[Json]:
 
 
 def owned(definition: Json, version: Json) -> Json:
-    """Return how a version of a definition is described."""
+    """Return the description of one version of a CustomResourceDefinition."""
     kind = definition["spec"]["names"]["kind"]
     return {
         "name": definition["metadata"]["name"],
@@ -208,7 +208,7 @@ def _image(deployment: Json) -> str:
 
 
 def _served(spec: Json) -> Json:
-    """Return the Deployment's spec with OLM's word for the namespaces that are served."""
+    """Return the Deployment's spec with the watched namespaces taken from OLM's annotation."""
     (container,) = spec["template"]["spec"]["containers"]
     for variable in container["env"]:
         if variable["name"] == _WATCHED:
@@ -218,7 +218,7 @@ def _served(spec: Json) -> Json:
 
 
 def _rights(made: list[Json], kind: str, account: str) -> Json:
-    """Return the rules of the roles of a *kind* that the chart binds to the operator."""
+    """Return the rules of the roles of this *kind* that the chart binds to the operator."""
     bound = {
         each["roleRef"]["name"]
         for each in made
@@ -235,7 +235,7 @@ def _rights(made: list[Json], kind: str, account: str) -> Json:
 
 
 def annotations() -> Json:
-    """Return what an index reads of the bundle."""
+    """Return the bundle's annotations, which an index reads."""
     prefix = "operators.operatorframework.io.bundle"
     return {
         "annotations": {
@@ -250,7 +250,7 @@ def annotations() -> Json:
 
 
 def write(into: Path, made: list[Json]) -> None:
-    """Write the bundle of what the chart *made*."""
+    """Write the bundle of the rendered objects (*made*)."""
     files = {
         f"manifests/{PACKAGE}.clusterserviceversion.yaml": csv(made),
         "metadata/annotations.yaml": annotations(),
@@ -262,7 +262,7 @@ def write(into: Path, made: list[Json]) -> None:
     for name, content in files.items():
         path = into / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # By way of JSON: what occurs twice would be an anchor, which not each reader of bundles knows.
+        # Copy through JSON; otherwise repeated objects become YAML anchors, which some readers of bundles do not support.
         plain = json.loads(json.dumps(content))
         path.write_text(yaml.safe_dump(plain, sort_keys=False, width=120))
     labels = "".join(f"LABEL {key}={text}\n" for key, text in annotations()["annotations"].items())
@@ -272,7 +272,7 @@ def write(into: Path, made: list[Json]) -> None:
 
 
 def main() -> int:
-    """Read the command line and write."""
+    """Read the command line and write the bundle."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the bundle is written")
     write(parser.parse_args().folder, render())

@@ -1,8 +1,8 @@
 """
 List what is missing for a release: ``python -m release.check [GENERATED TESTS]``, or ``make release-check``.
 
-Each check returns sentences that say what to do. It is offline: whether newer dependencies exist is `make lock`'s
-question. The exit code is 1 when something is missing.
+Each check returns sentences that say what to do. The checks run offline; `make lock` looks for newer dependencies.
+The exit code is 1 if something is missing.
 """
 
 import re
@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from release.distributions import ROOT, project
 
-# Lock files by the extra that each one pins beside the dependencies, in the order in which `make lock` makes them.
+# The extra that each lock file pins in addition to the dependencies, in the order in which `make lock` makes the files.
 LOCKS: Final = ("dev", "run", "compile", "spark", "kubernetes", "docs")
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _VERSION_LINES: Final = {
@@ -46,7 +46,7 @@ def check_versions(root: Path) -> Iterator[str]:
 
 
 def check_base(root: Path) -> Iterator[str]:
-    """Look whether the image is made from a base that its digest names: a tag is another image tomorrow."""
+    """Check that the image's base is pinned by a digest, because a tag may name another image tomorrow."""
     found = re.search(r"^ARG BASE=(.*)$", (root / "Dockerfile").read_text("utf-8"), re.MULTILINE)
     base = found[1] if found else ""
     if not _BY_DIGEST.search(base):
@@ -90,14 +90,14 @@ def check_locks(root: Path) -> Iterator[str]:
             elif not requirement.specifier.contains(found, prereleases=True):
                 yield f"{path} pins {requirement.name} {found}, outside of {requirement.specifier}: run `make lock`"
         for name, version in sorted(pins.items()):
-            # `make lock` constrains each by those before it.
+            # `make lock` constrains each lock file by the earlier ones.
             earlier, expected = known.setdefault(name, (path, version))
             if version != expected:
                 yield f"{path} pins {name} {version}, and {earlier} pins {expected}: run `make lock`"
 
 
 def check_tree(root: Path) -> Iterator[str]:
-    """Ask git for what is not committed."""
+    """Ask git for uncommitted changes."""
     words = ["git", "-C", str(root), "status", "--porcelain"]
     asked = subprocess.run(words, capture_output=True, text=True, check=False)
     if asked.returncode != 0:
@@ -107,7 +107,7 @@ def check_tree(root: Path) -> Iterator[str]:
 
 
 def check_generated(root: Path, tests: Sequence[str]) -> Iterator[str]:
-    """Run what compares the CRDs, and the *tests* that compare the pages, with what they are made from."""
+    """Run the check of the CRDs, and the *tests* that compare the generated pages with their sources."""
     checks: list[tuple[str, tuple[str, ...]]] = [
         ("the CRDs are not current: run `make crds`", _WORDS_OF_CRDS)
     ]
@@ -121,7 +121,7 @@ def check_generated(root: Path, tests: Sequence[str]) -> Iterator[str]:
 
 
 def missing(root: Path, tests: Sequence[str]) -> list[str]:
-    """Return all that is missing below *root*."""
+    """Return everything that is missing in the repository at *root*."""
     return [
         *check_versions(root),
         *check_base(root),

@@ -20,7 +20,7 @@ from typing import Any, Final
 from release.distributions import ROOT, distributions, project
 from release.wheels import SERVER, build, build_compiled
 
-# What an image installs, beside our own wheels.
+# The lock files that an image installs in addition to our own wheels.
 BILLS: Final = {"orderlymq": "kubernetes.lock", "orderlymq-spark": "spark.lock"}
 
 
@@ -42,7 +42,7 @@ def package_chart(into: Path) -> Path:
 
 
 def write_bill(image: str, lock: str, into: Path) -> None:
-    """Write which third-party distributions *image* holds, from the lock file that it is built with."""
+    """Write the third-party distributions in *image*, from the lock file with which it is built."""
     subprocess.run(
         [
             *(
@@ -64,7 +64,7 @@ def write_bill(image: str, lock: str, into: Path) -> None:
 
 
 def with_licences(bill: dict[str, Any]) -> dict[str, Any]:
-    """Return a bill with our licence and those of the distributions, as the ones installed here declare them."""
+    """Return a bill with our licence and the distributions' licences, as their installed versions declare them."""
     about = bill["metadata"]
     ours = {**about["component"], "licenses": [{"expression": project()["license"]}]}
     parts = [
@@ -75,13 +75,13 @@ def with_licences(bill: dict[str, Any]) -> dict[str, Any]:
 
 
 def _licences(name: str, version: str) -> list[dict[str, Any]]:
-    """Return what CycloneDX says of a licence: an expression of SPDX, or the names that a distribution gives it."""
+    """Return a licence in CycloneDX's form: an SPDX expression, or the names that a distribution gives."""
     try:
         found = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return []
     if found["Version"] != version:
-        return []  # the lock has another one, too, for another Python
+        return []  # the lock also has another version, for another Python
     for expression in found.get_all("License-Expression", ()):
         return [{"expression": expression}]
     named = [each for each in found.get_all("Classifier", ()) if each.startswith("License :: ")]
@@ -101,7 +101,7 @@ def write_checksums(into: Path) -> None:
 
 
 def main() -> None:
-    """Make everything again."""
+    """Build all deliverables into an empty folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument(

@@ -1,8 +1,8 @@
 """
-The five distributions: which packages, dependencies and commands each one has.
+The five distributions, with the packages, dependencies and commands of each.
 
-``distributions.toml`` says who has what; ranges, versions and entry points come from pyproject.toml, so that
-each fact stands once.
+``distributions.toml`` assigns them. Ranges, versions and entry points come from pyproject.toml, so that each fact is
+stated once.
 """
 
 import re
@@ -21,11 +21,11 @@ class Distribution:
 
     Attributes:
         packages: folders of Python packages, relative to the repository.
-        exclude: folders inside the wheel that another distribution has.
+        exclude: folders inside the packages that belong to another distribution.
         dependencies: names of third-party distributions.
-        siblings: distributions of ours that it needs, of the same version.
-        commands: subcommands of ``orderlymq`` that it brings.
-        scripts: programs that it brings.
+        siblings: our distributions that it needs, in the same version.
+        commands: subcommands of ``orderlymq`` that it provides.
+        scripts: programs that it provides.
         extras: names of optional third-party distributions, by extra.
     """
 
@@ -41,7 +41,7 @@ class Distribution:
 
 
 def project(root: Path = ROOT) -> dict[str, Any]:
-    """Return the table ``project`` of the pyproject.toml below *root*."""
+    """Return the table ``project`` of the pyproject.toml in *root*."""
     whole = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     return dict(whole["project"])
 
@@ -53,7 +53,7 @@ def distributions() -> list[Distribution]:
 
 
 def requirements() -> dict[str, str]:
-    """Return what pyproject.toml says of each third-party distribution that is run, by its name."""
+    """Return the requirement in pyproject.toml for each third-party distribution, by name."""
     table = project()
     optional = table["optional-dependencies"]
     lines = [line for lines in (table["dependencies"], *optional.values()) for line in lines]
@@ -61,14 +61,14 @@ def requirements() -> dict[str, str]:
 
 
 def name_of(requirement: str) -> str:
-    """Return the distribution that a requirement names."""
+    """Return the name of the distribution in a requirement."""
     found = _NAME.match(requirement)
     assert found is not None, requirement
     return found[0].lower()
 
 
 def metadata(distribution: Distribution) -> dict[str, Any]:
-    """Return the table ``project`` of one distribution's own pyproject.toml."""
+    """Return the table ``project`` for the pyproject.toml of one distribution."""
     table = project()
     version = table["version"]
     known = requirements()

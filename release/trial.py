@@ -17,7 +17,7 @@ from release.distributions import distributions, project
 from release.wheels import SERVER
 
 SDK_MIB_MAX: Final = 30
-# Two modules of the compiled list: one of the server's own packages, one of the SDK's.
+# Two modules from the list of compiled modules: one from the server's packages, one from the SDK's.
 COMPILED_PROGRAM: Final = """
 import orderlymq_protocol.frame.codec
 import orderlymq_raft.node
@@ -27,7 +27,7 @@ print(all(m.__file__.endswith(".so") for m in (orderlymq_protocol.frame.codec, o
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What must work after a distribution is installed: programs, a command with its subcommands, programs by extra."""
+    """What must work after an installation: a program, subcommands of ``orderlymq``, and programs by extra."""
 
     program: str
     commands: tuple[str, ...] = ()
@@ -57,12 +57,12 @@ TRIALS: Final = {
 
 
 def run(*arguments: str) -> str:
-    """Run a program and return what it printed; raises CalledProcessError."""
+    """Run a program and return its output; raises CalledProcessError."""
     return subprocess.run(arguments, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
 def size_mib(environment: Path) -> float:
-    """Return what an environment's packages take on the disk."""
+    """Return the disk size of an environment's packages in MiB."""
     (packages,) = environment.glob("lib/python*/site-packages")
     size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
     return size / (1 << 20)
@@ -74,7 +74,7 @@ def uses_compiled(python: str) -> bool:
 
 
 def attempt(name: str, wheels: Path, folder: Path) -> float:
-    """Install *name* in an empty environment below *folder* and use it; return its size in MiB."""
+    """Install *name* in an empty environment in *folder* and use it; return its size in MiB."""
     environment = folder / name
     run(sys.executable, "-m", "venv", "--without-pip", str(environment))
     python = str(environment / "bin" / "python")
@@ -99,7 +99,7 @@ def attempt(name: str, wheels: Path, folder: Path) -> float:
 
 
 def install(python: str, wheels: Path, what: str) -> None:
-    """Install a distribution of ours, or an extra, of the version at hand."""
+    """Install one of our distributions, or an extra, in the current version."""
     run(
         *(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--python", python),
         *("install", "--find-links", str(wheels), f"{what}=={project()['version']}"),
@@ -107,7 +107,7 @@ def install(python: str, wheels: Path, what: str) -> None:
 
 
 def main() -> None:
-    """Try all wheels of a folder."""
+    """Try all wheels in a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     wheels = parser.parse_args().folder.resolve()

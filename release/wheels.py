@@ -20,9 +20,9 @@ from typing import Any, Final
 from release.distributions import ROOT, Distribution, distributions, metadata
 
 SERVER: Final = "orderlymq-server"
-# Where `make compiled` leaves its copy.
+# The folder in which `make compiled` puts its copy.
 COMPILED: Final = ROOT / "build" / "compiled"
-# Says to the build backend that a wheel fits one platform and one Python.
+# Tells the build backend that a wheel fits one platform and one Python version.
 PLATFORM_HOOK: Final = """from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
@@ -34,7 +34,7 @@ class PlatformHook(BuildHookInterface):
 
 
 def toml(table: dict[str, Any]) -> str:
-    """Return *table* as TOML; every value is an inline JSON-like value of its key."""
+    """Return *table* as TOML; every value is written inline, in a form like JSON's."""
     return "".join(f"{line}\n" for line in _lines(table, ()))
 
 
@@ -50,7 +50,7 @@ def _lines(table: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    # Strings, numbers and lists of JSON are those of TOML; lists may hold tables (authors).
+    # JSON's strings, numbers and lists are valid TOML; lists may contain tables (authors).
     if isinstance(value, list):
         return "[" + ", ".join(_value(each) for each in value) + "]"
     if isinstance(value, dict):
@@ -61,10 +61,11 @@ def _value(value: object) -> str:
 
 def stage(distribution: Distribution, folder: Path, compiled: Path | None = None) -> None:
     """
-    Lay out what the build backend needs for *distribution* in *folder*.
+    Prepare *folder* with everything that the build backend needs for *distribution*.
 
-    With *compiled*, an installed copy that was compiled, its extensions lie beside the sources and the wheel fits
-    this platform only. Extensions of the protocol's modules are among them: the SDK's own wheel stays pure.
+    *compiled* is an installed copy that was compiled. Its extensions are then placed next to the sources, and the
+    wheel fits only this platform. It also contains extensions of the protocol's modules: the SDK's own wheel stays
+    pure.
     """
     root = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     targets = [_place(package) for package in distribution.packages]
@@ -80,7 +81,7 @@ def stage(distribution: Distribution, folder: Path, compiled: Path | None = None
     for name in (root["project"]["readme"], *root["project"]["license-files"]):
         shutil.copy(ROOT / name, folder)
     if any(len(target.parts) > 1 for target in targets):
-        # A part of a package whose rest another distribution has: its folder stays as it is.
+        # This is part of a package whose rest is in another distribution, so the folder keeps its path.
         wheel = {"only-include": wheel["packages"]}
     if compiled is not None:
         extensions = [path.relative_to(compiled) for path in compiled.rglob("*.so")]
@@ -101,12 +102,12 @@ def stage(distribution: Distribution, folder: Path, compiled: Path | None = None
 
 
 def _place(package: str) -> Path:
-    """Return where a package lies inside a wheel: its path below the folder of its subject."""
+    """Return the path of a package inside a wheel: its path without the first folder."""
     return Path(*Path(package).parts[1:])
 
 
 def build(distribution: Distribution, into: Path, compiled: Path | None = None) -> None:
-    """Build the wheel of *distribution*; raises CalledProcessError with what pip printed."""
+    """Build the wheel of *distribution*; raises CalledProcessError if pip fails."""
     with tempfile.TemporaryDirectory() as folder:
         stage(distribution, Path(folder), compiled)
         _pip("wheel", "--no-deps", "--wheel-dir", str(into), folder)
@@ -114,11 +115,10 @@ def build(distribution: Distribution, into: Path, compiled: Path | None = None) 
 
 def build_compiled(into: Path) -> None:
     """
-    Add to the wheels of *into* the server's wheel for this platform.
+    Add the server's wheel for this platform to the wheels in *into*.
 
-    The modules of ``make compiled`` serve where they are current; otherwise two minutes go by for others.
-
-    Raises CalledProcessError where mypyc or a C compiler is missing.
+    The modules from ``make compiled`` are used if they are current; otherwise compiling takes two minutes. Raises
+    CalledProcessError if mypyc or a C compiler is missing.
     """
     known = {each.name: each for each in distributions()}
     version = metadata(known[SERVER])["version"]

@@ -26,7 +26,7 @@ from bench.report import sections
 from orderlymq.admin.client import AdminClient
 
 _HOUR_MS: Final = 3_600_000
-#: Nothing expires while it is measured.
+#: Time-outs so long that nothing expires during a measurement.
 _OVERRIDES: Final[dict[str, Any]] = {
     "timers": {"client_expiry_ms": _HOUR_MS, "transaction_timeout_ms": _HOUR_MS}
 }
@@ -37,7 +37,7 @@ _QUICK_DECADES: Final = 3
 async def grow(
     dimension: Dimension, results: Results, scale: str, load: Load, decades: Sequence[int]
 ) -> None:
-    """Measure a dimension at each decade; show each line and write it down."""
+    """Measure a dimension at each decade; print and record each result."""
     if all(results.has(scale, dimension.name, str(each), 0) for each in decades):
         return
     with (
@@ -66,13 +66,13 @@ async def _decade(dimension: Dimension, growing: Growing, old: int, new: int) ->
 
 
 def say(text: str) -> None:
-    """Print a line now."""
+    """Print a line immediately."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the command line asks for."""
+    """Read the command line and run the measurements."""
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
     names = [dimension.name for dimension in DIMENSIONS]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("build/bench/growth.jsonl"))
     parser.add_argument("--write", type=Path, help="the page to write")
     given = parser.parse_args(arguments)
-    # A client and a broker may have a file each per connection.
+    # A client and a broker may each need an open file per connection.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     results = Results(given.results, commit())

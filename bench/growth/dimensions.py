@@ -1,8 +1,8 @@
 """
-The dimensions of growth, one row each: from how many to how many, and the step that brings a cluster from one decade to the next.
+The dimensions of growth, one row each: the decades, and the step that grows a cluster from one decade to the next.
 
-A step is asked to grow from *old* to *new* and returns the load for that decade. Connections and members stay open until
-the dimension ends.
+A step grows the cluster from *old* to *new* and returns the load for that decade. Connections and members stay open
+until the dimension ends.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 
-#: As many as a broker makes with one request.
+#: The most topics or consumer groups that a broker creates with one request.
 _LISTED: Final = 256
 _UNDER_WAY: Final = 256
 _BATCH_BYTES: Final = 1 << 20
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Growing:
-    """A running cluster and what a dimension has opened in it."""
+    """A running cluster and the resources that a dimension has opened in it."""
 
     cluster: Group
     admin: AdminClient
@@ -51,7 +51,7 @@ class Growing:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def ask(self, code: RequestCode, body: bytes) -> None:
-        """Ask the leader."""
+        """Send a request to the leader."""
         await self.admin.instance.call(self.cluster.address, code, body=body, timeout_s=_TIMEOUT_S)
 
 
@@ -63,7 +63,7 @@ class Dimension:
     """A quantity that grows.
 
     Attributes:
-        per_byte: the load itself grows, so that its cost is reported per KiB.
+        per_byte: the load itself grows, so its cost is reported per KiB.
     """
 
     name: str
@@ -79,7 +79,7 @@ def _batches(items: Iterator[T], size: int) -> Iterator[list[T]]:
 
 
 async def _together(calls: Iterator[Awaitable[object]]) -> None:
-    """Await all, so many at a time."""
+    """Await all, with a limited number at a time."""
     for batch in _batches(calls, _UNDER_WAY):
         await asyncio.gather(*batch)
 
@@ -118,7 +118,7 @@ async def _members(growing: Growing, old: int, new: int) -> Load:
 
 
 async def _connect(growing: Growing, number: int, groups: tuple[ConsumerData, ...]) -> None:
-    """Open so many connections with a heartbeat each; those of the last decade ended with their leader."""
+    """Open this many connections with a heartbeat each; those of the last decade ended with their leader."""
     clients = [RemotingClient() for _ in range(number)]
     for client in clients:
         growing.stack.push_async_callback(client.close)
@@ -130,7 +130,7 @@ async def _connect(growing: Growing, number: int, groups: tuple[ConsumerData, ..
             try:
                 await clients[place].invoke(growing.cluster.address, command, timeout_s=_TIMEOUT_S)
             except RemotingError:
-                await asyncio.sleep(_AGAIN_S)  # leadership is on its way back
+                await asyncio.sleep(_AGAIN_S)  # a new leader is being elected
             else:
                 return
         raise TimeoutError(f"connection {place} of {number} could not be opened")
@@ -182,7 +182,7 @@ async def _backlog(growing: Growing, old: int, new: int) -> Load:
 
 
 async def _size(growing: Growing, old: int, new: int) -> Load:
-    # 64 senders of 4 MiB would be 256 MiB under way: as many as a sender with a bound in bytes has.
+    # 64 senders of 4 MiB would have 256 MiB in flight, so bound the bytes in flight as a real producer does.
     senders = max(1, min(growing.load.senders, (16 << 20) // new))
     pace = min(growing.load.pace, (4 << 20) / new)
     return replace(growing.load, size=new, senders=senders, pace=pace)
@@ -196,11 +196,11 @@ def _decades(first: int, last: int) -> tuple[int, ...]:
 
 
 DIMENSIONS: Final = (
-    # A group of brokers takes 40,000 topics and as many consumer groups, those of the load and RocketMQ's own among them.
+    # A broker group takes 40,000 topics and 40,000 consumer groups, including those of the load and RocketMQ's own.
     Dimension("topics", "Topics of four queues", _decades(10, 39_000), _topics),
     Dimension("queues", "Queues of the topic", _decades(QUEUES, 8_000), _queues),
     Dimension("groups", "Consumer groups", _decades(10, 39_000), _groups),
-    # This machine gives a process 20,000 open files; a broker needs some for itself.
+    # The measured machine allows a process 20,000 open files, and a broker needs some of them itself.
     Dimension("connections", "Open connections", _decades(10, 18_000), _connections),
     Dimension("members", "Members of a consumer group", _decades(10, 10_000), _members),
     Dimension("keys", "Sharding keys in use", _decades(10, 1_000_000), _keys),

@@ -1,7 +1,7 @@
 """
-The same work at every decade: sends at full speed, sends at a steady pace, a killed leader, a start.
+The work at every decade: sends at full speed, sends at a steady pace, a killed leader, a restart.
 
-The load runs in this process, whose CPU counts nowhere; figures are those of the three replicas.
+The load runs in this process, whose CPU is not counted; the figures are those of the three replicas.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ TOPIC: Final = "growth-load"
 QUEUES: Final = 8
 _WARM_S: Final = 1.0
 _MEBI: Final = 1 << 20
-#: A steady pace that two cores keep with any backlog; at full speed a p99 says more about the queue before the broker.
+#: A pace that two cores sustain with any backlog. At full speed, p99 would mostly measure the queue before the broker.
 PACE: Final = 300.0
 _RESTART_TIMEOUT_S: Final = 120.0
-#: Compactions of a hundred million messages take minutes.
+#: Compactions of a hundred million messages take minutes, so this limit is long.
 _REST_LIMIT_S: Final = 900.0
 _AGAIN_S: Final = 0.005
 
@@ -39,10 +39,10 @@ class Load:
     """The messages that are sent.
 
     Attributes:
-        topic: where to.
+        topic: the target.
         size: of a body, in bytes.
-        keys: sharding keys in turn.
-        senders: sends under way at full speed.
+        keys: the number of sharding keys, used in turn.
+        senders: concurrent sends at full speed.
         seconds: of each measured part.
         pace: messages/s of the steady part.
     """
@@ -56,7 +56,7 @@ class Load:
 
 
 async def rest(cluster: Group, seconds: float) -> None:
-    """Wait until the replicas have flushed and compacted what they were given; *seconds* pass between two looks."""
+    """Wait until the replicas have flushed and compacted their data; read the disk every *seconds*."""
     folders = [cluster.data_dir(node) for node in cluster.brokers]
     await asyncio.to_thread(
         rested, lambda: sum(map(occupied, folders)), every_s=seconds, limit_s=_REST_LIMIT_S
@@ -90,11 +90,12 @@ async def measure(cluster: Group, load: Load) -> Figures:
 
 
 async def kill_leader(cluster: Group, load: Load) -> Figures:
-    """SIGKILL the leader and start it again.
+    """Kill the leader with SIGKILL and start it again.
 
     Returns:
-        failover_s: until the first send that began after the kill is acknowledged; terms: those that began meanwhile;
-        start_s: from the start of the killed process until it has applied all that the others have.
+        failover_s: until the first send that began after the kill is acknowledged; terms: the terms that began
+            meanwhile;
+        start_s: from the start of the killed process until it has applied everything that the others have.
     """
     victim = cluster.wait_for_leader()
     term = _term(cluster)
@@ -123,18 +124,18 @@ def _term(cluster: Group) -> int:
 
 
 def cpu_s(cluster: Group) -> float:
-    """Return the CPU time that all replicas have used so far, in seconds."""
+    """Return the CPU seconds that all replicas have used so far."""
     times = [psutil.Process(child.pid).cpu_times() for child in cluster.brokers.values()]
     return sum(each.user + each.system for each in times)
 
 
 def _keys(load: Load) -> Iterator[int]:
-    # A step that shares no factor with a decade: neighbours in time are none in the table of keys.
+    # The step has no common factor with a decade, so consecutive keys are not neighbours in the table of keys.
     return (each * 7919 % load.keys for each in count())
 
 
 async def _full_speed(producer: Producer, load: Load, seconds: float) -> int:
-    """Send from all senders until the time is over; return how many sends were acknowledged."""
+    """Send from all senders until the time is over; return the number of acknowledged sends."""
     body, keys, deadline = bytes(load.size), _keys(load), time.monotonic() + seconds
 
     async def sender() -> int:
@@ -148,7 +149,7 @@ async def _full_speed(producer: Producer, load: Load, seconds: float) -> int:
 
 
 async def _paced(producer: Producer, load: Load) -> list[float]:
-    """Send at the pace, whatever the answers take; return the seconds that each one took."""
+    """Send at the pace, regardless of how slow the answers are; return the seconds of each send."""
     body, keys, began = bytes(load.size), _keys(load), time.monotonic()
 
     async def one() -> float:

@@ -1,4 +1,4 @@
-"""The page of growth: a verdict per dimension first, then a table and a curve each. Pure but for the pictures' files."""
+"""The page of growth: first a verdict per dimension, then a table and a curve for each. Pure except for picture files."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -15,7 +15,7 @@ from bench.report.results import Line
 
 from bench.report import sections
 
-#: A decade may cost a tenth more per message.
+#: The limit of a decade's cost per message, relative to the previous decade: a tenth more.
 DECADE_MOST: Final = 1.10
 KILL_MOST_S: Final = 0.25
 _COLUMNS: Final = (
@@ -28,12 +28,12 @@ _COLUMNS: Final = (
     ("failover_s", "leader killed, s"),
     ("start_s", "start, s"),
 )
-#: The causes behind the tables, by dimension, as a profile has shown them.
+#: The causes that profiles have shown for the tables, by dimension.
 CAUSES: Final[dict[str, str]] = {}
 
 
 def lacking(path: Path, slots: Set[tuple[str, str]]) -> list[str]:
-    """Return the decades that the page at *path* has and a page of *slots* (dimension, decade) would not have."""
+    """Return the decades that the page at *path* has and a page of *slots* (dimension, decade) would lack."""
     names = {dimension.title: dimension.name for dimension in DIMENSIONS}
     had = {
         (names[heading], cells[0].replace(",", ""))
@@ -44,10 +44,10 @@ def lacking(path: Path, slots: Set[tuple[str, str]]) -> list[str]:
 
 
 def write(path: Path, lines: Sequence[Line]) -> None:
-    """Write the page and its pictures beside it.
+    """Write the page and its pictures next to it.
 
     Raises:
-        ValueError: the page has decades that the lines lack.
+        ValueError: The page has decades that the lines lack.
     """
     if found := lacking(path, {(line.peer, line.work) for line in lines}):
         raise ValueError(sections.refusal(path, found))
@@ -58,10 +58,10 @@ def write(path: Path, lines: Sequence[Line]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a decade costs, as a ratio to the one before, when it is more than a decade may cost.
+    """A decade that costs more than the limit, as a ratio to the previous decade.
 
     Attributes:
-        taken_back: the next decade costs what a decade may cost more than the one before the step, or less.
+        taken_back: the next decade's cost is again within the limit, relative to the decade before the step.
     """
 
     ratio: float
@@ -74,7 +74,7 @@ class Step:
 
 
 def verdicts(lines: Sequence[Line]) -> Iterator[str]:
-    """Say for each dimension which decades add too much, that first whose decade adds most."""
+    """Yield a verdict per dimension with the decades that add too much; the dimension with the worst decade comes first."""
     found = []
     for dimension in DIMENSIONS:
         points = _points(lines, dimension)
@@ -91,7 +91,7 @@ def verdicts(lines: Sequence[Line]) -> Iterator[str]:
             ]
             worst = max((step.ratio for step in grown), default=0.0)
             found.append((worst, f"{dimension.title}: {'; '.join(parts)}"))
-    # Where nothing grows the order is that of the tables.
+    # Dimensions without growth keep the order of the tables.
     return (text for _, text in sorted(found, key=itemgetter(0), reverse=True))
 
 
@@ -100,7 +100,7 @@ def _cost(dimension: Dimension) -> str:
 
 
 def _points(lines: Sequence[Line], dimension: Dimension) -> list[tuple[int, dict[str, float]]]:
-    """Return the figures at each decade; of a decade measured twice the newer ones."""
+    """Return the figures at each decade; for a decade measured twice, the newer ones."""
     found = {
         int(line.work): {
             name: value for name, value in line.figures.items() if isinstance(value, float)
@@ -112,7 +112,7 @@ def _points(lines: Sequence[Line], dimension: Dimension) -> list[tuple[int, dict
 
 
 def _steps(points: Sequence[tuple[int, dict[str, float]]], cost: str) -> list[Step]:
-    """Return the steps up."""
+    """Return the decades that cost more than the limit."""
     costs = [(number, figures[cost]) for number, figures in points]
     return [
         Step(

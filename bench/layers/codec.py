@@ -1,7 +1,7 @@
 """
 Measures the cost of one frame: decode and encode of a send with a 1 KiB body, and of its reply.
 
-Run `python bench/layers/codec.py`; prints microseconds per frame, best of several rounds, on one core.
+Run `python bench/layers/codec.py`. It prints microseconds per frame, the best of several rounds, on one core.
 """
 
 import sys
@@ -26,7 +26,7 @@ from orderlymq_protocol.message.record import (
 )
 from orderlymq_protocol.message.tags import java_string_hash
 
-# Many short rounds: the best one was not disturbed by whatever else runs on the machine.
+# Many short rounds, so that other processes on the machine do not disturb the best one.
 ROUNDS = 60
 CALLS = 2_048
 FRAMES_PER_CHUNK = 64
@@ -52,7 +52,7 @@ HEADER = SendMessageHeader(
 
 
 def measure(name: str, call: Callable[[], object], per_call: int = 1) -> None:
-    """Print the best time of one *call*, divided by the frames it handles."""
+    """Print the best time of one *call*, divided by the number of frames that it handles."""
     calls = CALLS // per_call
     best = float("inf")
     for _ in range(ROUNDS):

@@ -1,8 +1,8 @@
 """
-The time that one send takes inside the broker core, without sockets, raft or disk.
+Measures the time of one send in the broker core, without sockets, raft or disk.
 
-``python bench/layers/core.py`` prints the microseconds of ``BrokerCore.handle`` for a 1 KiB send (310), of
-the entry and ``Machine.apply`` per message, of the replies, and of pulls from the tail and with held pulls around.
+``python bench/layers/core.py`` prints microseconds: of ``BrokerCore.handle`` for a 1 KiB send (310), of the entry and
+``Machine.apply`` per message, of the replies, of pulls from the tail, and of a send while many pulls are held.
 """
 
 import gc
@@ -43,7 +43,7 @@ SETTINGS = BrokerSettings(
 
 
 class Bench:
-    """A leader and the loop that applies what it proposes."""
+    """A leader, and the loop that applies its proposals."""
 
     def __init__(self, *, order: bool) -> None:
         self.store = MemoryStore()
@@ -72,11 +72,11 @@ class Bench:
         )
 
     def now(self) -> Now:
-        """Return a time that stands still."""
+        """Return a constant time."""
         return Now(1_700_000_000_000, 1_000)
 
     def settle(self, effects: list[Effect]) -> None:
-        """Apply what is proposed until nothing is left, timing entries, apply and replies apart."""
+        """Apply proposals until none is left; time entries, apply and replies separately."""
         proposals = [effect for effect in effects if isinstance(effect, Propose)]
         while proposals:
             entries = self.core.context.entries
@@ -147,7 +147,7 @@ def measure_sends(*, order: bool) -> Bench:
             handle_s += time.thread_time() - started
             bench.settle(effects)
         rounds.append((handle_s, bench.build_s, bench.apply_s, bench.reply_s))
-    # The best round: what else the machine does is not what is measured.
+    # The best round excludes the effects of other processes.
     handle, build, apply, reply = (
         min(column) / ROUND * 1e6 for column in zip(*rounds, strict=True)
     )

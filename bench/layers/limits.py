@@ -1,8 +1,8 @@
 """
 Measures the limits of this machine: synced batches of rocksdict, a plain synced file, loopback, frames without a broker.
 
-They are measured in the same run as the peers, and the page says which share of them is ours. None is a bound that
-a broker could reach: a replica does several of them for each message, on cores shared with two others.
+They are measured in the same run as the peers, and the page shows our share of each. No broker could reach these
+limits: for each message a replica does several of these steps, on cores that it shares with two others.
 """
 
 import multiprocessing
@@ -62,7 +62,7 @@ ALL = (
 
 
 def measure(scale: Scale, number: int, results: Results) -> None:
-    """Measure what is not there yet for this round."""
+    """Measure the limits that have no result for this round."""
     kinds = {
         "rocksdict": _rocksdict,
         "fdatasync": _fdatasync,

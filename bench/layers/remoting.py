@@ -43,7 +43,7 @@ def serve(ready: multiprocessing.connection.Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Echoed:
-    """Calls per second and two percentiles of how long one took."""
+    """Calls per second, and two percentiles of a call's duration."""
 
     rate: float
     p50_ms: float
@@ -51,7 +51,7 @@ class Echoed:
 
 
 async def rate(port: int, in_flight: int, body_size: int, seconds: float) -> Echoed:
-    """Call the echo server of this port for some seconds."""
+    """Call the echo server on this port for some seconds."""
     client = RemotingClient()
     address = f"127.0.0.1:{port}"
     command = request(310, {"a": "bench", "b": "orders", "e": "3"}, bytes(body_size))

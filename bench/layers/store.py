@@ -29,7 +29,7 @@ PULL_SIZE = 32
 
 
 class Filler:
-    """Writes turns with *count* messages each and remembers where the messages went."""
+    """A writer of turns with *count* messages each that remembers where the messages are."""
 
     def __init__(self, store: RocksStore) -> None:
         self.store = store
@@ -39,7 +39,7 @@ class Filler:
         self.offsets = [0] * QUEUES
 
     def turn(self, count: int) -> None:
-        """Write *count* messages and what belongs to them in one synced ticket."""
+        """Write *count* messages with their index entries in one synced ticket."""
         batch = Batch()
         for _ in range(count):
             queue = random.randrange(QUEUES)

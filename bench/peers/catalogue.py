@@ -1,4 +1,4 @@
-"""All peers by name, ours first: what ``--peers`` chooses from."""
+"""All peers by name, ours first; ``--peers`` selects from them."""
 
 from bench.peers.kafka import Kafka, KafkaFlushed
 from bench.peers.nats import Nats, NatsSynced
@@ -35,7 +35,7 @@ PEERS: dict[str, type[Peer]] = {
     )
 }
 
-#: Systems that a reader may miss, and why they are.
+#: Systems that a reader may miss, and why they are missing.
 ABSENT: dict[str, str] = {
     "Redpanda": (
         "its server is a binary of the vendor's own repository; Maven Central, the Go module proxy and Debian, from which the others"

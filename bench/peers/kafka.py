@@ -1,4 +1,4 @@
-"""Kafka in KRaft mode: three nodes that are brokers and controllers, as it comes and with a flush per message."""
+"""Kafka in KRaft mode: three nodes that are brokers and controllers, with defaults and with a flush per message."""
 
 import subprocess
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from bench.peers.nodes import HERE, Durability, Node, Peer, Ports
 
 VERSION = "4.4.0"
 LIBRARY = HERE / "kafka" / "target" / f"lib-{VERSION}"
-CLUSTER_ID = "b3JkZXJseW1xLWJlbmNoLTE"  # any UUID in Kafka's writing
+CLUSTER_ID = "b3JkZXJseW1xLWJlbmNoLTE"  # any UUID in Kafka's notation
 
 
 class Kafka(Peer):
-    """Kafka with its defaults, three replicas, two of which must be in sync."""
+    """Kafka with its defaults and three replicas, two of which must be in sync."""
 
     name = "kafka"
     title = f"Kafka {VERSION}"

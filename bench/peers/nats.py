@@ -1,4 +1,4 @@
-"""NATS JetStream with three replicas, as it comes and with a sync before each acknowledgement."""
+"""NATS JetStream with three replicas, with defaults and with a sync before each acknowledgement."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,8 @@
 """
-The common parts of all peers: processes with ports, folders and a client, and the meaning of their acknowledgement.
+The common base of all peers: processes with ports, folders and a client, and the meaning of their acknowledgement.
 
-A peer is described once, in a module of its own; the driver knows only what stands here. Everything listens on
-loopback, except where a peer has no setting for it (RocketMQ), and lives below one folder that the driver throws away.
+Each peer is described in its own module; the driver uses only this interface. All processes listen on loopback, except
+where a peer has no setting for it (RocketMQ). All data is in one folder that the driver deletes.
 """
 
 import abc
@@ -21,19 +21,19 @@ import psutil
 from tests.ports import is_free
 
 HERE = Path(__file__).parent
-#: The folder for what `make bench` fetches: jars and executables of peers.
+#: The folder for the jars and executables of peers that `make bench` downloads.
 FETCHED = HERE / "target"
 
 
 class Durability(enum.Enum):
-    """The place of a message when its send is acknowledged."""
+    """Where a message is stored when its send is acknowledged."""
 
     DISK = "on disk at a majority"
     MEMORY = "in the memory of a majority"
 
 
 class Ports:
-    """Hands out ports of one range that nobody uses, with room below each: RocketMQ takes port - 2 as well."""
+    """An allocator of free ports in one range, with free ports below each: RocketMQ also uses port - 2."""
 
     STEP = 10
 
@@ -44,7 +44,7 @@ class Ports:
         """Return the next free port.
 
         Raises:
-            RuntimeError: the range is used up.
+            RuntimeError: The range is used up.
         """
         for port in self._candidates:
             if all(is_free(each) for each in (port, port - 2)):
@@ -54,7 +54,7 @@ class Ports:
 
 @dataclass(slots=True)
 class Node:
-    """One server process; what it prints goes to its log."""
+    """One server process; its output goes to its log."""
 
     name: str
     command: Sequence[str]
@@ -63,7 +63,7 @@ class Node:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; it must not run."""
+        """Start the process; it must not be running."""
         assert not self.is_running, self.name
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -78,12 +78,12 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Return whether the process is there."""
+        """Whether the process is running."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process id of a node that was started."""
+        """The process id of a started node."""
         assert self.process is not None
         return self.process.pid
 
@@ -94,12 +94,12 @@ class Node:
             self.process.wait()
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Ask the process to stop."""
         if self.process is not None and self.is_running:
             self.process.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for its end, and bring it about when it takes too long."""
+        """Wait for the process to end; kill it after the time-out."""
         if self.process is not None:
             try:
                 self.process.wait(timeout_s)
@@ -107,13 +107,13 @@ class Node:
                 self.kill()
 
     def cpu_s(self) -> float:
-        """Return the CPU time that it has used, 0 when it is gone."""
+        """Return the CPU seconds that the process has used, or 0 if it is gone."""
         with suppress(psutil.Error):
             return float(sum(psutil.Process(self.pid).cpu_times()[:2]))
         return 0.0
 
     def memory(self) -> tuple[int, int]:
-        """Return resident bytes, and the part of them that is no mapped file."""
+        """Return the resident bytes, and the part of them that is not file-mapped."""
         fields = {}
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -123,76 +123,76 @@ class Node:
 
 
 class Peer(abc.ABC):
-    """A cluster of three nodes that can be started, killed in parts, and stopped."""
+    """A cluster of three nodes that can be started and stopped, and whose nodes can be killed."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     durability: ClassVar[Durability]
     acknowledged: ClassVar[str]
-    driven: ClassVar[str]  # how its client does the work, where clients differ
-    client: ClassVar[str]  # which of the load program's clients speaks to it
+    driven: ClassVar[str]  # how its client does the work, because clients differ
+    client: ClassVar[str]  # the load program's client for this peer
     client_version: ClassVar[str]
-    #: True if it speaks RocketMQ's protocol, so that the bench can talk to it without a client library.
+    #: True if it uses RocketMQ's protocol, so that the bench can write frames to it without a client library.
     speaks_remoting: ClassVar[bool] = False
-    #: True if the cluster or the client gives members of a group their queues.
+    #: True if the cluster or the client assigns queues to the members of a consumer group.
     balances: ClassVar[bool] = True
-    #: The time that a killed node needs, at least, until it can be asked whether it is back.
+    #: The least time after a restart until a killed node can be asked whether it has recovered.
     rejoin_s: ClassVar[float] = 10.0
-    #: The time that a new topic needs until every node knows it.
+    #: The time until every node knows a new topic.
     topic_settles_s: ClassVar[float] = 0.0
 
     def __init__(self, directory: Path, ports: Ports) -> None:
         self.directory = directory
         self.ports = ports
         self.nodes: list[Node] = []
-        self.helpers: list[Node] = []  # a name server, or what else is no replica
+        self.helpers: list[Node] = []  # processes other than replicas, such as a name server
         directory.mkdir(parents=True, exist_ok=True)
 
     @classmethod
     @abc.abstractmethod
     def missing(cls) -> str | None:
-        """Say what must be fetched or installed first, None when it can be started."""
+        """Return what must be downloaded or installed first; None if the peer can be started."""
 
     @classmethod
     @abc.abstractmethod
     def version(cls) -> str:
-        """Return the version that runs here."""
+        """Return the version of the peer on this machine."""
 
     @property
     @abc.abstractmethod
     def servers(self) -> str:
-        """Return the addresses that the client gets, separated by commas."""
+        """The addresses for the client, separated by commas."""
 
     @abc.abstractmethod
     def data(self, node: Node) -> Path:
-        """Return the folder in which a node keeps its messages."""
+        """Return the folder in which a node stores its messages."""
 
     @abc.abstractmethod
     def leader(self, said: Sequence[str]) -> tuple[Node, list[int]]:
         """Return the node that leads queue 0, and all queues that it leads.
 
         Args:
-            said: the leader of each queue as the client names it; empty when :attr:`asks_itself`.
+            said: the leader of each queue as the client names it; empty if :attr:`asks_itself`.
         """
 
-    #: True if :meth:`leader` finds the leader without the client's help.
+    #: True if :meth:`leader` finds the leader without the client.
     asks_itself: ClassVar[bool] = False
 
     @property
     def address(self) -> str:
-        """Return the address for a client that knows no name server; empty when there is none."""
+        """The address for a client that does not use a name server; empty if there is none."""
         return ""
 
     def start(self) -> None:
-        """Start all processes; the cluster need not work yet when this comes back."""
+        """Start all processes; the cluster may not work yet when this returns."""
         for node in (*self.helpers, *self.nodes):
             node.start()
 
     def form(self, timeout_s: float) -> None:  # noqa: B027 most have nothing to wait for
-        """Wait until topics may be made, where a topic made too early would lack replicas."""
+        """Wait until topics may be created; a topic created too early could lack replicas."""
 
     def recovered(self) -> bool:
-        """Say whether all nodes take part again after one was killed and started."""
+        """Return whether all nodes participate again after one was killed and restarted."""
         return True
 
     def stop(self) -> None:
@@ -206,15 +206,15 @@ class Peer(abc.ABC):
             node.wait(5.0)
 
     def cpu_s(self) -> float:
-        """Return the CPU time of all processes together."""
+        """Return the CPU seconds of all processes together."""
         return sum(node.cpu_s() for node in (*self.nodes, *self.helpers))
 
     def disk(self) -> int:
-        """Return the bytes that one node occupies on disk, on average."""
+        """Return the average bytes on disk per node."""
         return sum(occupied(self.data(node)) for node in self.nodes) // len(self.nodes)
 
     def logs(self, lines: int = 15) -> str:
-        """Return the ends of all logs."""
+        """Return the last lines of all logs."""
         shown = []
         for node in (*self.helpers, *self.nodes):
             if node.log.exists():
@@ -224,7 +224,7 @@ class Peer(abc.ABC):
 
 
 def occupied(folder: Path) -> int:
-    """Return the bytes of disk below a folder: blocks, because some peers make files larger than their content."""
+    """Return the bytes of disk blocks in a folder; blocks, because some peers create files larger than their content."""
     return sum(_blocks(path) for path in _files(folder))
 
 
@@ -235,17 +235,17 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _blocks(path: Path) -> int:
-    # A compaction may delete a file between its listing and this look.
+    # A compaction may delete a file between the listing and this call.
     with suppress(FileNotFoundError):
         return path.stat().st_blocks * 512
     return 0
 
 
 def wait_for(condition: str, log: Path, timeout_s: float) -> None:
-    """Wait until a log holds some words.
+    """Wait until a log contains the text *condition*.
 
     Raises:
-        TimeoutError: it never did.
+        TimeoutError: It never did.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""OrderlyMQ itself: a name server and three replicas of one group, in both durabilities."""
+"""OrderlyMQ: a name server and three replicas of one raft group, in both durabilities."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ COMPILED = Path("build/compiled").resolve()
 
 
 class OrderlyMQ(Peer):
-    """Ours by default: SYNC_FLUSH."""
+    """OrderlyMQ with its default, SYNC_FLUSH."""
 
     name = "orderlymq"
     title = "OrderlyMQ"
@@ -100,7 +100,7 @@ class OrderlyMQ(Peer):
         return self.directory / f"data-{node.name.removeprefix('broker-')}"
 
     def status(self, node: Node) -> dict[str, Any] | None:
-        """Return what a replica reports about itself, None when it does not answer."""
+        """Return what a replica reports about itself; None if it does not answer."""
         port = self._http[self.nodes.index(node) + 1]
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=2.0) as answer:
@@ -119,12 +119,12 @@ class OrderlyMQ(Peer):
     def recovered(self) -> bool:
         found = [self.status(node) for node in self.nodes]
         applied = [int(status["applied"]) for status in found if status is not None]
-        # Within one turn of each other: the load goes on while this is asked.
+        # Allow a difference of one turn, because the load continues during the requests.
         return len(applied) == REPLICAS and max(applied) - min(applied) < 1000
 
 
 class OrderlyMQOnTheWire(OrderlyMQ):
-    """Ours by default, under the cheapest client there is."""
+    """OrderlyMQ with defaults and the cheapest possible client."""
 
     name = "orderlymq-wire"
     title = "OrderlyMQ, load program on the wire"
@@ -134,7 +134,7 @@ class OrderlyMQOnTheWire(OrderlyMQ):
 
 
 class OrderlyMQEncrypted(OrderlyMQOnTheWire):
-    """The same with mutual TLS between its replicas; clients stay plain, so that the price of raft over TLS is seen."""
+    """The same with mutual TLS between replicas; clients stay plain, to isolate the cost of raft over TLS."""
 
     name = "orderlymq-wire-tls"
     title = "OrderlyMQ, mutual TLS between replicas, load program on the wire"
@@ -160,7 +160,7 @@ class OrderlyMQEncrypted(OrderlyMQOnTheWire):
 
 
 class OrderlyMQCompiled(OrderlyMQ):
-    """Ours by default, from the copy whose hot modules are compiled."""
+    """OrderlyMQ with defaults, from the copy with compiled hot modules."""
 
     name = "orderlymq-compiled"
     title = "OrderlyMQ, compiled as in the image"
@@ -168,14 +168,14 @@ class OrderlyMQCompiled(OrderlyMQ):
 
     @classmethod
     def missing(cls) -> str | None:
-        # The program that compiles the copy knows what it is made from.
+        # The program that compiles the copy also checks whether it is current.
         asking = [sys.executable, "broker/compile.py", "--current", str(COMPILED)]
         present = subprocess.run(asking, check=False)
         return None if present.returncode == 0 else "make compiled makes it, or makes it again"
 
 
 class OrderlyMQInMemory(OrderlyMQCompiled):
-    """The compiled copy with ASYNC_FLUSH, to stand beside peers that acknowledge from memory."""
+    """The compiled copy with ASYNC_FLUSH, to compare with peers that acknowledge from memory."""
 
     name = "orderlymq-async"
     title = "OrderlyMQ, ASYNC_FLUSH, compiled as in the image"
@@ -185,7 +185,7 @@ class OrderlyMQInMemory(OrderlyMQCompiled):
 
 
 class OrderlyMQCompiledOnTheWire(OrderlyMQCompiled):
-    """The same under the cheapest client there is."""
+    """The compiled copy with the cheapest possible client."""
 
     name = "orderlymq-compiled-wire"
     title = "OrderlyMQ, compiled, load program on the wire"

@@ -1,4 +1,4 @@
-"""RabbitMQ's quorum queues, from the distribution's package: each queue is a raft group of its own."""
+"""RabbitMQ's quorum queues, from the distribution's package: each queue is a separate raft group."""
 
 import os
 import subprocess
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from bench.peers.nodes import Durability, Node, Peer, Ports, wait_for
 
-#: The time that a killed node may need until it answers its administrator again.
+#: The most time until a killed node answers the administration tool again.
 CONTROL_TIMEOUT_S = 60.0
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 NAMES = ("r1", "r2", "r3")
 
 
 class RabbitMQ(Peer):
-    """Three nodes that find each other by a list."""
+    """Three nodes that find each other by a configured list."""
 
     name = "rabbitmq"
     title = "RabbitMQ quorum queues"
@@ -73,7 +73,7 @@ class RabbitMQ(Peer):
             "RABBITMQ_CONFIG_FILE": f"{self.directory}/rabbitmq.conf",
             "RABBITMQ_CONF_ENV_FILE": f"{self.directory}/env.conf",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{self.directory}/plugins",
-            "RABBITMQ_ALLOW_INPUT": "true",  # then the script becomes the virtual machine
+            "RABBITMQ_ALLOW_INPUT": "true",  # the script then replaces itself with the virtual machine
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
         }
 
@@ -102,7 +102,7 @@ class RabbitMQ(Peer):
         return self.directory / "data" / node.name
 
     def _control(self, *words: str) -> str:
-        """Ask the nodes until one answers: one that was killed a moment ago runs before it serves."""
+        """Ask the nodes until one answers; a restarted node runs for a moment before it serves."""
         deadline, told = time.monotonic() + CONTROL_TIMEOUT_S, "no node runs"
         while time.monotonic() < deadline:
             for node in [each for each in self.nodes if each.is_running]:

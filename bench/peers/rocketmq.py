@@ -1,9 +1,9 @@
 """
 RocketMQ 4.9.7 in DLedger mode.
 
-Its acknowledgement never waits for the disk: ``DLedgerCommitLog`` does not read ``flushDiskType``, the store
-appends to a mapped file and a thread of its own syncs that every 10 ms. So it stands in the class of memory,
-with the setting that its manual would have one choose.
+Its acknowledgement never waits for the disk: ``DLedgerCommitLog`` does not read ``flushDiskType``. The store appends
+to a mapped file, and a separate thread syncs the file every 10 ms. RocketMQ is therefore in the memory class, with the
+setting that its manual recommends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ VERSION = "4.9.7"
 LIBRARY = HERE / "rocketmq" / "target" / f"lib-{VERSION}"
 NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
-# Closed since Java 17, and used by RocketMQ to unmap files.
+# RocketMQ uses these packages to unmap files; Java 17 and later close them by default.
 OPENED = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -41,17 +41,17 @@ class RocketMQ(Peer):
     client = "rocketmq"
     client_version = "rocketmq-client 4.9.8"
     speaks_remoting = True
-    # Followers copy the table of topics every 10 s; a leader that does not know a topic makes it again with 4 queues.
+    # Followers copy the table of topics every 10 s; a new leader that does not know a topic creates it with 4 queues.
     topic_settles_s = 15.0
 
-    #: The jars that name server and brokers run.
+    #: The jars of the name server and the brokers.
     library: ClassVar[Path] = LIBRARY
 
     def __init__(self, directory: Path, ports: Ports) -> None:
         super().__init__(directory, ports)
         self._name_server = ports.take()
         self._ports = {name: ports.take() for name in NAMES}
-        #: What brokers replicate by.
+        #: The ports by which brokers replicate.
         self._inner = {name: ports.take() for name in NAMES}
         small, large = ("-Xms256m", "-Xmx256m"), ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
         self.helpers = [self._process("namesrv", NAME_SERVER, small, self._name_server_settings())]
@@ -77,7 +77,7 @@ class RocketMQ(Peer):
             "storePathRootDir": self.directory / "data" / name,
             "storePathCommitLog": self.directory / "data" / name / "commitlog",
             "sendMessageThreadPoolNums": 16,
-            # On a busy machine it refuses what has waited for 200 ms, and a refused send fails a work.
+            # By default it refuses sends that have waited for 200 ms; on a busy machine a refused send would fail a work.
             "waitTimeMillsInSendQueue": 5000,
             "autoCreateTopicEnable": "true",
         }
@@ -121,7 +121,7 @@ def process(
     settings: Mapping[str, object],
     library: Path = LIBRARY,
 ) -> Node:
-    """Return a name server or a broker that is to run in a folder; its settings are written there."""
+    """Return a name server or broker process for a folder; write its settings there."""
     conf = directory / "home" / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for each in ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"):

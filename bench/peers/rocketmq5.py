@@ -1,8 +1,8 @@
 """
 RocketMQ 5 in controller mode: a master and two slaves, and a controller in the name server that elects the master.
 
-The master answers when all replicas that are in sync have the message, at least two. A slave tells how far it is as soon as it has
-appended to its mapped file, whatever its ``flushDiskType``; only the master waits for its disk.
+The master answers when all in-sync replicas have the message, at least two. A slave reports its position as soon as it
+has appended to its mapped file, for any ``flushDiskType``; only the master waits for its disk.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ LIBRARY = HERE / "rocketmq5" / "target" / f"lib-{VERSION}"
 
 
 class RocketMQ5(RocketMQ):
-    """Flushed by the master: as near as it comes to a majority of disks."""
+    """RocketMQ with a flush by the master, the closest that it gets to a majority of disks."""
 
     name = "rocketmq5"
     title = f"RocketMQ {VERSION} controller, SYNC_FLUSH"
@@ -54,7 +54,7 @@ class RocketMQ5(RocketMQ):
             "totalReplicas": 3,
             "inSyncReplicas": 2,
             "minInSyncReplicas": 2,
-            # Any replica in sync may become master, so each has what was acknowledged.
+            # Any in-sync replica may become master, so each must have all acknowledged messages.
             "allAckInSyncStateSet": "true",
             "flushDiskType": self.flush,
         }
@@ -65,7 +65,7 @@ class RocketMQ5(RocketMQ):
 
 
 class RocketMQ5InMemory(RocketMQ5):
-    """The same without a wait for any disk, as it comes."""
+    """The same with its default: it waits for no disk."""
 
     name = "rocketmq5-async"
     title = f"RocketMQ {VERSION} controller"

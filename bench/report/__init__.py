@@ -1,6 +1,6 @@
 """
 The figures of a run as pages and pictures.
 
-Nothing here measures.
+This package measures nothing.
 Begin with `page`; `figures` has the arithmetic.
 """

@@ -1,8 +1,8 @@
 """
 The arithmetic of the comparison: percentiles from buckets, medians over rounds, ratios between peers. Pure.
 
-The load program counts latencies in buckets that grow by 0.7 %; a percentile is the middle of its bucket, so it is
-right to half a bucket.
+The load program counts latencies in buckets that grow by 0.7 %. A percentile is the middle of its bucket, so its error
+is at most half a bucket.
 """
 
 import math
@@ -22,7 +22,7 @@ def milliseconds(bucket: int) -> float:
 
 
 def percentile(buckets: Buckets, part: float) -> float:
-    """Return the time in ms that *part* (0 to 1) of all durations did not exceed, nan when there are none."""
+    """Return the time in ms that a share *part* (0 to 1) of all durations did not exceed; nan if there are none."""
     total = sum(buckets.values())
     seen = 0
     for bucket in sorted(buckets):
@@ -33,7 +33,7 @@ def percentile(buckets: Buckets, part: float) -> float:
 
 
 def merged(many: Iterable[Buckets]) -> dict[int, int]:
-    """Return the counts of all, bucket by bucket."""
+    """Return the sum of all counts, bucket by bucket."""
     found: dict[int, int] = {}
     for buckets in many:
         for bucket, count in buckets.items():
@@ -42,7 +42,7 @@ def merged(many: Iterable[Buckets]) -> dict[int, int]:
 
 
 def distribution(buckets: Buckets) -> list[tuple[float, float]]:
-    """Return (ms, part of all durations that took longer), for a plot of the tail."""
+    """Return (ms, share of all durations that took longer), for a plot of the tail."""
     total = sum(buckets.values())
     left = total
     points = []
@@ -68,13 +68,13 @@ class Summary:
 
 
 def advantage(ours: float, theirs: float, *, more_is_better: bool) -> float | None:
-    """Return how many times better ours is: above 1 we are ahead. None when it cannot be said."""
+    """Return how many times better ours is; above 1 we are ahead. None if the worse value is zero."""
     better, worse = (ours, theirs) if more_is_better else (theirs, ours)
     return better / worse if worse else None
 
 
 def shown(value: float) -> str:
-    """Write a figure with as many digits as it deserves: 15,074, 87.3, 0.910."""
+    """Format a figure with a suitable number of digits: 15,074, 87.3, 0.91."""
     if math.isnan(value):
         return "-"
     if abs(value) >= 100:
@@ -83,5 +83,5 @@ def shown(value: float) -> str:
 
 
 def beside(title: str, other: str, its: float, mine: float) -> str:
-    """Return the line that sets a figure of ours beside that of another."""
+    """Return the line that compares one of our figures with another system's."""
     return f"* {title}: {other} {shown(its)}, ours {shown(mine)}"

@@ -1,4 +1,4 @@
-"""The section that compares systems by key: what each came to, where ours is behind, and the conditions. Pure."""
+"""The section that compares systems by key: their results, where ours is behind, and the conditions. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Final
 from bench.handled import Done, longest_pause_s, messages, p99_ms
 from bench.report.figures import advantage, beside, shown
 
-#: A group that handles nothing for so long, at the end, stands still; its failed messages come again every second.
+#: A consumer group that handles nothing for this long at the end stands still: failed messages return every second.
 _STILL_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """What came of a steady load.
+    """The results of a steady load.
 
     Attributes:
         sent: messages of healthy keys.
-        handled: how many of these until nobody waited any longer.
+        handled: how many of these were handled before the waiting ended.
         pause_s: the longest time in which no handling of these ended.
-        still_s: the time from the last end to the end of the waiting.
+        still_s: the time from the last handling to the end of the waiting.
     """
 
     sent: int
@@ -30,7 +30,7 @@ class Steady:
 
     @classmethod
     def of(cls, done: Sequence[Done], sent: int, begin: int, end: int) -> "Steady":
-        """Sum up what was handled between two instants of the machine's clock."""
+        """Summarise the messages handled between two instants of the machine's clock."""
         last = max((each.done for each in done), default=begin)
         return cls(
             sent,
@@ -42,7 +42,7 @@ class Steady:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every healthy message was handled."""
+        """Whether every healthy message was handled."""
         return self.handled >= self.sent
 
     def __str__(self) -> str:
@@ -54,16 +54,16 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one system came to.
+    """The results of one system.
 
     Attributes:
         durability: the class of its acknowledgement, disk or memory.
         first_s: from the start of the consumers to the end of the first handling.
         stored: messages that waited in the queue.
-        handled: how many of these in the time that there was.
+        handled: how many of these were handled in the given time.
         cpu_us: CPU time of all nodes and consumers per handled message.
         violations: messages handled before an earlier one of their key had ended, in all works.
-        repeats: healthy messages handled once more, in all works.
+        repeats: healthy messages handled again, in all works.
     """
 
     durability: str
@@ -79,7 +79,7 @@ class Row:
     poisoned: Steady
 
 
-#: Title, figure, and whether more is better. Who did not handle everything has no delay to compare.
+#: Title, figure, and whether more is better. A system that did not handle everything has no delay to compare.
 _FIGURES: Final[Sequence[tuple[str, Callable[[Row], float | None], bool]]] = (
     ("messages/s", lambda row: row.rate, True),
     ("CPU per message, µs", lambda row: row.cpu_us, False),
@@ -108,7 +108,7 @@ def behind(ours: Row, others: Sequence[Row]) -> Iterator[str]:
             if mine is None or its is None:
                 continue
             ratio = advantage(mine, its, more_is_better=more)
-            # Nothing divides by zero: who repeats nothing is ahead of one who repeats something.
+            # The ratio is None for a zero: a system without repeats is ahead of one with some.
             if mine != its and (its > mine) == more:
                 found.append((ratio or 0.0, beside(title, other.title, its, mine)))
     yield from (line for _, line in sorted(found))

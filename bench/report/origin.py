@@ -1,4 +1,4 @@
-"""Where results come from: the commit that was measured, and the days on which it was."""
+"""The origin of results: the measured commit and the days of the measurement."""
 
 import subprocess
 from collections.abc import Iterable
@@ -7,12 +7,12 @@ from typing import Final
 
 from bench.report.results import Line
 
-#: What a figure depends on. A commit that writes a page makes no result an older one.
+#: The folders on which figures depend. A commit that only writes a page does not make results older.
 _MEASURED: Final = ("protocol", "broker", "client", "bench", "requirements")
 
 
 def commit() -> str:
-    """Return the last commit of what is measured, with ``-dirty`` behind it where the folders have other files than that."""
+    """Return the last commit of the measured folders, with ``-dirty`` appended if they have uncommitted changes."""
     found = _git("log", "-1", "--format=%h", "--abbrev=12")
     return found + ("-dirty" if found and _git("status", "--porcelain") else "") or "unknown"
 
@@ -20,7 +20,7 @@ def commit() -> str:
 def _git(*words: str) -> str:
     command = ["git", *words, "--", *_MEASURED]
     root = Path(__file__).parents[2]
-    # A tree without git, or without its folder, is measured as well.
+    # Trees without git or without its folder can also be measured.
     try:
         return subprocess.run(
             command, cwd=root, check=True, capture_output=True, text=True
@@ -30,7 +30,7 @@ def _git(*words: str) -> str:
 
 
 def origin(lines: Iterable[Line]) -> str:
-    """Say of which commit lines are, and of which days."""
+    """Return a text with the commits and days of the lines."""
     found = [(line.commit, line.at[:10]) for line in lines]
     commits = ", ".join(f"`{each}`" for each in sorted({each for each, _ in found}))
     days = sorted({day for _, day in found if day})

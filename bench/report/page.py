@@ -1,7 +1,7 @@
 """
-The page of results: docs/explanation/benchmarks.md from the lines of a run, tables first, pictures beside them.
+The page of results: docs/explanation/benchmarks.md from the lines of a run, tables first, pictures next to it.
 
-What other programs have measured (`sections`) stays at its end.
+The sections of other programs (`sections`) stay at its end.
 """
 
 import os
@@ -23,24 +23,24 @@ from bench.works import ALL, Figure, Scale, Work
 from bench.report import conditions, reach, sections
 
 WIRE = ("orderlymq-compiled-wire", "orderlymq-wire")
-#: Above this part of the machine used by others, a round says so.
+#: A part in which other processes used more than this share of the machine counts as disturbed.
 DISTURBED = 0.10
 
 
 def scaled(scale: Scale, stored: int | None, kills: int | None, seconds: float | None) -> Scale:
-    """Return the scale with what was asked for instead, under a name of its own."""
+    """Return the scale with the requested values, under a separate name."""
     changed = {
         name: value
         for name, value in (("stored", stored), ("kills", kills), ("seconds", seconds))
         if value is not None
     }
-    # Rounds of different sizes must not be taken for repetitions of each other.
+    # Rounds of different sizes must not count as repetitions of each other.
     parts = [scale.name, *(f"{name}={value:g}" for name, value in changed.items())]
     return replace(scale, **changed, name=" ".join(parts))  # type: ignore[arg-type]  # by name
 
 
 def plain(value: float | list[float] | None) -> str:
-    """Write a figure, or all samples of it."""
+    """Format a figure, or all its samples."""
     if value is None:
         return "-"
     if isinstance(value, list):
@@ -49,9 +49,9 @@ def plain(value: float | list[float] | None) -> str:
 
 
 def lacking(path: Path, slots: Set[tuple[str, str]]) -> list[str]:
-    """Return the works of peers that the page at *path* has and a page of *slots* (peer, work) would not have.
+    """Return the works of peers that the page at *path* has and a page of *slots* (peer, work) would lack.
 
-    What is no work or peer any more cannot be measured, so it may go.
+    Works and peers that no longer exist cannot be measured, so they may disappear.
     """
     works = {work.title: work.name for work in ALL}
     bounds = {work.title: work.name for work in limits.ALL}
@@ -70,7 +70,7 @@ def _unversioned(title: str) -> str:
 
 
 def measured(lines: Iterable[Line]) -> set[tuple[str, str]]:
-    """Return the slots (peer, work) that a page of these lines has."""
+    """Return the slots (peer, work) on a page of these lines."""
     return {(line.peer, line.work) for line in lines if not line.trouble}
 
 
@@ -78,7 +78,7 @@ def write(path: Path, results: Results, scale: str, command: str) -> None:
     """Write the page and its pictures.
 
     Raises:
-        ValueError: the page has rows that the results lack.
+        ValueError: The page has rows that the results lack.
     """
     from bench.report import plots  # noqa: PLC0415 matplotlib is needed for nothing else
 
@@ -237,7 +237,7 @@ def _taken(lines: Sequence[Line], work: Work, figure: Figure) -> bool:
 
 
 def _compared(figure: Figure) -> bool:
-    # Counts of repeats and losses are reported, not divided.
+    # Counts of repeats and losses are reported without a ratio.
     return figure.key not in ("repeats", "lost", "client_us")
 
 

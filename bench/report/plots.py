@@ -16,9 +16,9 @@ COLOURS = dict(zip(PEERS, plt.colormaps["tab20"].colors, strict=False))  # type:
 
 
 def write(folder: Path, lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """Draw what there is; return file names and titles."""
+    """Draw the pictures for which there are results; return file names and titles."""
     mpl.use("Agg")
-    # The same run gives the same file, byte for byte.
+    # Makes the files of one run identical, byte for byte.
     mpl.rcParams["svg.hashsalt"] = "orderlymq"
     folder.mkdir(parents=True, exist_ok=True)
     peers = [peer for name, peer in PEERS.items() if any(line.peer == name for line in lines)]

@@ -1,4 +1,4 @@
-"""The head of the comparison: ours beside what it aims at, the widest gap first. Pure."""
+"""The summary of the comparison: our figures next to their aims, the widest gap first. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bench.report.figures import advantage, beside, shown
 from bench.report.results import Line, summary
 from bench.works import WORKS
 
-#: Our own names in each class, whose ratios are taken to it: the first that was measured, compiled as in the image.
+#: Our peers in each class, to which ratios refer: the first one measured counts, preferably compiled as in the image.
 OURS: Final[Mapping[Durability, Sequence[str]]] = {
     Durability.DISK: ("orderlymq-compiled", "orderlymq"),
     Durability.MEMORY: ("orderlymq-async",),
@@ -20,10 +20,10 @@ _LINES_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a figure of ours is to come to.
+    """The aim for one of our figures.
 
     Attributes:
-        others: the peers the best of which is the measure, or the work of ours that is.
+        others: the peers whose best figure is the measure, or our own work that is the measure.
         least: the aim, as a ratio to the measure; for an absolute aim the value itself.
     """
 
@@ -57,14 +57,14 @@ AIMS: Final = (
 
 
 def ours(lines: Sequence[Line], work: str, durability: Durability) -> str:
-    """Return the peer that stands for us in a class."""
+    """Return the peer that represents us in a class."""
     measured = {line.peer for line in lines if line.work == work and not line.trouble}
     names = OURS[durability]
     return next((name for name in names if name in measured), names[-1])
 
 
 def head(lines: Sequence[Line]) -> Iterator[str]:
-    """Yield the lines of the summary: ten aims at most, those that are missed most first."""
+    """Yield the lines of the summary: at most ten aims, the most missed first."""
     found = [each for aim in AIMS if (each := _compared(lines, aim)) is not None]
     yield from (text for _, text in sorted(found)[:_LINES_MAX])
 
@@ -91,7 +91,7 @@ def _compared(lines: Sequence[Line], aim: Aim) -> tuple[float, str] | None:
 
 
 def ceiling(lines: Sequence[Line], cpus: int) -> Iterator[str]:
-    """Yield the bound of a drain by four on this machine, from what a message costs each side."""
+    """Yield the upper bound of a drain by four on this machine, from the cost of a message on each side."""
     name = ours(lines, "drain-4", Durability.DISK)
     found = [summary(lines, name, "drain-4", key) for key in ("cpu_us", "client_us", "rate")]
     medians = [each.median for each in found if each is not None]

@@ -1,7 +1,7 @@
 """
 Results, one JSON object per line.
 
-What is written down is not lost when a run is cut off, and is not done again by the next one.
+Recorded results survive an interrupted run, and the next run does not repeat them.
 """
 
 import json
@@ -20,11 +20,11 @@ class Line:
     """One work done once by one peer.
 
     Attributes:
-        figures: by key; a list where the work took several samples (kills).
+        figures: by key; a list if the work took several samples (kills).
         latencies: bucket counts as in bench/report/figures.py.
-        elsewhere: the part of the machine that processes outside the bench used meanwhile.
-        at: when it was written down.
-        commit: the code that was measured.
+        elsewhere: the share of the machine that processes outside the bench used meanwhile.
+        at: when it was recorded.
+        commit: the measured code.
     """
 
     scale: str
@@ -40,12 +40,12 @@ class Line:
 
     @property
     def slot(self) -> tuple[str, str, str, int]:
-        """Return the key that is not measured twice."""
+        """The key that must not be measured twice."""
         return self.scale, self.peer, self.work, self.round
 
 
 class Results:
-    """A file of lines, only ever appended to. Lines of other commits stay in it and are as none."""
+    """A file of lines that is only appended to. Lines of other commits stay in it and are ignored."""
 
     def __init__(self, path: Path, commit: str) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class Results:
         self.lines = [line for line in found if line.commit == commit]
 
     def add(self, line: Line) -> None:
-        """Write a line down, with the commit and the time."""
+        """Record a line, with the commit and the time."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = replace(line, at=now, commit=self._commit)
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,14 +63,14 @@ class Results:
         self.lines.append(line)
 
     def has(self, scale: str, peer: str, work: str, number: int) -> bool:
-        """Say whether this was done, and well."""
+        """Return whether this was measured successfully."""
         slot = (scale, peer, work, number)
         return any(line.slot == slot and not line.trouble for line in self.lines)
 
 
 def _read(path: Path) -> Iterator[Line]:
     for text in path.read_text().splitlines():
-        # The last line of a run that was killed may be half a line.
+        # The last line of a killed run may be incomplete.
         try:
             raw: dict[str, Any] = json.loads(text)
         except json.JSONDecodeError:
@@ -90,11 +90,11 @@ def values(lines: Iterable[Line], peer: str, work: str, key: str) -> list[float]
 
 
 def summary(lines: Iterable[Line], peer: str, work: str, key: str) -> Summary | None:
-    """Return min, median and max of a figure, None when it was never taken."""
+    """Return the minimum, median and maximum of a figure; None if it was never measured."""
     found = [value for value in values(lines, peer, work, key) if not math.isnan(value)]
     return Summary.of(found) if found else None
 
 
 def latencies(lines: Iterable[Line], peer: str, work: str) -> dict[int, int]:
-    """Return the latencies of all rounds together."""
+    """Return the latencies of all rounds combined."""
     return merged(line.latencies for line in lines if line.peer == peer and line.work == work)

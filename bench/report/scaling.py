@@ -1,8 +1,8 @@
 """
-A model of more cores and machines than were measured: from what a message costs one group, how many messages larger clusters take. Pure.
+A model of larger clusters than were measured: from a message's cost in one raft group, their messages per second. Pure.
 
-A process of a broker uses one core at most, and a group has one leader. So a group has a rate that no core beside it raises, and more
-cores need more groups.
+A broker process uses at most one core, and a raft group has one leader. More cores therefore do not raise the rate of
+one raft group; they need more raft groups.
 """
 
 import math
@@ -15,23 +15,23 @@ from bench.report.figures import shown
 CORES: Final = (8, 16, 64)
 MACHINES: Final = (3, 9, 30)
 _REPLICAS: Final = 3
-#: A core that is busy for longer makes sends wait for each other.
+#: The share of time for which a core may be busy; above it, sends wait for each other.
 _BUSY: Final = 0.7
-#: What a machine takes in or sends out, and what its disk writes: usual ones of today.
+#: The bytes per second of a machine's network in each direction, and of its disk: usual values of today.
 _NETWORK_BYTES_S: Final = 10e9 / 8
 _DISK_BYTES_S: Final = 1e9
-#: To the store's log first, then to its files, each time with 9 % of keys and indexes.
+#: Bytes are written to the store's log and then to its files, each time with 9 % for keys and indexes.
 _WRITTEN: Final = 2 * 1.09
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one message of *size* bytes costs, measured.
+    """The measured cost of one message of *size* bytes.
 
     Attributes:
-        leader_us: CPU time of the leader of its group.
+        leader_us: CPU time of the leader of its raft group.
         follower_us: CPU time of each of the two followers.
-        written: bytes that a replica writes for a byte of the body.
+        written: bytes that a replica writes per byte of the body.
     """
 
     leader_us: float
@@ -42,12 +42,12 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a cluster takes.
+    """The capacity of a cluster.
 
     Attributes:
         rate: messages/s.
-        groups: as few as reach it.
-        bound: what stops it.
+        groups: the smallest number of raft groups that reaches it.
+        bound: the resource that limits it.
     """
 
     machines: int
@@ -58,9 +58,9 @@ class Capacity:
 
 
 def capacity(costs: Costs, machines: int, cores: int) -> Capacity:
-    """Return what machines with so many cores each take, replicas and leaders spread evenly."""
+    """Return the capacity of machines with this many cores each, with replicas and leaders spread evenly."""
     each_us = costs.leader_us + (_REPLICAS - 1) * costs.follower_us
-    # Each copy comes in once; the leader sends out all but its own.
+    # Each copy is received once; the leader sends all copies except its own.
     bounds = {
         "processors": machines * cores * _BUSY * 1e6 / each_us,
         "network": machines * _NETWORK_BYTES_S / (costs.size * _REPLICAS),
@@ -73,12 +73,12 @@ def capacity(costs: Costs, machines: int, cores: int) -> Capacity:
 
 
 def of_group(costs: Costs) -> float:
-    """Return the messages/s of one group, whose leader has a core."""
+    """Return the messages/s of one raft group whose leader has a core to itself."""
     return _BUSY * 1e6 / costs.leader_us
 
 
 def lines(costs: Costs) -> Iterator[str]:
-    """Yield the table of the model and its assumptions."""
+    """Yield the model's table and its assumptions."""
     yield (
         f"A model, not a measurement: sends of {costs.size:,} bytes that cost the leader {shown(costs.leader_us)} µs and each follower"
         f" {shown(costs.follower_us)} µs of processor, as measured above with one group. One group takes at most"

@@ -1,8 +1,8 @@
 """
-Sections of docs/explanation/benchmarks.md that other programs than the comparison measure; each stands between two comments.
+Sections of docs/explanation/benchmarks.md that programs other than the comparison write, each between two comments.
 
-Rule: who writes the page again leaves them as they are, and who writes one leaves the rest of the page. Who has measured less than
-the page tells does not write it.
+Rules: rewriting the page keeps these sections, and rewriting one section keeps the rest of the page. A program that
+has measured less than the page shows does not write it.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def put(path: Path, name: str, text: str) -> None:
-    """Write a section in place of the one of this name, or at the end of the page."""
+    """Replace the section of this name, or append it to the page."""
     page = path.read_text() if path.exists() else ""
     begin, end = _marks(name)
     section = f"{begin}\n{text.strip()}\n{end}\n"
@@ -24,14 +24,14 @@ def put(path: Path, name: str, text: str) -> None:
 
 
 def kept(path: Path) -> str:
-    """Return all sections of a page, as they stand in it."""
+    """Return all sections of a page unchanged."""
     page = path.read_text() if path.exists() else ""
     found = re.finditer(r"<!-- section (\S+) -->.*?<!-- end of \1 -->\n", page, re.DOTALL)
     return "\n".join(each.group() for each in found)
 
 
 def rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows of all tables of a page: the heading above, and the cells."""
+    """Yield the rows of all tables of a page: the heading above the table, and the cells."""
     heading = ""
     for line in path.read_text().splitlines() if path.exists() else ():
         if line.startswith("#"):
@@ -41,7 +41,7 @@ def rows(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def refusal(path: Path, lacking: Sequence[str]) -> str:
-    """Say why a page is not written."""
+    """Return the reason why a page is not written."""
     return (
         f"{path} is not written: it has rows that these results lack, and would lose them: {', '.join(lacking)}."
         " Measure them at this commit too, or leave out --write"

@@ -1,5 +1,6 @@
 """
 A trace of the slowest sends of one sender: where the time of each went.
 
-`launcher` starts a broker with time stamps around its loop, `client` sends, `phases` sets the stamps together, `__main__` runs it.
+`launcher` starts a broker with time stamps around its loop, `client` sends, `phases` combines the stamps, `__main__`
+runs it.
 """

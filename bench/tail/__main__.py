@@ -29,7 +29,7 @@ _WARM: Final = 500
 
 
 def traced(directory: Path) -> Group:
-    """Return a group, not started, whose brokers note the time."""
+    """Return a group, not yet started, whose brokers record time stamps."""
     group = Group(directory)
     for node, broker in group.brokers.items():
         module, settings = broker.arguments[1], broker.arguments[2:]
@@ -39,12 +39,12 @@ def traced(directory: Path) -> Group:
 
 
 def events(directory: Path, node: int) -> Path:
-    """Return where a broker writes what it noted."""
+    """Return the file to which a broker writes its time stamps."""
     return directory / f"events-{node}.jsonl"
 
 
 def run(directory: Path, count: int) -> tuple[list[phases.Stamps], int]:
-    """Send; return the stamps of the client and the node that led."""
+    """Send the messages; return the client's stamps and the leader's node."""
     group = traced(directory)
     with group:
         leader = group.wait_for_leader()
@@ -53,7 +53,7 @@ def run(directory: Path, count: int) -> tuple[list[phases.Stamps], int]:
 
 
 def section(directory: Path, stamps: Sequence[phases.Stamps], leader: int, slowest: int) -> str:
-    """Return the section of the page from what client and brokers have noted."""
+    """Return the section of the results page, from the stamps of client and brokers."""
     traces = {
         node: phases.Trace.of(events(directory, node).read_text().splitlines())
         for node in (1, 2, 3)

@@ -1,4 +1,4 @@
-"""One sender that notes when it began a send, wrote it, had the answer and went on."""
+"""A sender that records when each send began, was written, was answered and resumed."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ QUEUES: Final = 8
 
 
 class _Answers(asyncio.Protocol):
-    """Hands over each answer with the time at which its last byte was there."""
+    """A protocol that passes on each answer with the time at which its last byte arrived."""
 
     def __init__(self) -> None:
         self._decoder = FrameDecoder(FRAME_SIZE_MAX, ANSWER_HEADER_SIZE_MAX)
@@ -40,7 +40,7 @@ class _Answers(asyncio.Protocol):
 
 
 async def sends(host: str, port: int, count: int, size: int) -> list[Stamps]:
-    """Send one message after the other and return the stamps of each."""
+    """Send messages one after another; return the stamps of each."""
     loop = asyncio.get_running_loop()
     transport, answers = await loop.create_connection(_Answers, host, port)
     body = os.urandom(size // 2).hex().encode()

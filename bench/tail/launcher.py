@@ -1,9 +1,9 @@
 """
 A broker with time stamps: ``python -m bench.tail.launcher EVENTS --settings FILE``.
 
-The broker is the usual one. Where its loop touches the world (requests, messages of peers, the writer, answers) an object stands between
-that notes the time and passes everything on; at the end all is written to EVENTS, a JSON list per line. Times are nanoseconds of the
-clock that the processes of one machine share.
+The broker is the usual one. Wrappers around the interfaces of its loop (requests, messages of peers, the writer,
+answers) record the time and pass every call on. At the end all records are written to EVENTS, a JSON list per line.
+Times are nanoseconds of the clock that the processes of one machine share.
 """
 
 import gc
@@ -26,7 +26,7 @@ _events: list[tuple[object, ...]] = []
 
 
 class _Between:
-    """Passes on whatever it has no method for."""
+    """A wrapper that passes on every call for which it has no method."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -81,7 +81,7 @@ def _wrap() -> None:
         _events.extend(("heard", _now(), sender) for sender in answers)
         received(self, messages)
 
-    # The classes that are patched are not compiled, and the loop knows its ports as protocols: the compiled copy runs this too.
+    # The patched classes are not compiled, and the loop uses its ports as protocols, so this also works with the compiled copy.
     replicainstance.LoopPorts = _ports  # type: ignore[attr-defined, assignment]
     Peers.messages_received = messages_received  # type: ignore[method-assign]
     BrokerProcess.service = lambda self: _Service(service(self))  # type: ignore[method-assign]
@@ -89,7 +89,7 @@ def _wrap() -> None:
 
 
 def main() -> int:
-    """Run the broker and write down what was noted."""
+    """Run the broker and write its records."""
     events, *arguments = sys.argv[1:]
     _wrap()
     try:

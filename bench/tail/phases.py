@@ -1,8 +1,8 @@
 """
-The stamps of one send, from client, leader and followers, set together: its phases, and what made it slow. Pure.
+Combines the stamps of client, leader and followers for one send: its phases, and what made it slow. Pure.
 
-There is one sender, so what a replica noted between a send's beginning and its answer belongs to that send. All times are nanoseconds
-of one clock.
+There is only one sender, so records of a replica between a send's beginning and its answer belong to that send. All
+times are nanoseconds of one clock.
 """
 
 import json
@@ -25,7 +25,7 @@ PHASES: Final = (
     "client, wake-up",
 )
 _WAIT: Final = 3
-#: What the wait for a majority may have been for.
+#: The possible causes of the wait for a majority.
 OWN_DISK: Final = "leader's disk"
 OWN_WRITER: Final = "leader's writer thread"
 THEIR_DISK: Final = "a follower's disk"
@@ -35,7 +35,7 @@ _JOBS: Final = ("flush", "compaction")
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """What the client noted."""
+    """The client's time stamps of one send."""
 
     began: int
     written: int
@@ -49,7 +49,7 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A write of a replica: handed to its writer, known to be done by its loop, and the time in the store."""
+    """A write of a replica: when it was handed to the writer, when the loop learned of its end, and the time in the store."""
 
     began: int
     ended: int
@@ -57,13 +57,13 @@ class Sync:
 
     @property
     def is_disk(self) -> bool:
-        """Return whether most of the time went into the store."""
+        """Whether most of the time was spent in the store."""
         return 2 * self.stored > self.ended - self.began
 
 
 @dataclass(slots=True)
 class Trace:
-    """What one process noted, in order of time."""
+    """The records of one process, in order of time."""
 
     arrived: list[int] = field(default_factory=list)
     built: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Trace:
 
     @classmethod
     def of(cls, lines: Sequence[str]) -> "Trace":
-        """Read what `launcher` wrote."""
+        """Read the records that `launcher` wrote."""
         found = cls()
         began = 0
         for kind, at, *more in map(json.loads, lines):
@@ -94,7 +94,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One send: the length of each phase, and what its wait for a majority ended with."""
+    """One send: the length of each phase, and the cause of its wait for a majority."""
 
     stamps: Stamps
     phases: tuple[int, ...]
@@ -102,7 +102,7 @@ class Send:
 
 
 def send(stamps: Stamps, leader: Trace, followers: Mapping[int, Trace]) -> Send | None:
-    """Return a send, or None where a stamp is missing: another replica led, or a message was lost."""
+    """Return a send; None if a stamp is missing, because another replica led or a message was lost."""
     arrived = _first(leader.arrived, stamps.written, stamps.received)
     built = _first(leader.built, arrived, stamps.received)
     answered = _first(leader.answered, built, stamps.received)
@@ -138,20 +138,20 @@ def _first(times: Sequence[int], after: int | None, before: int) -> int | None:
 
 
 def _of_follower(trace: Trace, begin: int, end: int) -> str:
-    """Say whether a follower's disk had most of the time until it answered."""
+    """Return whether a follower's disk took most of the time until its answer, or its loop."""
     place = bisect_left(trace.syncs, begin, key=lambda each: each.began)
     stored = trace.syncs[place].stored if place < len(trace.syncs) else 0
     return THEIR_DISK if 2 * stored > end - begin else THEIR_LOOP
 
 
 def cause(each: Send, usual: Sequence[float]) -> str:
-    """Return the phase that exceeds its usual length most; of the wait what it was for."""
+    """Return the phase that exceeds its usual length most; for the wait, return its cause."""
     place = max(range(len(PHASES)), key=lambda phase: each.phases[phase] - usual[phase])
     return each.waited_for if place == _WAIT else PHASES[place]
 
 
 def jobs(log: Sequence[str], offset: int) -> list[tuple[int, int]]:
-    """Return the flushes and compactions that RocksDB's log tells of; *offset* brings its wall clock to ours."""
+    """Return the flushes and compactions in RocksDB's log; *offset* converts its wall clock to ours."""
     began: dict[int, int] = {}
     found = []
     for line in log:
@@ -169,14 +169,14 @@ def jobs(log: Sequence[str], offset: int) -> list[tuple[int, int]]:
 
 
 def meanwhile(stamps: Stamps, intervals: Sequence[tuple[int, int]]) -> bool:
-    """Return whether something ran at any time of a send."""
+    """Return whether one of the intervals overlaps a send."""
     return any(begin < stamps.woke and end > stamps.began for begin, end in intervals)
 
 
 def table(
     sends: Sequence[Send], slowest: int, intervals: Mapping[str, Sequence[tuple[int, int]]]
 ) -> Iterator[str]:
-    """Yield the tables: the phases of all sends and of the slowest, and the causes of these with what ran meanwhile."""
+    """Yield the tables: phases of all and of the slowest sends, and the causes of the slowest with what ran meanwhile."""
     usual = [
         statistics.median(each.phases[phase] for each in sends) for phase in range(len(PHASES))
     ]
