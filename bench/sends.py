@@ -40,7 +40,10 @@ TOPIC = "bench"
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round: operations per second. For sends also latencies in ms and CPU per send in us, with the leaders' share."""
+    """One measured round: operations per second.
+
+    For sends also latencies in ms, and the CPU per send in us, of all replicas and of the leaders.
+    """
 
     rate: float
     p50_ms: float = 0.0

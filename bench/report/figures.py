@@ -68,7 +68,7 @@ class Summary:
 
 
 def advantage(ours: float, theirs: float, *, more_is_better: bool) -> float | None:
-    """Return how many times better ours is; above 1 we are ahead. None if the worse value is zero."""
+    """Return how many times better ours is; above 1 we are ahead. None if this would divide by zero."""
     better, worse = (ours, theirs) if more_is_better else (theirs, ours)
     return better / worse if worse else None
 

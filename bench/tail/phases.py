@@ -49,7 +49,7 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A write of a replica: when it was handed to the writer, when the loop learned of its end, and the time in the store."""
+    """A write of a replica: when the writer got it, when the loop learned of its end, and the time in the store."""
 
     began: int
     ended: int

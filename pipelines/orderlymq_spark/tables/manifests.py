@@ -28,7 +28,9 @@ _LATEST: Final = "latest"  # holds a number from which the last manifest is sear
 DIGITS: Final = 20  # an offset has at most 19 digits, so names sort like numbers
 _TRIES: Final = 100  # may lose to other writers' commits; each is an archive's batch
 _LOOK_AGAIN_S: Final = 1.0
-_LOOKS_MAX: Final = 60  # looks of a reader that may not write; a large object is copied, not renamed, which takes time
+_LOOKS_MAX: Final = (
+    60  # of a reader that may not write; a large object is read and written again, not renamed
+)
 
 _Found = TypeVar("_Found")
 
