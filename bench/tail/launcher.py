@@ -81,7 +81,8 @@ def _wrap() -> None:
         _events.extend(("heard", _now(), sender) for sender in answers)
         received(self, messages)
 
-    # The patched classes are not compiled, and the loop uses its ports as protocols, so this also works with the compiled copy.
+    # The patched classes are not compiled, and the loop uses its ports as
+    # protocols, so this also works with the compiled copy.
     replicainstance.LoopPorts = _ports  # type: ignore[attr-defined, assignment]
     Peers.messages_received = messages_received  # type: ignore[method-assign]
     BrokerProcess.service = lambda self: _Service(service(self))  # type: ignore[method-assign]

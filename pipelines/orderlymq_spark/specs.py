@@ -198,7 +198,8 @@ class CompactSpec(PipelineSpec):
     min_files: int = Field(default=2, ge=2)
 
 
-# With these options an audit task sees only part of a queue: it reports the rest as lost, or checks a piece without its predecessor.
+# With these options an audit task sees only part of a queue: it reports the
+# rest as lost, or checks a piece without its predecessor.
 _NOT_AUDITED: Final = ("tags", "minPartitions", "maxRecordsPerPartition", "valueFormat")
 
 
@@ -323,7 +324,8 @@ class ReplaySpec(StreamSpec):
         return parse_connect({"bootstrap": bootstrap, **as_texts(self.target_options)})
 
 
-# The only options allowed besides client.* and auth.*: a mirror copies each queue whole, so it cannot select messages or a start.
+# The only options allowed besides client.* and auth.*: a mirror copies each
+# queue whole, so it cannot select messages or a start.
 _OF_MIRRORS: Final = ("topics", "retrytimeout")
 
 

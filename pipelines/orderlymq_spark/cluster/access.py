@@ -465,7 +465,8 @@ class ClusterAccess:
                 if isinstance(answer, BaseException):
                     if position == start:
                         raise answer
-                    # The next block retries this pull. The earlier answers are kept, so that a slow link does not carry them twice.
+                    # The next block retries this pull. The earlier answers are kept, so
+                    # that a slow link does not carry them twice.
                     return Fetched(chunks, position)
                 status, header, body = answer
                 if status is PullStatus.OFFSET_ILLEGAL:

@@ -5,8 +5,9 @@ The redrive pipeline also finds its letters here. Rules: a letter's origin is fo
 index, and must have the same content, because clients can also write letters. It is never guessed. An origin that has
 aged out is older than all that are found. Such letters and their copies therefore come first in their key.
 
-A redriven letter is found by the identity of its copy. The copy takes the place of the letter's origin: it overtakes
-only messages after that origin. The same holds for the letter that the copy becomes if it fails again.
+A redriven letter is found by the identity of its copy. The copy counts as a message at the place of the letter's
+origin, so it overtakes only letters with earlier origins. The same holds for the letter that the copy becomes if it
+fails again.
 """
 
 import json

@@ -50,7 +50,8 @@ _RETRY: Final[Any] = {
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),
         "max_backoff": timedelta(seconds=15),
-        # A pause is random between the least and this factor times the previous one; with a factor below e, pauses do not grow.
+        # A pause is random between the least and this factor times the previous
+        # one; with a factor below e, pauses do not grow.
         "base": 4,
     },
 }
@@ -290,7 +291,8 @@ class ObjectOutput:
     def discard(self) -> None:
         """Abandon the upload."""
         self.target.drop()
-        # It may have finished before another file of the task failed. If the store is unavailable, it stays without a name.
+        # It may have finished before another file of the task failed. If the
+        # store is unavailable, it stays without a name.
         with suppress(StoreFailed):
             self.place.delete()
 

@@ -20,7 +20,7 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # If Spark re-partitions a plan by itself, the order is lost.
+    # Names and offsets are compared as texts. If Spark re-partitions a plan by itself, the order is lost.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     FILTER_PUSHDOWN: "true",

@@ -124,7 +124,7 @@ def _check_about(spec: StreamSpec) -> None:
     if other is None:
         return
     if last_batch(spec.checkpoint / "spark", "offsets") < 0:
-        # The old values, such as a wrong name, read nothing, so their start does not matter either.
+        # Nothing was read with the old values, for example a wrong name, so the old start does not matter either.
         (spec.checkpoint / START_FILE).delete()
         return
     raise CheckpointInUse(

@@ -314,7 +314,8 @@ def check_one_list(
         starts = kept or from_json(first_offsets(access, options))
     else:
         lows, _ = access.bounds(queues)
-        # Retention may have deleted messages that the stream read. But if the stream knew a topic without a queue, that queue is new.
+        # Retention may have deleted messages that the stream read. But if the
+        # stream knew a topic without a queue, that queue is new.
         topics = {queue.topic for queue in known}
         starts = {q: low for q, low in lows.items() if q.topic not in topics} | {**known}
     for topic in sorted({queue.topic for queue in queues}):

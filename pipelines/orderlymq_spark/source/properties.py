@@ -62,7 +62,8 @@ class PropertyTable:
         if not self._names:
             return
         pairs = self._parents * len(self._names) + self._codes
-        # A stable sort keeps equal pairs in entry order. A table of messages by names could be huge: each message may have other names.
+        # A stable sort keeps equal pairs in entry order. A table of messages by
+        # names could be huge: each message may have other names.
         order = np.argsort(pairs, kind="stable")
         ordered = pairs[order]
         repeated = order[:-1][ordered[1:] == ordered[:-1]]

@@ -254,7 +254,8 @@ def _is_there(root: Location, part: Part) -> bool:
 def _are_same(part: Part, path: Location) -> bool:
     """Return whether a published file has the first and the last message of a part.
 
-    If offsets are used again, they are so from some offset on, so the messages between the two are also the same.
+    If offsets are reused, all offsets from some point on are reused, so the messages between the two are also the
+    same.
     """
     with pq.ParquetFile(path.open()) as file:
         names = [name for name in file.schema_arrow.names if name in part.ends[0]]

@@ -261,7 +261,8 @@ def _known_starts(table: DeltaTable, changes: Sequence[Change]) -> dict[str, lis
     """Return the start positions of the changed keys' versions; columns of the source are not read."""
     keys = pa.array({change.name for change in changes}, pa.string())
     found: dict[str, list[int]] = {}
-    # Read in batches, because a history may exceed the memory. Cast, because Arrow cannot compare string views with strings.
+    # Read in batches, because a history may exceed the memory. Cast, because
+    # Arrow cannot compare string views with strings.
     for batch in table.to_pyarrow_dataset().to_batches(columns=[KEY, FROM]):
         names = batch.column(KEY).cast(pa.string())
         chosen = pc.is_in(names, value_set=keys)

@@ -5,7 +5,7 @@ It starts no Spark: the work is limited by the ordered requests of each queue, a
 knowing the outcome of the first attempt.
 
 Rules: the target's brokers store copies only at the source's offsets. Each queue is therefore a prefix of its source,
-whatever process dies and however many mirrors run by mistake. The target's end shows where to continue. Before copies
+even if any process dies or several mirrors run by mistake. The target's end shows where to continue. Before copies
 are appended, the last copy is compared with its original, again for each block that was read. The source's topic is
 compared with `status.json`, because a copy may have aged out. Offsets of consumer groups follow the messages, only
 forwards, and only while the consumer group has no members at the target.
