@@ -145,7 +145,7 @@ class LocalOutput:
 
 
 def _unless_absent(error: OSError) -> None:
-    """Raise errors of listing a folder, except that the folder is absent."""
+    """Raise the error of a folder listing, unless the folder is absent."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 

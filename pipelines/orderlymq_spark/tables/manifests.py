@@ -26,7 +26,7 @@ OWN: Final = (MANIFESTS, PARTS)
 """The folders of an archive that are no topics; others may begin with the same character."""
 _LATEST: Final = "latest"  # holds a number from which the last manifest is searched
 DIGITS: Final = 20  # an offset has at most 19 digits, so names sort like numbers
-_TRIES: Final = 100  # may lose to other writers' commits; each is an archive's batch
+_TRIES: Final = 100  # attempts; each may lose to another writer's commit, an archive's batch
 _LOOK_AGAIN_S: Final = 1.0
 _LOOKS_MAX: Final = (
     60  # of a reader that may not write; a large object is read and written again, not renamed
