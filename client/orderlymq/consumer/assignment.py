@@ -1,9 +1,9 @@
 """
-Which queues of a topic a member of a consumer group takes.
+Strategies that assign the queues of a topic to the members of a consumer group.
 
-Rule: every member computes alone and all must come to the same assignment, members in Java included, so
-each strategy gives RocketMQ's result for the same sorted input. Order is not at stake here: two members
-that see different lists may both want a queue, and then its lock decides.
+Rule: every member computes alone, and all must come to the same assignment. Members in Java are included, so each
+strategy returns RocketMQ's result for the same sorted input. The assignment does not decide about order: two members
+that see different lists may both want a queue, and then the queue lock decides.
 """
 
 from bisect import bisect_left
@@ -26,11 +26,11 @@ _T = TypeVar("_T")
 
 
 class AssignmentStrategy(Protocol):
-    """Divides the queues of one topic among the members of a group; pure."""
+    """Divides the queues of one topic among the members of a consumer group; pure."""
 
     @property
     def name(self) -> str:
-        """Return RocketMQ's name of the strategy, which requests to brokers have."""
+        """Return RocketMQ's name of the strategy, which requests to brokers carry."""
 
     def assign(
         self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str], /
@@ -39,10 +39,13 @@ class AssignmentStrategy(Protocol):
 
 
 def check_strategy(strategy: object) -> None:
-    """Refuse what would fail at each rebalance: its member would count in the group, and leave its share to nobody.
+    """Refuse an object that is not a strategy.
+
+    It would fail at each rebalance, while its member still counts in the consumer group, so no member would take its
+    share.
 
     Raises:
-        SettingError: It is no strategy; its name or its class is none.
+        SettingError: The object is a class, or it lacks `name` or `assign`.
     """
     name, divide = getattr(strategy, "name", None), getattr(strategy, "assign", None)
     if isinstance(strategy, type) or not (isinstance(name, str) and callable(divide)):
@@ -59,9 +62,9 @@ def assign(
     queues: Sequence[MessageQueue],
     members: Sequence[str],
 ) -> list[MessageQueue]:
-    """Sort both lists and let *strategy* assign; nothing for a member that is not in the list.
+    """Sort both lists and let *strategy* assign; return an empty list if *member* is not in *members*.
 
-    A member missing from the list is normal right after its first heartbeat; the caller asks again.
+    A member is normally missing from the list right after its first heartbeat; the caller asks again.
     """
     if member not in members:
         return []
@@ -69,7 +72,7 @@ def assign(
 
 
 def uneven_shares(members: int, topics: Iterable[str]) -> str:
-    """Say how queues, each given by its topic, do not divide evenly among members; empty where they do."""
+    """Describe how queues divide unevenly among members; empty if they divide evenly. *topics* has the topic of each queue."""
     queues = sum(not is_retry_topic(topic) for topic in topics)
     if members > queues > 0:
         return f"{members} members share {counted(queues, 'queue')}; idle: {members - queues}"
@@ -80,36 +83,36 @@ def uneven_shares(members: int, topics: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Averagely:
-    """Contiguous shares, the first members one more: 8 queues over 3 members are 3, 3, 2."""
+    """Contiguous shares; the first members get one more: 8 queues over 3 members are 3, 3, 2."""
 
     name: str = "AVG"
 
     def assign(
         self, _group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the contiguous share."""
+        """Return the contiguous share of *member*."""
         return averagely(queues, members.index(member), len(members))
 
 
 @dataclass(frozen=True, slots=True)
 class AveragelyByCircle:
-    """Queues dealt out like cards."""
+    """Queues dealt out in turn, like cards."""
 
     name: str = "AVG_BY_CIRCLE"
 
     def assign(
         self, _group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return every n-th queue."""
+        """Return every n-th queue, where n is the number of members."""
         return by_circle(queues, members.index(member), len(members))
 
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """Few queues move when a member joins or leaves; MD5 ring as in RocketMQ.
+    """Shares from an MD5 ring as in RocketMQ; few queues move when a member joins or leaves.
 
     Attributes:
-        virtual_nodes: points of each member on the ring; the same number in every member.
+        virtual_nodes: points of each member on the ring; the number must be the same in every member.
     """
 
     virtual_nodes: int = VIRTUAL_NODES
@@ -137,7 +140,7 @@ class ConsistentHash:
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """The queues that the user names, whatever the others take."""
+    """The queues that the user names, regardless of what other members take."""
 
     queues: tuple[MessageQueue, ...]
     name: str = "CONFIG"
@@ -145,16 +148,16 @@ class ByConfig:
     def assign(
         self, _group: str, _member: str, queues: Sequence[MessageQueue], _members: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the named queues as far as the topic has them."""
+        """Return those of the named queues that the topic has."""
         present = set(queues)
         return [queue for queue in self.queues if queue in present]
 
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """Only queues of some machine rooms, divided evenly; broker names are `room@name`.
+    """Only the queues of some machine rooms, divided evenly; broker names are `room@name`.
 
-    The remainder goes to the first members one each, from the end of the list, as in RocketMQ.
+    Each of the first members gets one queue of the remainder, from the end of the list, as in RocketMQ.
     """
 
     rooms: frozenset[str]
@@ -163,7 +166,7 @@ class ByMachineRoom:
     def assign(
         self, _group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the share of the queues in the rooms."""
+        """Return the share of *member* in the queues of the rooms."""
         near = [queue for queue in queues if self._is_near(queue)]
         index = members.index(member)
         share, rest = divmod(len(near), len(members))
@@ -174,18 +177,18 @@ class ByMachineRoom:
 
     def _is_near(self, queue: MessageQueue) -> bool:
         room, separator, name = queue.broker_name.partition("@")
-        # Java splits at every `@` and wants exactly two parts.
+        # Java splits at every `@` and expects exactly two parts.
         return bool(separator) and "@" not in name and room in self.rooms
 
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Each room's queues to the members of that room; rooms without members to everybody.
+    """Queues go to the members of the same room; queues of a room without members go to all members.
 
     Attributes:
-        inner: how a share is divided.
-        broker_room: the room of a queue.
-        member_room: the room of a client id.
+        inner: strategy that divides the queues of a room.
+        broker_room: returns the room of a queue.
+        member_room: returns the room of a client id.
     """
 
     inner: AssignmentStrategy
@@ -194,13 +197,13 @@ class MachineRoomNearby:
 
     @property
     def name(self) -> str:
-        """Return RocketMQ's name, which contains the inner strategy's."""
+        """Return RocketMQ's name, which contains the name of the inner strategy."""
         return f"MACHINE_ROOM_NEARBY-{self.inner.name}"
 
     def assign(
         self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the share of the own room and of every room that has no member."""
+        """Return the share of the member's own room and of every room that has no member."""
         queues_by_room = _grouped(queues, self.broker_room)
         members_by_room = _grouped(members, self.member_room)
         own = self.member_room(member)
@@ -230,7 +233,7 @@ def _grouped(items: Sequence[_T], room: Callable[[_T], str]) -> dict[str, list[_
 
 
 def _queue_point(queue: MessageQueue) -> int:
-    # The text is `MessageQueue.toString()`: RocketMQ hashes just that.
+    # RocketMQ hashes exactly this text, which is `MessageQueue.toString()`.
     return _point(
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -238,7 +241,7 @@ def _queue_point(queue: MessageQueue) -> int:
 
 
 def _point(key: str) -> int:
-    # A place on a ring, not a secret; RocketMQ takes the first four bytes of MD5.
+    # RocketMQ takes the first four bytes of MD5. The result is a place on a ring, not a secret.
     return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 

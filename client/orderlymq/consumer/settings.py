@@ -18,21 +18,21 @@ SUSPEND_MAX_MS: Final = 30_000
 
 
 class MessageModel(Enum):
-    """CLUSTERING: each message to one member of the group. BROADCASTING: to every member."""
+    """CLUSTERING: each message goes to one member of the group. BROADCASTING: it goes to every member."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class ConsumeFrom(Enum):
-    """Where a group starts that has no committed offset; the values are RocketMQ's wire names."""
+    """Where a consumer group without a committed offset starts; the values are RocketMQ's wire names."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-# Names that RocketMQ has deprecated; each means LAST there as well.
+# Names that RocketMQ has deprecated; RocketMQ treats each of them as LAST, too.
 _DEPRECATED_CONSUME_FROM: Final = (
     "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
     "CONSUME_FROM_MIN_OFFSET",
@@ -44,7 +44,7 @@ def parse_consume_from(value: "ConsumeFrom | str") -> ConsumeFrom:
     """Read `first`, `last`, `timestamp`, `earliest`, `latest` or a RocketMQ name.
 
     Raises:
-        SettingError: It is none of them.
+        SettingError: The value is none of them.
     """
     if isinstance(value, ConsumeFrom):
         return value
@@ -76,7 +76,7 @@ def parse_consume_timestamp(text: str) -> int:
     try:
         if len(text) != 14 or not text.isdecimal():
             raise ValueError(text)
-        # Local time on purpose: RocketMQ reads this text in the time zone of the process.
+        # RocketMQ reads this text in the time zone of the process, so local time is intended.
         return int(datetime.strptime(text, "%Y%m%d%H%M%S").astimezone().timestamp() * 1000)
     except ValueError as error:
         raise SettingError(
@@ -86,24 +86,25 @@ def parse_consume_timestamp(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Of a push consumer, ordered or concurrent.
+    """Settings of a push consumer, ordered or concurrent.
 
     Attributes:
-        consume_thread_min: accepted; threads are started when they are needed.
-        consume_thread_max: listeners that run at the same time, async or in threads.
-        adjust_thread_pool_nums_threshold: accepted, without effect, as in RocketMQ.
-        max_reconsume_times: -1 means 16 concurrent, 2147483647 ordered.
+        consume_thread_min: accepted without effect; threads are started when they are needed.
+        consume_thread_max: maximum number of listener calls that run at the same time, async or in threads.
+        adjust_thread_pool_nums_threshold: accepted without effect, as in RocketMQ.
+        max_reconsume_times: -1 means 16 for concurrent consumers and 2147483647 for ordered ones.
         suspend_current_queue_time: how long a queue waits after a failure.
-        consume_timeout: a concurrent message this long in a listener goes back to the broker; by key the group's counts.
-        server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
-            them; RocketMQ's clientRebalance=false. An operator may have decided the assignment.
-        lock_lease: lease that the consumer asks for with a queue lock or a lane; RocketMQ brokers grant 60 s anyway.
-        lock_renew: how often locks and lanes are renewed; at most half of the lease. With a third of it, as by
+        consume_timeout: a concurrent message that stays this long in a listener goes back to the broker; by key, the
+            consumer group's setting applies instead.
+        server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing them;
+            RocketMQ's clientRebalance=false. An operator may have decided the assignment.
+        lock_lease: lease that the consumer asks for with a queue lock or a lane; RocketMQ brokers always grant 60 s.
+        lock_renew: interval between renewals of locks and lanes; at most half of the lease. With a third of it, the
             default, two lost renewals in a row lose no queue.
         shutdown_timeout: how long closing waits for running listeners.
-        lane_messages_max: by key: messages of one lane that a fetch brings, still given to the listener one call after
-            the other; they come again when this member dies.
-        lane_ahead_max: by key: lanes in hand beyond those that listeners work on, at most.
+        lane_messages_max: by key: messages of one lane that a fetch brings. The listener still gets them in one call
+            after the other; if this member dies, they are delivered again.
+        lane_ahead_max: by key: maximum number of lanes in hand beyond those that listeners work on.
         uncommitted_warning_count: warn when this many messages were consumed without a COMMIT.
     """
 
@@ -173,7 +174,7 @@ class ConsumerSettings:
         message_model: MessageModel | None,
         concurrency: int | None = None,
     ) -> "ConsumerSettings":
-        """Return these settings with the arguments of a consumer that win over them."""
+        """Return these settings with the arguments of a consumer, which take precedence."""
         found = self
         if concurrency is not None:
             if type(concurrency) is not int:
@@ -195,7 +196,7 @@ class ConsumerSettings:
         return max(self.lane_messages_max, self.lane_batch())
 
     def reconsume_max(self, *, ordered: bool) -> int:
-        """Return how often a message is tried again before it is dead."""
+        """Return how often a message is tried again before it becomes a dead letter."""
         if self.max_reconsume_times >= 0:
             return self.max_reconsume_times
         return INT32_MAX if ordered else RECONSUME_CONCURRENT_MAX

@@ -1,9 +1,9 @@
 """
 Counters of a push consumer, by topic: pulls, listener calls, messages done and failed.
 
-Rules: the names are those of RocketMQ's ConsumeStatus, which its tools show for each consumer; rates and
-averages are of the last minute, failures also of the last hour, totals of the consumer's whole life. Pure:
-times are milliseconds of one monotonic clock, given with each event.
+Rules: the names are those of RocketMQ's ConsumeStatus, which its tools show for each consumer. Rates and averages cover
+the last minute, failures also the last hour, totals the whole life of the consumer. Pure: times are milliseconds of one
+monotonic clock, given with each event.
 """
 
 from bisect import bisect_left
@@ -14,18 +14,18 @@ from typing import Final
 
 from orderlymq.consumer.core.events import ConcurrentResult, ListenerDone, OrderedResult
 
-#: Upper ends of the histogram of listener calls, in ms; the last column counts what took longer.
+#: Upper bounds of the histogram of listener calls, in ms; the last column counts the calls that took longer.
 CONSUME_RT_BOUNDS_MS: Final = (1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 60_000)
 
-_PART_MS: Final = 10_000  # RocketMQ takes its samples as often
+_PART_MS: Final = 10_000  # the sampling interval of RocketMQ
 _MINUTE: Final = 6
 _HOUR: Final = 360
-_NO_RATE_MS: Final = 1_000  # what is younger has no rate yet
+_NO_RATE_MS: Final = 1_000  # a period shorter than this has no rate yet
 
 
 @dataclass(slots=True)
 class _Part:
-    """Ten seconds of one topic."""
+    """The counters of one topic for ten seconds."""
 
     number: int
     pulls: int = 0
@@ -42,13 +42,14 @@ class TopicCounters:
     """Counters of a consumer for one topic.
 
     Attributes:
-        pull_rt_ms, consume_rt_ms: average of the last minute; of a pull that found something, which
-            includes what it was held at the broker, and of a listener call.
+        pull_rt_ms: average duration in the last minute of a pull that found something, including the time the broker
+            held it.
+        consume_rt_ms: average duration of a listener call in the last minute.
         pull_tps, consume_ok_tps, consume_failed_tps: messages per second in the last minute.
         consume_failed_msgs: messages that failed in the last hour.
         pulls, pulled: pulls that found something, and their messages, since the start.
-        calls, ok, failed: listener calls, and messages that they did and did not do, since the start.
-        consume_rt_histogram: calls by duration, as CONSUME_RT_BOUNDS_MS divides it.
+        calls, ok, failed: listener calls, and the messages that succeeded and failed in them, since the start.
+        consume_rt_histogram: number of calls by duration, in the columns of CONSUME_RT_BOUNDS_MS.
     """
 
     pull_rt_ms: float
@@ -93,7 +94,7 @@ class _Topic:
         newest = now_ms // _PART_MS
         hour = [part for part in self.parts if part.number > newest - _HOUR]
         minute = [part for part in hour if part.number > newest - _MINUTE]
-        # The part that runs now is not over: what it lacks of ten seconds is no time without messages.
+        # The current part is shorter than ten seconds; the rest of it does not count as time without messages.
         begin_ms = max(self.since_ms, (newest - _MINUTE + 1) * _PART_MS)
         seconds = max(_NO_RATE_MS, now_ms - begin_ms) / 1000
         pulls, calls = sum(part.pulls for part in minute), sum(part.calls for part in minute)
@@ -114,7 +115,7 @@ class _Topic:
 
 
 class ConsumerStats:
-    """The figures of one consumer."""
+    """The counters of one consumer."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
@@ -134,7 +135,7 @@ class ConsumerStats:
         self.called(topic, *outcome(done, count), duration_ms, now_ms)
 
     def called(self, topic: str, ok: int, failed: int, duration_ms: int, now_ms: int) -> None:
-        """Count a listener call that has done some messages, and failed with others."""
+        """Count a listener call in which some messages succeeded and others failed."""
         found = self._topic(topic, now_ms)
         for part in (found.now(now_ms), found.total):
             part.calls += 1
@@ -144,7 +145,7 @@ class ConsumerStats:
         found.histogram[bisect_left(CONSUME_RT_BOUNDS_MS, duration_ms)] += 1
 
     def show(self, now_ms: int) -> Mapping[str, TopicCounters]:
-        """Return the figures by topic."""
+        """Return the counters by topic."""
         return {topic: found.show(now_ms) for topic, found in sorted(self._topics.items())}
 
     def _topic(self, topic: str, now_ms: int) -> _Topic:
@@ -155,15 +156,15 @@ class ConsumerStats:
 
 
 def outcome(done: ListenerDone, count: int) -> tuple[int, int]:
-    """Return how many of *count* messages a listener call has done, and how many have failed.
+    """Return how many of *count* messages succeeded in a listener call, and how many failed.
 
-    A rollback is neither, as in RocketMQ; COMMIT counts, which RocketMQ forgets.
+    A rollback counts as neither, as in RocketMQ. COMMIT counts as success, which RocketMQ does not count.
     """
     match done.result:
         case OrderedResult.SUCCESS | OrderedResult.COMMIT:
             return count, 0
         case OrderedResult.ROLLBACK:
-            # Under auto-commit it acknowledges, and the log says so.
+            # Under auto-commit a rollback acknowledges the messages, and the log says so.
             return (count, 0) if done.auto_commit else (0, 0)
         case ConcurrentResult.SUCCESS:
             ok = max(0, min(done.ack_index, count - 1) + 1)

@@ -1,12 +1,13 @@
 """
 The concurrent consumer: many listener calls per queue, and how far the queue is done.
 
-Rules kept here, each of them tested: the committed offset is the lowest that is not finished, over all
-batches of the queue; a failed message is given back to the broker and counts as finished when the broker
-took it, else it is tried again here; a queue that was lost commits nothing any more; a message that sits
-in a listener longer than the time-out is given back.
+Rules, each of them tested: the committed offset is the lowest that is not finished, over all batches of the queue. A
+failed message is given back to the broker. It counts as finished if the broker took it; otherwise it is tried again
+here. A queue that was lost commits nothing any more. A message that stays in a listener longer than the time-out is
+given back.
 
-Pure: `handle(event, now_ms)` returns instructions for the shell (`push`). `ordered` keeps the order, this core does not.
+Pure: `handle(event, now_ms)` returns instructions for the shell (`push`). Unlike `ordered`, this core does not keep the
+order.
 """
 
 from collections import Counter
@@ -48,10 +49,12 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 LOCAL_RETRY_MS: Final = (
-    5_000  # RocketMQ: a message the broker did not take back is tried here again
+    5_000  # as in RocketMQ: a message that the broker did not take back is tried here again
 )
-EXPIRED_LEVEL: Final = 3  # RocketMQ: delay level of messages that sat in a listener too long
-EXPIRED_PER_PASS: Final = 16  # RocketMQ: no more of them per queue and pass
+EXPIRED_LEVEL: Final = (
+    3  # as in RocketMQ: delay level of messages that stayed in a listener too long
+)
+EXPIRED_PER_PASS: Final = 16  # as in RocketMQ: at most so many of them per queue and pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +82,11 @@ class QueueState(AssignedQueue):
     """One assigned queue."""
 
     batches: dict[int, Batch] = field(default_factory=dict)
-    returning: set[int] = field(default_factory=set)  # offsets being given back
-    retry_at_ms: dict[int, int] = field(default_factory=dict)  # offsets to be tried here again
-    expire_at_ms: int | None = None  # when to look for batches that a listener does not finish
+    returning: set[int] = field(default_factory=set)  # offsets that are being given back
+    retry_at_ms: dict[int, int] = field(
+        default_factory=dict
+    )  # offsets to be tried here again, with the time
+    expire_at_ms: int | None = None  # when to look for batches that a listener has not finished
 
 
 class ConcurrentConsumer(AssignedQueues[QueueState]):
@@ -90,17 +95,17 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
     def __init__(self, group: str, rules: ConcurrentRules) -> None:
         super().__init__(group)
         self._rules = rules
-        self._running: set[int] = set()  # deliveries that a worker has, of any generation
+        self._running: set[int] = set()  # deliveries that a worker runs, of any generation
 
     # -- what the shell asks
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no listener runs and nothing is left to be given back."""
+        """Return whether no listener runs and no queue remains to be given back."""
         return not self._queues and not self._running and not self._releasing
 
     def maybe_start(self, deliver: Deliver, _now_ms: int) -> bool:
-        """Return whether a delivery that has found a worker may still call the listener."""
+        """Return whether a delivery that has got a worker may still call the listener."""
         state = self._current(deliver.queue, deliver.generation)
         return state is not None and not self._closing and not self._paused
 
@@ -111,7 +116,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
     # -- what happens
 
     def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901, PLR0912 - one arm per event of a closed union
-        """Take one event and return the instructions, in their order."""
+        """Handle one event and return the instructions, in their order."""
         match event:
             case Assigned():
                 self._assign(event)
@@ -180,7 +185,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         self._out.append(Release(state.queue, None, commit=state.dirty, unlock=False))
 
     def _close(self) -> None:
-        """Stop pulling; queues leave as soon as none of their batches is with a listener."""
+        """Stop pulling; a queue leaves as soon as no listener has a batch of it."""
         self._wanted = frozenset()
         for state in self._queues.values():
             self._stop_pull(state)
@@ -226,7 +231,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         idle = not state.fetcher.cache.count
         self._out += state.fetcher.accept(event, now_ms, self._rules.pull_interval_ms)
         if idle and not event.messages and event.next_offset != state.committed:
-            # Nothing here matched the subscription: the group moves on all the same.
+            # No message matched the subscription, but the committed offset still advances.
             self._set_offset(state, event.next_offset)
 
     # -- results
@@ -247,7 +252,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
             done = max(0, min(event.ack_index, len(batch.messages) - 1) + 1)
         else:
             done = 0
-        # One that sat in the listener for too long was given back then.
+        # The messages of an expired batch were given back when it expired.
         failed = () if batch.expired else batch.messages[done:]
         finished = [message.queue_offset for message in batch.messages[:done]]
         if self._rules.broadcasting:
@@ -288,7 +293,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         state = self._current(event.queue, event.generation)
         batch = None if state is None else state.batches.pop(event.delivery, None)
         if state is not None and batch is not None:
-            # One that waited for too long is on its way back.
+            # Messages that are being given back do not wait again.
             offsets = (message.queue_offset for message in batch.messages)
             state.fetcher.cache.again(set(offsets) - state.returning)
         else:
@@ -345,7 +350,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         state.fetcher.cache.again(due)
 
     def _expire(self, state: QueueState, now_ms: int) -> None:
-        """Give messages back that a listener does not finish."""
+        """Give back the messages that a listener has not finished in time."""
         if state.expire_at_ms is None or now_ms < state.expire_at_ms:
             return
         given = 0

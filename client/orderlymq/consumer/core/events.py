@@ -1,10 +1,10 @@
 """
 The vocabulary between the consumer cores and their shell: what happened, and what to do.
 
-Rules: both unions are closed; times are milliseconds of one monotonic clock and are given to `handle`
-beside the event. Every assignment of a queue has a *generation*; an event that carries an old one is about
-a queue that was lost meanwhile and changes nothing but "the listener is free again".
-The cores are `ordered` and `concurrent`; the shell is `push`.
+Rules: both unions are closed. Times are milliseconds of one monotonic clock; `handle` gets the time in addition to the
+event. Every assignment of a queue has a *generation*. An event with an old generation is about a queue that has been
+lost since; it only tells the core that the listener is free again. The cores are `ordered` and `concurrent`; the shell
+is `push`.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 class OrderedResult(Enum):
-    """Results of an ordered listener; nothing (None) is SUCCESS, and an exception is SUSPEND.
+    """Results of an ordered listener; returning None means SUCCESS, and an exception means SUSPEND.
 
-    COMMIT and ROLLBACK are for listeners that switched `context.auto_commit` off: SUCCESS then only goes
-    on, COMMIT makes everything since the last COMMIT final, ROLLBACK delivers it again.
+    COMMIT and ROLLBACK are for listeners that switched `context.auto_commit` off. SUCCESS then only continues, COMMIT
+    makes all messages since the last COMMIT final, and ROLLBACK delivers those messages again.
     """
 
     SUCCESS = "SUCCESS"
@@ -30,7 +30,7 @@ class OrderedResult(Enum):
 
 
 class ConcurrentResult(Enum):
-    """Results of a concurrent listener; nothing is SUCCESS, an exception is RECONSUME_LATER."""
+    """Results of a concurrent listener; returning None means SUCCESS, and an exception means RECONSUME_LATER."""
 
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"
@@ -41,33 +41,33 @@ class ConcurrentResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The rebalance gave this consumer exactly these queues."""
+    """The rebalance assigned exactly these queues to this consumer."""
 
     queues: frozenset[MessageQueue]
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedFrom:
-    """A key is parked from a message on.
+    """The message from which on a key is parked.
 
     Attributes:
-        offset: of its first dead letter in the queue.
-        message_id: of that message.
+        offset: offset of the key's first dead letter in the queue.
+        message_id: id of that message.
     """
 
     offset: int
     message_id: str
 
     def precedes(self, offset: int) -> bool:
-        """Return whether a message of the key follows the dead letter."""
+        """Return whether a message of the key at *offset* follows the dead letter."""
         return self.offset < offset
 
 
 @dataclass(frozen=True, slots=True)
 class LocksAnswered:
-    """A broker answered a lock request; `granted` maps to epochs (None from a RocketMQ broker).
+    """A broker answered a lock request; `granted` maps queues to epochs (None from a RocketMQ broker).
 
-    `parked` are the parked keys of the granted queues.
+    `parked` has the parked keys of the granted queues.
     """
 
     asked: tuple[MessageQueue, ...]
@@ -78,7 +78,7 @@ class LocksAnswered:
 
 @dataclass(frozen=True, slots=True)
 class LocksFailed:
-    """A lock request had no answer; the locks may or may not be held."""
+    """A lock request had no answer; the consumer may or may not hold the locks."""
 
     asked: tuple[MessageQueue, ...]
     reason: str
@@ -86,28 +86,28 @@ class LocksFailed:
 
 @dataclass(frozen=True, slots=True)
 class OfQueue:
-    """The queue that an event or an instruction is about."""
+    """An event or instruction about one queue."""
 
     queue: MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
 class OfFetcher(OfQueue):
-    """The generation of a queue that one is about: from one start of its fetcher to the next."""
+    """An event or instruction about one generation of a queue, from one start of its fetcher to the next."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class OfDelivery(OfFetcher):
-    """The delivery to the listener that one is about."""
+    """An event or instruction about one delivery to the listener."""
 
     delivery: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartFound(OfFetcher):
-    """The committed offset, or where the group begins that has none: *is_new*."""
+    """The committed offset of the consumer group, or with *is_new*, the offset at which a group without one begins."""
 
     offset: int
     is_new: bool = False
@@ -115,14 +115,14 @@ class StartFound(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class StartFailed(OfFetcher):
-    """The offset could not be asked; nothing is assumed."""
+    """The query for the start offset failed; nothing is assumed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled(OfFetcher):
-    """A pull was answered; no messages means that none is there or none matched."""
+    """A pull was answered; no messages means that there are none or that none matched."""
 
     messages: tuple[ReceivedMessage, ...]
     next_offset: int
@@ -138,14 +138,14 @@ class PullFailed(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class OffsetIllegal(OfFetcher):
-    """The offset lies outside the queue; the broker says where to go on."""
+    """The offset lies outside the queue; the broker says where to continue."""
 
     next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerStarted(OfDelivery):
-    """The listener was called; until then a delivery only waits for a free worker."""
+    """The listener was called; before that, a delivery only waits for a free worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ class ListenerDone(OfDelivery):
     """The listener returned or raised.
 
     Attributes:
-        result: its return value; None when it raised.
-        raised: the exception's text, without the message's content.
-        suspend_ms, auto_commit: from the ordered context; -1 means the consumer's setting.
+        result: its return value; None if it raised.
+        raised: the text of the exception, without the message's content.
+        suspend_ms, auto_commit: from the ordered context; a suspend_ms of -1 means the consumer's setting.
         ack_index, delay_level: from the concurrent context.
     """
 
@@ -169,16 +169,16 @@ class ListenerDone(OfDelivery):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryDropped(OfDelivery):
-    """A worker was free, but `maybe_start` said no: the listener was not called."""
+    """A worker was free, but `maybe_start` returned False: the listener was not called."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopySent(OfFetcher):
-    """A message was handed back to the broker, as a retry or a dead letter, or it was refused.
+    """A message was handed back to the broker, as a retry or a dead letter; or that failed.
 
     Attributes:
-        parked: the message's key is parked, or may be: the answer was lost.
-        released: it was not sent because its key is not parked any more.
+        parked: the dead letter from which on the message's key is parked, or may be parked because the answer was lost.
+        released: true if the message was not sent because its key is no longer parked.
     """
 
     offset: int
@@ -190,12 +190,12 @@ class CopySent(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class Released(OfQueue):
-    """A `Release` is done: offset committed, lock given back, as far as that was possible."""
+    """A `Release` is done: the offset is committed and the lock is given back, as far as that was possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReset:
-    """An administrator moved offsets; consumption goes on there."""
+    """An administrator moved offsets; consumption continues there."""
 
     offsets: Mapping[MessageQueue, int]
 
@@ -207,17 +207,17 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Go on after `Paused`."""
+    """Continue after `Paused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Finish what runs, start nothing, give everything back."""
+    """Finish what runs, start nothing new, give all queues back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; sent at the latest when `next_wake_ms` is reached."""
+    """Time has passed; sent no later than at `next_wake_ms`."""
 
 
 Event: TypeAlias = (
@@ -247,19 +247,19 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class AskLocks:
-    """Ask for or renew the locks of these queues, one request per broker; answer each."""
+    """Ask for the locks of these queues or renew them, one request per broker; the shell answers for each queue."""
 
     queues: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FindStart(OfFetcher):
-    """Find where the queue is to be consumed from; answer with StartFound or StartFailed."""
+    """Find the offset at which to start the queue; the shell answers with StartFound or StartFailed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull(OfFetcher):
-    """Pull; at most one per queue is wanted, so an older one of the queue is to be given up."""
+    """Pull messages; at most one pull per queue is wanted, so this one replaces an older one of the queue."""
 
     offset: int
     commit_offset: int | None
@@ -268,7 +268,7 @@ class Pull(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class Deliver(OfDelivery):
-    """Call the listener as soon as a worker is free, if `maybe_start` still says so then."""
+    """Call the listener as soon as a worker is free, if `maybe_start` then still allows it."""
 
     messages: tuple[ReceivedMessage, ...]
     epoch: int | None
@@ -276,7 +276,7 @@ class Deliver(OfDelivery):
 
 @dataclass(frozen=True, slots=True)
 class SendBack(OfFetcher):
-    """Give a message back for a later retry (concurrent); answer with CopySent."""
+    """Give a message back for a later retry (concurrent); the shell answers with CopySent."""
 
     message: ReceivedMessage
     delay_level: int
@@ -284,12 +284,13 @@ class SendBack(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter(OfFetcher):
-    """Hand a message over to the dead-letter queue (ordered); answer with CopySent.
+    """Hand a message over to the dead-letter queue (ordered); the shell answers with CopySent.
 
-    The broker is asked first what is to become of it, and of what follows it, if it knows epochs.
+    If the broker knows epochs, it is asked first what to do with the message and with those that follow it.
 
     Attributes:
-        parked: what the message follows, or what it began itself, unsent as far as is known.
+        parked: the dead letter that this message follows; or this message itself, if it parks the key and is not known
+            to be sent.
     """
 
     message: ReceivedMessage
@@ -299,7 +300,7 @@ class DeadLetter(OfFetcher):
 
     @property
     def presumed(self) -> ParkedFrom | None:
-        """The mark that holds the key until the broker answers: nothing may pass a message of unknown outcome."""
+        """The mark that holds the key until the broker answers: no message may pass one of unknown outcome."""
         message = self.message
         return self.parked or (
             ParkedFrom(message.queue_offset, message.message_id) if message.key else None
@@ -308,7 +309,7 @@ class DeadLetter(OfFetcher):
 
 @dataclass(frozen=True, slots=True)
 class SetOffset(OfQueue):
-    """Remember an offset to commit; it leaves with the next pull or the next persist."""
+    """Remember an offset to commit; the next pull or the next persist sends it."""
 
     offset: int
     epoch: int | None
@@ -317,10 +318,10 @@ class SetOffset(OfQueue):
 
 @dataclass(frozen=True, slots=True)
 class Release(OfQueue):
-    """The queue is given up: commit when `commit`, then unlock when `unlock`; answer with Released.
+    """Give the queue up: commit if `commit`, then unlock if `unlock`; the shell answers with Released.
 
-    The order matters, and so does the answer: the next holder begins at the committed offset, and an
-    unlock that overtakes a later lock request of ours would free a queue that we believe to hold.
+    The order and the answer both matter. The next holder begins at the committed offset, and an unlock that overtakes
+    our own later lock request would free a queue that we believe we hold.
     """
 
     epoch: int | None
@@ -330,7 +331,7 @@ class Release(OfQueue):
 
 @dataclass(frozen=True, slots=True)
 class StopPull(OfQueue):
-    """The queue is lost or restarts: an answer to its pull is not wanted any more."""
+    """The queue is lost or restarts: the answer to its pull is no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +343,7 @@ class Persist(OfQueue):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line for the log; never with the body of a message."""
+    """One line for the log; it never contains the body of a message."""
 
     level: Literal["debug", "info", "warning", "error"]
     text: str
@@ -364,10 +365,10 @@ Instruction: TypeAlias = (
 
 
 def failure(instruction: Instruction, reason: str) -> Event | None:
-    """Return the event that answers an instruction whose work ended without one; None where none is awaited.
+    """Return the event that answers an instruction whose work ended without one; None if no answer is expected.
 
-    Whatever ended the work, the queue goes on: a core that waited for the answer for ever would keep its
-    lock all that time.
+    The queue must continue after any such end: a core that waited for the answer for ever would keep its lock all that
+    time.
     """
     match instruction:
         case Deliver(queue, generation, delivery):

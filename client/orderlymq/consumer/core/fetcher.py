@@ -1,8 +1,8 @@
 """
-The pulling side of one assigned queue: the next offset, the next time, and the effect of a reply.
+The pulls of one assigned queue: the next offset, the next time, and the effect of a reply.
 
-Shared by the ordered and the concurrent core. Rules: one pull in flight per queue; the next offset is the
-broker's word; a failed pull is tried again soon and then ever less often, up to once a second.
+Shared by the ordered and the concurrent core. Rules: each queue has one pull in flight; the broker says the next
+offset. A failed pull is tried again soon, and then less and less often, down to once a second.
 """
 
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from orderlymq.consumer.core.processqueue import ProcessQueue
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
 
-# A leader that died is back within some 300 ms; RocketMQ's fixed 3000 ms would stand still ten times that.
+# A dead leader is replaced within some 300 ms; RocketMQ's fixed 3000 ms would stop the queue for ten times that.
 RETRY_FIRST_MS: Final = 20
 RETRY_MAX_MS: Final = 1_000
 
 
 @dataclass(slots=True)
 class Fetcher:
-    """State of pulling one queue in one generation; a new generation gets a new object."""
+    """State of the pulls of one queue in one generation; a new generation gets a new object."""
 
     queue: MessageQueue
     generation: int
@@ -41,13 +41,13 @@ class Fetcher:
         commit_offset: int | None,
         epoch: int | None,
     ) -> list[Instruction]:
-        """Return the pull that may start now, or the flow-control warning, or nothing."""
+        """Return the pull that may start now, or the flow-control warning, or an empty list."""
         if self.in_flight or self.next_offset < 0 or now_ms < self.not_before_ms:
             return []
         reason = reason_to_wait(self.cache, limits, ordered=ordered)
         if reason is not None:
             self.flow_waits += 1
-            # The first one is reported too: a queue that stands still should be found in the log.
+            # Report the first wait, too, so that the log shows why a queue stands still.
             if self.flow_waits % REPORT_EVERY == 1:
                 text = f"{reason}, queue={self.queue}, flowControlTimes={self.flow_waits}"
                 return [Report("warning", text)]
@@ -56,7 +56,7 @@ class Fetcher:
         return [Pull(self.queue, self.generation, self.next_offset, commit_offset, epoch)]
 
     def accept(self, event: Pulled, now_ms: int, interval_ms: int) -> list[Instruction]:
-        """Take the messages of a reply into the cache and move on."""
+        """Put the messages of a reply into the cache and move to the next offset."""
         self.in_flight = False
         self.failures = 0
         self.not_before_ms = now_ms + interval_ms if event.messages else now_ms
@@ -82,11 +82,11 @@ class Fetcher:
         self.failures += 1
         self.not_before_ms = now_ms + delay_ms
         if is_retry_topic(self.queue.topic):
-            return []  # RocketMQ is silent about retry topics too: they may not exist yet
+            return []  # RocketMQ does not log it either: a retry topic may not exist yet
         return [Report("debug", f"execute the pull request exception, {self.queue}: {reason}")]
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """Return when a waiting pull becomes due, if it waits for time alone."""
+        """Return when a waiting pull becomes due, or None if it does not wait for time alone."""
         if self.in_flight or self.next_offset < 0 or self.not_before_ms <= now_ms:
             return None
         return self.not_before_ms

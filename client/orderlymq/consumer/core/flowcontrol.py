@@ -1,10 +1,10 @@
 """
 Flow control of a consumer: when the next pull of a queue has to wait.
 
-Rule: memory stays bounded whatever the listener does. A queue holds at most 1000 messages or 100 MiB (one
-pull more at the worst), counted with what was taken and not committed; a concurrent queue also spans at
-most 2000 offsets, so that one stuck message cannot let the rest run away. Limits per topic, when set,
-are shared among the topic's queues and replace those per queue.
+Rule: memory stays bounded even if the listener is slow or stuck. A queue holds at most 1000 messages or 100 MiB, plus
+one pull; messages that were taken but not committed count, too. A concurrent queue also spans at most 2000 offsets, so
+that the others cannot run far ahead of one stuck message. Limits per topic, if set, are shared among the topic's queues
+and replace the limits per queue.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from orderlymq.consumer.core.processqueue import ProcessQueue
 
 MIB: Final = 1024 * 1024
 UNLIMITED: Final = -1
-REPORT_EVERY: Final = 1000  # the log is not flooded: RocketMQ warns at each thousandth time as well
+REPORT_EVERY: Final = 1000  # keeps the log short: RocketMQ also warns at each thousandth time
 
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """Limits of one consumer; sizes in MiB, UNLIMITED (-1) turns a limit per topic off."""
+    """Limits of one consumer; sizes in MiB. UNLIMITED (-1) turns a limit per topic off."""
 
     queue_count: int = 1000
     queue_size_mib: int = 100
@@ -28,7 +28,7 @@ class FlowLimits:
     topic_size_mib: int = UNLIMITED
 
     def for_queue(self, topic_queues: int) -> "FlowLimits":
-        """Return the limits of one of *topic_queues* assigned queues, at least 1 each."""
+        """Return the limits for each of *topic_queues* assigned queues, at least 1 each."""
         queues = max(1, topic_queues)
         return FlowLimits(
             self.queue_count
@@ -42,9 +42,9 @@ class FlowLimits:
 
 
 def reason_to_wait(cache: ProcessQueue, limits: FlowLimits, *, ordered: bool) -> str | None:
-    """Return why the next pull must wait, or None when it may start.
+    """Return why the next pull must wait, or None if it may start.
 
-    A queue consumed in order has no span limit: its messages leave one after the other anyway.
+    A queue that is consumed in order has no span limit, because its messages leave one after the other.
     """
     if cache.count > limits.queue_count:
         return (

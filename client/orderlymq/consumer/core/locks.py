@@ -1,12 +1,13 @@
 """
-Which queues an ordered consumer may consume: those assigned to it whose lock it holds.
+The queues that an ordered consumer may consume: those assigned to it whose lock it holds.
 
-Rules kept here:
-- a lease is counted from before the request for it was sent, by this client's own clock;
-- a lock that comes back under another epoch, or without one, means that somebody else may have had the queue:
-  everything cached is forgotten and consumption restarts at the committed offset;
+Rules:
+- a lease counts from the time before its request was sent, by this client's own clock;
+- a lock that comes back under another epoch, or without one, means that another member may have had the queue: the
+  consumer forgets all cached messages and restarts at the committed offset;
 - a queue that was given up while its lock was being asked for gives the grant back.
-`ordered` decides what the listener gets of them. The broker's half is its lock table and its fence.
+`ordered` decides which messages of these queues the listener gets. The broker's counterparts are its lock table and its
+fence.
 """
 
 from collections import Counter
@@ -32,8 +33,8 @@ from orderlymq.consumer.core.queuestate import (
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.plurals import counted
 
-RELOCK_FAILED_MS: Final = 100  # RocketMQ: not held; here: the request had no answer
-RELOCK_REFUSED_MS: Final = 3_000  # RocketMQ: somebody else has it; a notification comes first
+RELOCK_FAILED_MS: Final = 100  # RocketMQ: lock not held; here: the request had no answer
+RELOCK_REFUSED_MS: Final = 3_000  # RocketMQ: another member holds it; a notification comes earlier
 
 
 class LockedQueues(AssignedQueues[QueueState]):
@@ -44,12 +45,12 @@ class LockedQueues(AssignedQueues[QueueState]):
         self._rules = rules
 
     def holds(self, queue: MessageQueue, generation: int, now_ms: int) -> bool:
-        """Return whether the queue is still ours; a listener may ask before an outside effect."""
+        """Return whether this consumer still holds the queue; a listener may ask before an outside effect."""
         state = self._current(queue, generation)
         return state is not None and state.holds(now_ms)
 
     def _apply_result(self, state: QueueState, event: ListenerDone, now_ms: int) -> None:
-        """Let the result of a listener call count."""
+        """Apply the result of a listener call."""
         raise NotImplementedError
 
     # -- assignment
@@ -60,10 +61,10 @@ class LockedQueues(AssignedQueues[QueueState]):
             if state.queue not in wanted:
                 state.phase = Phase.LEAVING
             elif state.phase is Phase.LEAVING:
-                # Given and taken back before the listener was done: nobody else had it.
+                # Given up and assigned again before the listener was done: no other member had the queue.
                 state.phase = Phase.RUNNING if state.fetcher.next_offset >= 0 else self._first_phase
             elif state.phase is Phase.LOCKING:
-                state.ask_at_ms = now_ms  # somebody left or joined: the lock may be free now
+                state.ask_at_ms = now_ms  # a member left or joined: the lock may be free now
         for queue in sorted(wanted - self._queues.keys() - self._releasing):
             self._add(queue, now_ms)
         self._topic_queues = Counter(queue.topic for queue in wanted)
@@ -78,7 +79,7 @@ class LockedQueues(AssignedQueues[QueueState]):
 
     def _released(self, event: Released, now_ms: int) -> None:
         self._releasing.discard(event.queue)
-        # It may have been assigned again meanwhile; only now can its lock be asked for.
+        # The queue may have been assigned again; only now can its lock be requested.
         if event.queue in self._wanted - self._queues.keys():
             self._add(event.queue, now_ms)
 
@@ -93,18 +94,18 @@ class LockedQueues(AssignedQueues[QueueState]):
         return Phase.LOCKING if self._rules.needs_lock else Phase.STARTING
 
     def _take_back(self, state: QueueState) -> None:
-        """Have what no listener has seen wait again; of a former generation nothing is left to wait."""
+        """Make messages that no listener has seen wait again; those of an earlier generation are no longer in the cache."""
         messages, state.delivered = state.delivered, ()
         state.delivery = None
         state.fetcher.cache.again(message.queue_offset for message in messages)
 
     def _recall(self, state: QueueState) -> None:
-        """Take a delivery back that still waits for a worker: nobody works on it."""
+        """Take back a delivery that still waits for a worker: no listener works on it."""
         if state.delivery is not None and not state.begun:
             self._take_back(state)
 
     def _restart(self, state: QueueState, next_offset: int = -1) -> None:
-        """Forget everything cached; go on at *next_offset* or ask where."""
+        """Forget all cached messages; continue at *next_offset*, or ask for the start offset if it is -1."""
         self._stop_pull(state)
         self._recall(state)
         if state.stalled is not None:
@@ -119,7 +120,7 @@ class LockedQueues(AssignedQueues[QueueState]):
             state = self._queues.get(queue)
             if state is None:
                 if queue in event.granted:
-                    # Given up while the request was on its way: the grant must not stay behind.
+                    # The queue was given up while the request was on its way: give the grant back.
                     self._release(queue, event.granted[queue], commit=False, unlock=True)
                 continue
             state.asking = False
@@ -127,14 +128,14 @@ class LockedQueues(AssignedQueues[QueueState]):
                 generation = state.fetcher.generation
                 self._granted(state, event.granted[queue], event.asked_at_ms, now_ms)
                 if state.fetcher.generation != generation:
-                    # Only the lock's holder adds to them, so this is all there is until we do.
+                    # Only the lock's holder parks keys, so these are all until this consumer parks one.
                     state.parked = dict(event.parked.get(queue, {}))
             else:
                 self._refused(state, now_ms)
 
     def _granted(self, state: QueueState, epoch: int | None, asked_at_ms: int, now_ms: int) -> None:
         state.ask_at_ms = asked_at_ms + self._rules.renew_ms
-        # A renewal of a lease that never lapsed is the same lock even where brokers know no epochs.
+        # If the lease never lapsed, its renewal is the same lock, even if the broker knows no epochs.
         continues = epoch == state.epoch and (epoch is not None or state.holds(now_ms))
         state.lease_until_ms = asked_at_ms + self._rules.lease_ms
         if state.phase is Phase.LEAVING:
@@ -161,7 +162,7 @@ class LockedQueues(AssignedQueues[QueueState]):
     def _refused(self, state: QueueState, now_ms: int) -> None:
         state.ask_at_ms = now_ms + RELOCK_REFUSED_MS
         if state.phase in (Phase.RUNNING, Phase.STARTING):
-            # The broker's word counts more than our clock: somebody else has the queue.
+            # The broker's answer counts more than our clock: another member holds the queue.
             self._lose(state, "the message queue not locked, so consume later")
         elif state.phase is Phase.LEAVING:
             state.lease_until_ms = 0

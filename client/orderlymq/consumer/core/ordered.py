@@ -1,15 +1,15 @@
 """
-The ordered consumer: it chooses the next messages for the listener from the queues whose lock it holds, and the commits.
+The ordered consumer: it chooses the listener's next messages from the queues whose lock it holds, and the commits.
 
-Rules kept here, each of them tested:
-- nothing of a queue is pulled, handed out or committed without a lock whose lease still runs (`locks`);
-- at most one listener call per queue, whatever was lost and won back meanwhile;
-- messages leave in the order of their offsets; a failed one keeps its queue waiting until it succeeds or
-  is handed over to the dead-letter queue; only the message that was tried alone is handed over;
-- a message of a parked key goes to the dead-letter queue in its turn and to no listener (`parkedkeys`).
+Rules, each of them tested:
+- the consumer pulls, delivers and commits nothing of a queue without a lock whose lease still runs (`locks`);
+- each queue has at most one listener call, even if the queue was lost and won back during the call;
+- messages leave in the order of their offsets; a failed message keeps its queue waiting until it succeeds or is handed
+  over to the dead-letter queue; only a message that was tried alone is handed over;
+- a message of a parked key goes to the dead-letter queue in its turn, and to no listener (`parkedkeys`).
 
-Pure: `handle(event, now_ms)` returns instructions for the shell (`push`), `next_wake_ms` says when to
-send the next `Tick`.
+Pure: `handle(event, now_ms)` returns instructions for the shell (`push`), and `next_wake_ms` says when to send the next
+`Tick`.
 """
 
 from collections.abc import Iterable
@@ -60,28 +60,28 @@ from orderlymq.consumer.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
-YIELD_MS: Final = 10  # RocketMQ: the rest after a minute of continuous work
+RELOCK_LOST_MS: Final = 10  # as in RocketMQ: the lock was lost while consuming
+YIELD_MS: Final = 10  # as in RocketMQ: the pause after a minute of continuous work
 
 
 class OrderedConsumer(LockedQueues):
     """All queues of one ordered consumer.
 
-    A queue goes LOCKING -> STARTING (granted) -> RUNNING (offset found) -> LEAVING (assigned to another
-    or closing) -> gone. Without a live lease it falls back to LOCKING; granted again under the epoch it
-    had, it goes on where it was, under any other it restarts at the committed offset. LEAVING lasts while a listener
-    runs: what only waits for a worker is taken back.
+    A queue goes LOCKING -> STARTING (granted) -> RUNNING (offset found) -> LEAVING (assigned to another member, or
+    closing) -> gone. Without a live lease it falls back to LOCKING. If the lock is granted again under the same epoch,
+    the queue continues where it was; under any other epoch it restarts at the committed offset. LEAVING lasts while a
+    listener runs; a delivery that only waits for a worker is taken back.
     """
 
     # -- what the shell asks
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing is left to be given back."""
+        """Return whether no queue remains to be given back."""
         return not self._queues and not self._releasing
 
     def maybe_start(self, deliver: Deliver, now_ms: int) -> bool:
-        """Begin a delivery that has found a worker, unless it may not call the listener any more; return whether it began."""
+        """Begin a delivery that has got a worker, if it may still call the listener; return whether it began."""
         state = self._current(deliver.queue, deliver.generation)
         if (
             state is None
@@ -97,7 +97,7 @@ class OrderedConsumer(LockedQueues):
     # -- what happens
 
     def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901, PLR0912 - one arm per event of a closed union
-        """Take one event and return the instructions, in their order."""
+        """Handle one event and return the instructions, in their order."""
         match event:
             case Assigned():
                 self._assign(event, now_ms)
@@ -148,7 +148,7 @@ class OrderedConsumer(LockedQueues):
         planned, state.planned = state.planned, None
         state.committed = event.offset
         if event.is_new:
-            # A topic that grows waits for a holder who has never said how far it is.
+            # A topic that grows waits for each holder that has never committed an offset.
             self._set_offset(state, event.offset)
         state.finding = False
         state.fetcher.next_offset = event.offset
@@ -164,7 +164,7 @@ class OrderedConsumer(LockedQueues):
         idle = not state.fetcher.cache.count
         self._out += state.fetcher.accept(event, now_ms, self._rules.pull_interval_ms)
         if idle and not event.messages and event.next_offset != state.committed:
-            # Nothing here matched the subscription: the group moves on all the same.
+            # No message matched the subscription, but the committed offset still advances.
             self._set_offset(state, event.next_offset)
 
     def _pull_failed(self, event: PullFailed, now_ms: int) -> None:
@@ -173,7 +173,7 @@ class OrderedConsumer(LockedQueues):
             return
         self._out += state.fetcher.fail(event.reason, now_ms)
         if event.refused and not state.asking:
-            state.ask_at_ms = now_ms  # the broker may not see us as the holder: ask it
+            state.ask_at_ms = now_ms  # the broker may not know us as the holder: ask for the lock
 
     def _offset_illegal(self, event: OffsetIllegal) -> None:
         state = self._current(event.queue, event.generation)
@@ -188,7 +188,7 @@ class OrderedConsumer(LockedQueues):
         self._report("warning", f"fix the pull request offset, {state.queue} {event.next_offset}")
 
     def _offsets_reset(self, event: OffsetsReset, now_ms: int) -> None:
-        """Go on at the offsets that an administrator has set; former messages and pulls count no more."""
+        """Continue at the offsets that an administrator has set; former messages and pulls no longer count."""
         for queue, offset in sorted(event.offsets.items()):
             state = self._queues.get(queue)
             if state is None:
@@ -198,8 +198,8 @@ class OrderedConsumer(LockedQueues):
             if phase in (Phase.LOCKING, Phase.LEAVING):
                 state.phase = phase
             if holds or known:
-                # Without a lease, too: else an earlier commit that is still remembered would undo the reset. It carries
-                # the epoch, so that the broker drops it if somebody else has the queue.
+                # Even without a lease: otherwise an earlier commit that is still remembered would undo the reset. The
+                # commit carries the epoch, so the broker drops it if another member holds the queue.
                 self._set_offset(state, offset)
                 self._out.append(Persist(queue, state.epoch))
 
@@ -216,7 +216,7 @@ class OrderedConsumer(LockedQueues):
             state.delivered = ()
             return
         if not state.holds(now_ms):
-            # If the lock comes back under the same epoch nobody else was here, and it counts.
+            # If the lock comes back under the same epoch, no other member had the queue, and the result counts.
             state.stalled = event
             return
         self._apply_result(state, event, now_ms)
@@ -264,7 +264,7 @@ class OrderedConsumer(LockedQueues):
 
     def _commit(self, state: QueueState) -> None:
         offset = state.fetcher.cache.commit()
-        # Behind what was rolled back a dead letter stays taken.
+        # A dead letter after a message that was rolled back stays taken.
         state.dead = {each for each in state.dead if each >= offset}
         state.uncommitted = 0
         if offset >= 0:
@@ -277,7 +277,7 @@ class OrderedConsumer(LockedQueues):
         suspend_ms: int,
         now_ms: int,
     ) -> None:
-        """Keep the messages for another try, or hand the one that was tried alone over."""
+        """Keep the messages for another try, or hand over a message that was tried alone."""
         head = messages[0]
         if head.reconsume_times >= self._rules.reconsume_max:
             if len(messages) == 1:
@@ -285,8 +285,8 @@ class OrderedConsumer(LockedQueues):
                 state.delivered = messages
                 self._out.append(dead_letter_of(state, head, self._rules.reconsume_max))
                 return
-            # Which of them fails is not known. One by one from here, so that none is both handed
-            # over and consumed, and no healthy one is handed over for its neighbour.
+            # It is not known which of them fails. Deliver them one by one, so that none is both handed over and
+            # consumed, and no healthy message is handed over because of its neighbour.
             state.single_until = messages[-1].queue_offset + 1
         else:
             for message in messages:
@@ -301,7 +301,8 @@ class OrderedConsumer(LockedQueues):
         state.copying = False
         messages, state.delivered = state.delivered, ()
         if state.fetcher.generation != event.generation:
-            # Where it was is past, but the broker holds its key; before the next message of it the broker is asked.
+            # The queue has restarted since, but the broker has parked the key; the broker is asked before the key's
+            # next message.
             if event.parked is not None:
                 state.parked[messages[0].key or ""] = event.parked
             return
@@ -313,8 +314,8 @@ class OrderedConsumer(LockedQueues):
             return
         state.dead.add(event.offset)
         if state.auto_commit or (event.parked is not None and state.all_dead):
-            # Even when the lease is gone: the commit carries the epoch, so that the broker drops it if
-            # somebody else has the queue, and we must not deliver what is a dead letter.
+            # Commit even without a lease, because a dead letter must not be delivered. The commit carries the epoch, so
+            # the broker drops it if another member holds the queue.
             self._commit(state)
 
     def _suspend(self, state: QueueState, suspend_ms: int, now_ms: int) -> None:

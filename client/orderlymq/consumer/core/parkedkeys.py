@@ -1,10 +1,10 @@
 """
 Parked keys of one queue, as its ordered consumer knows them.
 
-A parked key keeps back every message from its first dead letter on. Those messages go to the dead letters and to
-no listener. The broker is asked before each of them is sent: after a release the next message is consumed.
-When the answer that parks a key is lost, the key counts as parked, and its first letter is handed over again.
-Pure; used by `ordered`. The broker decides whether a key is parked.
+A parked key keeps back all its messages from its first dead letter on. Those messages go to the dead-letter queue and
+to no listener. The broker is asked before each of them is sent: after a release, the next message is consumed. If the
+answer that parks a key is lost, the key counts as parked, and its first dead letter is handed over again. Pure; used by
+`ordered`. The broker decides whether a key is parked.
 """
 
 from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom, Report
@@ -13,14 +13,14 @@ from orderlymq.message import ReceivedMessage
 
 
 def parked_from(state: QueueState, message: ReceivedMessage) -> ParkedFrom | None:
-    """Return what keeps this message from the listener."""
+    """Return the dead letter that keeps this message from the listener, None if its key is not parked."""
     parked = state.parked.get(message.key) if state.parked and message.key else None
 
     return parked if parked is not None and message.queue_offset >= parked.offset else None
 
 
 def deliverable(state: QueueState, limit: int) -> int:
-    """Return how many of the next *limit* messages may be handed out together; 0 when the first is parked."""
+    """Return how many of the next *limit* messages may be handed out together; 0 if the key of the first is parked."""
     if not state.parked:
         return limit
     head = state.fetcher.cache.peek(limit)
@@ -29,7 +29,7 @@ def deliverable(state: QueueState, limit: int) -> int:
 
 
 def take_parked(state: QueueState, reconsume_max: int) -> DeadLetter:
-    """Take the first message, whose key is parked, and return what hands it over."""
+    """Take the first message, whose key is parked, and return the instruction that hands it over."""
     state.copying = True
     state.delivered = state.fetcher.cache.take(1)
 
@@ -37,7 +37,7 @@ def take_parked(state: QueueState, reconsume_max: int) -> DeadLetter:
 
 
 def dead_letter_of(state: QueueState, message: ReceivedMessage, reconsume_max: int) -> DeadLetter:
-    """Return what hands a message over."""
+    """Return the instruction that hands a message over to the dead-letter queue."""
     generation, parked = state.fetcher.generation, parked_from(state, message)
 
     return DeadLetter(state.queue, generation, message, reconsume_max, state.epoch, parked)
@@ -46,7 +46,7 @@ def dead_letter_of(state: QueueState, message: ReceivedMessage, reconsume_max: i
 def note_handover(
     group: str, state: QueueState, event: CopySent, message: ReceivedMessage
 ) -> list[Report]:
-    """Learn from a hand-over which key is parked; return the text for the log."""
+    """Update the parked keys from the result of a hand-over; return the lines for the log."""
     key = message.key or ""
     was = state.parked.pop(key, None)
     if event.parked is not None:

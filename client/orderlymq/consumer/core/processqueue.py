@@ -1,10 +1,10 @@
 """
 The local cache of one queue: messages that were pulled and are not yet done.
 
-Rules: messages leave in the order of their offsets, each offset is there once, and none is lost between
-`put`, `take`, `commit`, `rollback` and `again`. For ordered consumption `take` moves messages to a second
-place (taken, not committed); for concurrent consumption `remove` takes them out one by one and the commit
-offset is the lowest that is left. Same content as RocketMQ's ProcessQueue, without its locks and clocks.
+Rules: messages leave in the order of their offsets, the cache holds each offset once, and `put`, `take`, `commit`,
+`rollback` and `again` lose no message. For ordered consumption, `take` moves messages from the waiting ones to those
+taken and not committed. For concurrent consumption, `remove` takes messages out one by one, and the commit offset is
+the lowest that is left. The content is that of RocketMQ's ProcessQueue, without its locks and clocks.
 """
 
 from bisect import bisect_left, insort
@@ -21,8 +21,8 @@ NOTHING = -1
 class ProcessQueue:
     """Cache of one queue under one assignment; a new assignment begins with a new cache.
 
-    `count` and `size_bytes` cover waiting and taken messages: flow control counts both, so that a
-    listener that never commits cannot fill the memory.
+    `count` and `size_bytes` cover waiting and taken messages. Flow control counts both, so that a listener that never
+    commits cannot fill the memory.
     """
 
     count: int = 0
@@ -30,10 +30,10 @@ class ProcessQueue:
     _messages: dict[int, ReceivedMessage] = field(default_factory=dict)
     _waiting: list[int] = field(default_factory=list)  # sorted offsets
     _taken: list[int] = field(default_factory=list)  # sorted offsets
-    _end: int = 0  # one past the highest offset that was ever put
+    _end: int = 0  # one more than the highest offset that was ever put
 
     def put(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Add pulled messages; an offset that is already there is ignored."""
+        """Add pulled messages; an offset that is in the cache already is ignored."""
         for message in messages:
             offset = message.queue_offset
             if offset in self._messages:
@@ -50,7 +50,7 @@ class ProcessQueue:
     def take(self, limit: int) -> tuple[ReceivedMessage, ...]:
         """Move up to *limit* messages with the lowest offsets to the taken ones and return them.
 
-        One that is unreadable fails alone: it is not taken together with others.
+        An unreadable message is taken alone, so that it fails alone.
         """
         found = self.peek(limit)
         self._waiting = self._waiting[len(found) :]
@@ -59,13 +59,13 @@ class ProcessQueue:
         return found
 
     def peek(self, limit: int) -> tuple[ReceivedMessage, ...]:
-        """Return what `take` would, and leave it where it is."""
+        """Return the messages that `take` would return, without moving them."""
         found = tuple(self._messages[offset] for offset in self._waiting[:limit])
         end = next((n for n, message in enumerate(found) if message.unreadable), len(found))
         return found[: max(1, end)]
 
     def commit(self) -> int:
-        """Forget taken messages before the first waiting one; return the offset to commit, NOTHING when there were none."""
+        """Drop the taken messages before the first waiting one; return the offset to commit, NOTHING if there were none."""
         end = bisect_left(self._taken, self._waiting[0]) if self._waiting else len(self._taken)
         if not end:
             return NOTHING
@@ -75,11 +75,11 @@ class ProcessQueue:
         return done[-1] + 1
 
     def rollback(self, keep: Collection[int] = ()) -> None:
-        """Make everything taken wait again, except the offsets in *keep* (dead letters)."""
+        """Make all taken messages wait again, except the offsets in *keep* (dead letters)."""
         self.again(offset for offset in self._taken if offset not in keep)
 
     def again(self, offsets: Iterable[int]) -> None:
-        """Make these taken messages wait again, in their places; others are ignored."""
+        """Make these taken messages wait again, in their places; other offsets are ignored."""
         back = set(offsets).intersection(self._taken)
         if not back:
             return
@@ -87,21 +87,21 @@ class ProcessQueue:
         self._waiting = sorted([*self._waiting, *back])
 
     def remove(self, offsets: Iterable[int]) -> int:
-        """Forget finished messages, wherever they are; return the offset to commit.
+        """Drop finished messages, waiting or taken; return the offset to commit.
 
-        The lowest offset that is still here; one past the highest ever seen when nothing is left;
-        NOTHING when nothing was ever here.
+        That is the lowest offset in the cache. It is one more than the highest offset ever put if the cache is empty,
+        and NOTHING if the cache never had a message.
         """
         for offset in offsets:
             if offset in self._messages:
-                # Nearly always taken; the other place is looked at only when it was not.
+                # Nearly always taken; the waiting ones are searched only if it was not.
                 _discard(self._taken, offset) or _discard(self._waiting, offset)
                 self._forget(offset)
         return self.commit_offset
 
     @property
     def commit_offset(self) -> int:
-        """The sliding window's lower edge: see `remove`."""
+        """The lower edge of the sliding window: see `remove`."""
         if not self._end:
             return NOTHING
         lowest = self.min_offset
@@ -109,33 +109,33 @@ class ProcessQueue:
 
     @property
     def min_offset(self) -> int:
-        """The lowest offset here, NOTHING when empty."""
+        """The lowest offset in the cache, NOTHING if it is empty."""
         heads = [offsets[0] for offsets in (self._waiting, self._taken) if offsets]
         return min(heads, default=NOTHING)
 
     @property
     def max_offset(self) -> int:
-        """The highest offset here, NOTHING when empty."""
+        """The highest offset in the cache, NOTHING if it is empty."""
         tails = [offsets[-1] for offsets in (self._waiting, self._taken) if offsets]
         return max(tails, default=NOTHING)
 
     @property
     def span(self) -> int:
-        """Distance from the lowest offset here to the highest ever put; 0 when empty.
+        """Distance from the lowest offset in the cache to the highest ever put; 0 if the cache is empty.
 
-        RocketMQ looks at what is cached only, and so lets a queue run ahead of one stuck message without
-        end; all of that would be delivered again after a crash.
+        RocketMQ counts only cached messages, so a queue may run ahead of one stuck message without limit; all those
+        messages would be delivered again after a crash.
         """
         return self._end - 1 - self.min_offset if self.count else 0
 
     @property
     def waiting_count(self) -> int:
-        """How many messages wait to be taken."""
+        """The number of messages that wait to be taken."""
         return len(self._waiting)
 
     @property
     def first_waiting(self) -> int:
-        """The offset that `take` gives next, NOTHING when none waits."""
+        """The offset that `take` returns next, NOTHING if none waits."""
         return self._waiting[0] if self._waiting else NOTHING
 
     @property
@@ -149,7 +149,7 @@ class ProcessQueue:
         return tuple(self._messages[offset] for offset in self._taken)
 
     def check(self) -> None:
-        """Assert the invariants; tests call it."""
+        """Assert the invariants; used by tests."""
         assert self._waiting == sorted(set(self._waiting))
         assert self._taken == sorted(set(self._taken))
         assert not set(self._waiting) & set(self._taken)

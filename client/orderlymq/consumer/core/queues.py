@@ -1,7 +1,7 @@
 """
 Assigned queues of both cores: generations, starts, wakes.
 
-Rule: nothing here decides what a listener gets or what is committed; `ordered` and `concurrent` do.
+Rule: this module never decides what a listener gets or what is committed; `ordered` and `concurrent` do.
 """
 
 from collections import Counter
@@ -27,9 +27,9 @@ class AssignedQueue:
     """One queue of a consumer.
 
     Attributes:
-        finding: its start offset is being asked.
-        find_at_ms: when to ask again.
-        dirty: `committed` is not known to be at the broker.
+        finding: true while its start offset is being asked for.
+        find_at_ms: time at which to ask again.
+        dirty: true if `committed` is not known to be at the broker.
     """
 
     queue: MessageQueue
@@ -44,7 +44,7 @@ Q = TypeVar("Q", bound=AssignedQueue)
 
 
 class AssignedQueues(Generic[Q]):
-    """All queues of one consumer, and the instructions that the present event has given so far."""
+    """All queues of one consumer, and the instructions that the current event has produced so far."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -61,7 +61,7 @@ class AssignedQueues(Generic[Q]):
 
     @property
     def queues(self) -> dict[MessageQueue, Q]:
-        """All queues with their states; to look at, not to change."""
+        """All queues with their states; read only."""
         return self._queues
 
     def next_wake_ms(self) -> int | None:
@@ -69,7 +69,7 @@ class AssignedQueues(Generic[Q]):
         return min(self._wakes.values(), default=None)
 
     def _concerned(self, event: Event) -> list[Q]:
-        """Return the queues to look at after an event; one about one queue costs the same however many there are."""
+        """Return the queues that an event may affect; an event about one queue costs the same however many there are."""
         one = getattr(event, "queue", None)
         states = self._queues.values() if one is None else filter(None, [self._queues.get(one)])
         return list(states)

@@ -1,7 +1,7 @@
 """
-One queue of an ordered consumer: its phase, its lock, what of it is outside the core.
+The state of one queue of an ordered consumer: its phase, its lock, and what is with a listener or a broker.
 
-Rule: data and questions only; every change is made by `ordered`, so that its rules stand in one place.
+Rule: this module only holds and answers; `ordered` makes every change, so that its rules stand in one place.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ FOREVER: Final = 2**62
 
 
 class Phase(Enum):
-    """Where a queue stands; see `OrderedConsumer` for the transitions."""
+    """The phase of a queue; see `OrderedConsumer` for the transitions."""
 
     LOCKING = auto()  # wanted, no live lock
-    STARTING = auto()  # locked, the start offset is being asked
+    STARTING = auto()  # locked, the start offset is being asked for
     RUNNING = auto()  # locked, being consumed
-    LEAVING = auto()  # given up, as soon as the listener is done that runs
+    LEAVING = auto()  # given up as soon as the running listener is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,53 +43,53 @@ class OrderedRules:
     pull_interval_ms: int = 0
     continuous_max_ms: int = 60_000
     uncommitted_warning: int = 500
-    needs_lock: bool = True  # False for broadcasting: each member has the queue for itself
+    needs_lock: bool = True  # False for broadcasting: each member has the queue to itself
     limits: FlowLimits = field(default_factory=FlowLimits)
 
 
 @dataclass(slots=True)
 class QueueState(AssignedQueue):
-    """One queue that this consumer wants, or is about to give up."""
+    """One queue that this consumer wants or is about to give up."""
 
     phase: Phase = Phase.LOCKING
     epoch: int | None = None
     lease_until_ms: int = 0
     ask_at_ms: int = 0
     asking: bool = False
-    planned: int | None = None  # where it would have gone on before the lock was lost
+    planned: int | None = None  # the next offset when the lock was lost
     auto_commit: bool = True
     delivery: int | None = (
         None  # the listener call that runs or waits for a worker, of any generation
     )
-    begun: bool = False  # that call, by a worker
+    begun: bool = False  # a worker has begun that call
     delivered: tuple[ReceivedMessage, ...] = ()
     copying: bool = False
-    stalled: ListenerDone | None = None  # finished while the lease was gone
+    stalled: ListenerDone | None = None  # the listener's result that arrived without a live lease
     not_before_ms: int = 0
     busy_since_ms: int | None = None
-    single_until: int = 0  # deliver one by one below this offset
+    single_until: int = 0  # deliver messages one by one below this offset
     parked: dict[str, ParkedFrom] = field(
         default_factory=dict
-    )  # by key, for as long as the lock is ours
-    dead: set[int] = field(default_factory=set)  # handed over, not yet committed
+    )  # by key, for as long as we hold the lock
+    dead: set[int] = field(default_factory=set)  # offsets of dead letters, not yet committed
     uncommitted: int = 0
 
     @property
     def is_busy(self) -> bool:
-        """Return whether something of the queue is outside the core."""
+        """Return whether a listener has messages of the queue, or a message is being handed over."""
         return self.delivery is not None or self.copying
 
     def holds(self, now_ms: int) -> bool:
-        """Return whether the lease runs."""
+        """Return whether the lease still runs."""
         return now_ms < self.lease_until_ms
 
     @property
     def all_dead(self) -> bool:
-        """Return whether everything that was taken and not committed is handed over."""
+        """Return whether all messages that were taken and not committed are handed over as dead letters."""
         return all(message.queue_offset in self.dead for message in self.fetcher.cache.taken)
 
     def must_rest(self, now_ms: int, continuous_max_ms: int) -> bool:
-        """Return whether the queue has had its worker for so long that others are to have it; count the time."""
+        """Return whether the queue has had its worker so long that other queues are due; start the clock if it is stopped."""
         if self.busy_since_ms is None:
             self.busy_since_ms = now_ms
         elif now_ms - self.busy_since_ms > continuous_max_ms:
@@ -98,7 +98,7 @@ class QueueState(AssignedQueue):
         return False
 
     def restart(self, fetcher: Fetcher) -> None:
-        """Forget the messages and counts of the former fetcher; a running call stays known."""
+        """Forget the messages and counts of the former fetcher; a running listener call stays known."""
         self.fetcher = fetcher
         self.stalled = None
         self.finding = False
@@ -125,11 +125,11 @@ class QueueState(AssignedQueue):
         return [Report("warning", text)]
 
     def wants_lock(self, now_ms: int) -> bool:
-        """Return whether the lock is to be asked for, or renewed, now."""
+        """Return whether the lock should be requested or renewed now."""
         return not self.asking and now_ms >= self.ask_at_ms and self._may_ask(now_ms)
 
     def wake_ms(self, now_ms: int, *, needs_lock: bool, paused: bool) -> int | None:
-        """Return when time alone will change something, or None."""
+        """Return the next time at which time alone changes something, or None."""
         due: list[int] = []
         if needs_lock and not self.asking and self._may_ask(now_ms):
             due.append(self.ask_at_ms)
@@ -161,7 +161,7 @@ def message_ids(messages: Sequence[ReceivedMessage]) -> list[str]:
 def result_reports(
     group: str, event: ListenerDone, messages: Sequence[ReceivedMessage]
 ) -> list[Report]:
-    """Return the warning about a listener call that did not end well."""
+    """Return the warning about a listener call that failed or returned anything but SUCCESS or COMMIT."""
     facts = f"Group: {group} Msgs: {message_ids(messages)} MQ: {event.queue}"
     if event.raised is not None:
         return [Report("warning", f"consumeMessage exception: {event.raised} {facts}")]
@@ -181,7 +181,7 @@ def dropped_report(queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> 
 
 
 def refused_report(group: str, queue: MessageQueue) -> Report:
-    """Return the warning about a queue that somebody else holds; it must not look like a hang."""
+    """Return the warning about a queue that another member holds; without it, the wait would look like a hang."""
     return Report(
         "warning",
         f"doRebalance, {group}, add a new mq failed, {queue}, because lock failed; pull message later "
@@ -190,7 +190,7 @@ def refused_report(group: str, queue: MessageQueue) -> Report:
 
 
 def first_pull_reports(queue: MessageQueue, offset: int, planned: int | None) -> list[Report]:
-    """Return where consumption begins, and that this is behind where it had been going to."""
+    """Return the log lines about the start offset; one more if it is before the planned offset."""
     busy = planned is not None and offset < planned
     found = [
         Report(

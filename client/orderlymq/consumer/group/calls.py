@@ -1,5 +1,5 @@
 """
-Calls of every group member to brokers: the start offset, the members, the assigned queues, messages that are handed back.
+Calls of each consumer group member to brokers: start offset, members, assigned queues, messages that are handed back.
 
 `brokercalls` adds the requests of a push consumer's core.
 """
@@ -39,15 +39,15 @@ _log = logging.getLogger(__name__)
 
 _START_DEFAULT_BACK_MS: Final = 30 * 60 * 1000  # RocketMQ's consumeTimestamp: half an hour ago
 TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
-RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
+RETURN_TIMEOUT_S: Final = 5.0  # for a message that is handed back
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
 
-# The strategies of brokers, where no operator has decided.
+# The strategies that brokers compute if no operator has decided the assignment.
 _SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 
 
 class GroupCalls:
-    """The calls of one member of a group."""
+    """The calls of one member of a consumer group."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class GroupCalls:
     # -- subscriptions
 
     async def find_routes(self) -> None:
-        """Learn where the subscribed topics are; one that is not there yet may come later."""
-        for topic in list(self._subscriptions):  # a program may subscribe meanwhile
+        """Look up the routes of the subscribed topics; a topic that does not exist yet may be created later."""
+        for topic in list(self._subscriptions):  # a program may subscribe during this loop
             try:
                 await self._instance.route(topic)
             except TopicNotFound as error:
@@ -76,11 +76,11 @@ class GroupCalls:
                     _log.warning("%s", error)
 
     async def check_sql(self) -> None:
-        """Ask a broker of each topic whether it serves and understands an SQL subscription.
+        """Ask a broker of each topic whether it supports and understands an SQL subscription.
 
         Raises:
-            BrokerError: It does not.
-            BrokerUnreachable: It does not answer.
+            BrokerError: The broker does not.
+            BrokerUnreachable: The broker does not answer.
         """
         for topic, subscription in list(self._subscriptions.items()):
             if subscription.data.expression_type != EXPRESSION_SQL92:
@@ -95,21 +95,24 @@ class GroupCalls:
     # -- where to begin
 
     async def start_offset(self, queue: MessageQueue) -> tuple[int, bool]:
-        """Return the group's committed offset, or where a group without one begins, and whether it has none.
+        """Return the offset to start at, and whether the consumer group has no committed offset.
+
+        The start is the committed offset, or what `consume_from` says if there is none.
 
         Raises:
-            OrderlyMQError, RemotingError, ValueError: It cannot be known now; the queue must not be started.
+            OrderlyMQError, RemotingError, ValueError: The offset cannot be known now; the queue must not be started.
         """
         offset = await self._offsets.fetch(queue)
         return (await self._first_offset(queue), True) if offset == NOT_FOUND else (offset, False)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         where = self._settings.consume_from
-        # This group handed back the messages of its retry topic: they are owed, wherever the group began.
+        # This consumer group handed these messages back, so it must get them all, wherever it began.
         if where is ConsumeFrom.FIRST or is_retry_topic(queue.topic):
             return 0
         if where is ConsumeFrom.LAST:
-            # A queue that keeps its first message may be newer than this consumer, who shall miss nothing of it.
+            # A queue that still has its first message may be newer than this consumer, which must miss none of its
+            # messages.
             is_whole = await self._reader.min_offset(queue) == 0
             return 0 if is_whole else await self._reader.max_offset(queue)
         text = self._settings.consume_timestamp
@@ -119,7 +122,7 @@ class GroupCalls:
     # -- members
 
     async def members(self, topic: str) -> list[str] | None:
-        """Return the group's client ids as one of the topic's brokers knows them; None on trouble."""
+        """Return the client ids of the consumer group that one of the topic's brokers knows; None if no broker answers."""
         brokers = list(self._instance.routes.brokers(topic))
         random.shuffle(brokers)
         ext = ConsumerGroupHeader(self._group).to_ext()
@@ -132,7 +135,7 @@ class GroupCalls:
         )
 
     async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
-        """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
+        """Return the queues that a broker assigns to this member; None if no broker answers, which changes nothing."""
         body = fastjson.dumps(
             {
                 "topic": topic,
@@ -142,7 +145,7 @@ class GroupCalls:
                 "messageModel": "CLUSTERING",
             }
         )
-        # Always the same order: every raft group has the decision, the first one has it first.
+        # Ask in a fixed order: every raft group learns the decision, and the first one learns it first.
         brokers = self._instance.routes.brokers(topic)
         command = functools.partial(request, RequestCode.QUERY_ASSIGNMENT, {}, body)
         return await self._first_answer(brokers, command, read_assignment, "queues")
@@ -154,7 +157,7 @@ class GroupCalls:
         read: Callable[[bytes], T],
         what: str,
     ) -> T | None:
-        """Ask brokers in turn until one answers in a form that can be read."""
+        """Ask brokers one after the other until one returns a readable answer; None if none does."""
         for name in brokers:
             address = self._instance.routes.address(name)
             if address is None:
@@ -175,7 +178,10 @@ async def hand_back(
     delay_level: int,
     maximum: int,
 ) -> tuple[bool, str]:
-    """Have a message delivered again later; if the broker will not, send it a copy. Return whether it took one, else why not."""
+    """Have a message delivered again later; if the broker refuses, send it a copy.
+
+    Return whether the broker took one of them, and the reason if it did not.
+    """
     command = send_back_request(message, group, delay_level=delay_level, maximum=maximum)
     try:
         address = await instance.leader(message.queue.broker_name, message.queue.topic)
@@ -206,7 +212,7 @@ async def send_copy(
     delay_level: int,
     behind: str = "",
 ) -> tuple[bool, str]:
-    """Send a copy as `copy_to_retry` describes it; return whether the broker stored it, else why not."""
+    """Send the copy that `copy_to_retry` makes; return whether the broker stored it, and the reason if it did not."""
     command = copy_to_retry(
         message,
         group,

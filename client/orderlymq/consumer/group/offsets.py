@@ -1,9 +1,9 @@
 """
-Where a group's offsets are kept: at the broker for clustering, in a local file for broadcasting.
+Stores for the offsets of a consumer group: at the broker for clustering, in a local file for broadcasting.
 
-Rules: `update` only remembers; `persist` makes it last. A persisted offset is not sent again. A lower
-offset replaces a higher one only when the caller says so (an ordered queue after a reset).
-A user's own store keeps the same protocol.
+Rules: `update` only remembers an offset; `persist` makes it durable. A persisted offset is not sent again. A lower
+offset replaces a higher one only if the caller says so (an ordered queue after a reset). A user's own store follows the
+same protocol.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ NOT_FOUND = -1
 
 
 class OffsetStore(Protocol):
-    """Offsets of one group."""
+    """The offsets of one consumer group."""
 
     async def load(self) -> None:
-        """Read the stored offsets; called once, before anything else."""
+        """Read the stored offsets; called once, before all other methods."""
 
     def update(
         self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
@@ -42,24 +42,24 @@ class OffsetStore(Protocol):
         """Remember an offset; *epoch* is that of the queue's lock."""
 
     async def fetch(self, queue: MessageQueue) -> int:
-        """Return the kept offset, NOT_FOUND when the group has none.
+        """Return the stored offset, NOT_FOUND if the consumer group has none.
 
         Raises:
-            OrderlyMQError: It cannot be known now; the queue must not be started.
+            OrderlyMQError: The offset cannot be known now; the queue must not be started.
         """
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Make the remembered offsets durable; failures are logged and tried again with the next call."""
+        """Make the remembered offsets durable; failures are logged, and the next call tries again."""
 
     def remove(self, queue: MessageQueue) -> None:
-        """Forget remembered offsets that are not persisted."""
+        """Forget the remembered offset of a queue without persisting it."""
 
     def read(self, queue: MessageQueue) -> int:
-        """Return the remembered offset, NOT_FOUND when there is none."""
+        """Return the remembered offset, NOT_FOUND if there is none."""
 
 
 class BrokerOffsets:
-    """Offsets kept by the brokers, in their replicated log."""
+    """Offsets that the brokers keep, in their replicated log."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
@@ -69,11 +69,11 @@ class BrokerOffsets:
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """Return the queues with a remembered offset."""
+        """Return the queues that have a remembered offset."""
         return tuple(self._offsets)
 
     async def load(self) -> None:
-        """Do nothing: brokers are asked queue by queue."""
+        """Do nothing: the brokers are asked queue by queue."""
 
     def update(
         self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
@@ -88,30 +88,30 @@ class BrokerOffsets:
         return NOT_FOUND if found is None else found[0]
 
     def remove(self, queue: MessageQueue) -> None:
-        """Forget the queue."""
+        """Forget the queue's offset."""
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
 
     async def fetch(self, queue: MessageQueue) -> int:
-        """Ask the queue's broker; only its "not found" counts as not found.
+        """Ask the queue's broker; only its answer "not found" counts as NOT_FOUND.
 
         Raises:
-            BrokerUnreachable: Nobody leads the group now, or no answer.
-            BrokerError: The broker cannot say.
+            BrokerUnreachable: The broker group has no leader now, or it did not answer.
+            BrokerError: The broker refused to answer.
         """
         address = await self._instance.leader(queue.broker_name, queue.topic)
-        # Where a group without an offset begins is said by `consume_from`, not by the broker.
+        # `consume_from` says where a group without an offset begins; the broker does not decide that.
         header = QueryConsumerOffsetHeader(
             self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
         )
         ext = {**header.to_ext(), **fence(self._instance.client_id)}
         asked = self._instance.call(address, RequestCode.QUERY_CONSUMER_OFFSET, ext)
-        # Any other code must not start the queue at a guessed place: clients that did lost messages.
+        # Any other code must not start the queue at a guessed place: clients that did so lost messages.
         answer = await unless_refused(asked, None, ResponseCode.QUERY_NOT_FOUND)
         return NOT_FOUND if answer is None else read_offset(answer)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Commit to the brokers what changed, all at the same time: one that hangs must not hold up the others."""
+        """Commit all changed offsets to the brokers in parallel, so that a broker that hangs does not delay the others."""
         changed = self.changed(queues)
         await asyncio.gather(*(self._persist(each, self._offsets[each]) for each in changed))
 
@@ -121,10 +121,10 @@ class BrokerOffsets:
         return [each for each, entry in found if entry not in (None, self._persisted.get(each))]
 
     def commit(self, queue: MessageQueue) -> Coroutine[Any, Any, None]:
-        """Commit the remembered offset of a queue now, also if it is forgotten before the request leaves.
+        """Commit the remembered offset of a queue now, even if it is forgotten before the request is sent.
 
         Raises:
-            BrokerUnreachable: No answer; it may be committed.
+            BrokerUnreachable: The broker did not answer; the offset may be committed.
             BrokerError: The broker refused it.
         """
         return self._commit(queue, self._offsets[queue])
@@ -151,7 +151,7 @@ class BrokerOffsets:
 
 
 class LocalOffsets:
-    """Offsets of a broadcasting member, in RocketMQ's file format and place.
+    """Offsets of a broadcasting member, in a file with RocketMQ's format and path.
 
     Args:
         path: `<home>/.rocketmq_offsets/<client id>/<group>/offsets.json`.
@@ -164,10 +164,10 @@ class LocalOffsets:
         self._writing = threading.Lock()
 
     async def load(self) -> None:
-        """Read the file, or the older copy when the file is damaged; nothing when there is neither.
+        """Read the file, or the older copy if the file is damaged or missing; load no offsets if neither exists.
 
         Raises:
-            SettingError: Neither can be read: to begin elsewhere might skip messages.
+            SettingError: A file is damaged and no other can be read: to begin elsewhere might skip messages.
         """
         damaged: list[str] = []
         for path in (self._path, self._path.with_suffix(".json.bak")):
@@ -200,14 +200,14 @@ class LocalOffsets:
         return self._offsets.get(queue, NOT_FOUND)
 
     def remove(self, queue: MessageQueue) -> None:
-        """Keep it: a broadcasting member never gives a queue to another."""
+        """Keep the offset: a broadcasting member never gives a queue to another member."""
 
     async def fetch(self, queue: MessageQueue) -> int:
-        """Return the offset of the file, or the one remembered since."""
+        """Return the remembered offset, which `load` read from the file and `update` may have changed."""
         return self.read(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the whole table, atomically, keeping one older copy; a failure is logged."""
+        """Write the whole table atomically and keep one older copy; a failure is logged."""
         if self._offsets == self._written:
             return
         try:
@@ -220,9 +220,9 @@ class LocalOffsets:
             )
 
     def _write(self) -> None:
-        """Write the table of now, in a thread; a disk may take its time, and a call may have been cancelled before it is done."""
+        """Write the current table, in a thread, because a disk may be slow; the call may be cancelled before the write ends."""
         with self._writing:
-            offsets = dict(self._offsets)  # the loop goes on to change it
+            offsets = dict(self._offsets)  # the event loop may change the original during the write
             fresh = self._path.with_suffix(".json.tmp")
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with fresh.open("wb") as file:
@@ -237,14 +237,14 @@ class LocalOffsets:
 
 
 def local_offsets_path(client_id: str, group: str, home: Path | None = None) -> Path:
-    """Return where RocketMQ's clients keep the offsets of a broadcasting member."""
+    """Return the path at which RocketMQ's clients keep the offsets of a broadcasting member."""
     root = (Path.home() if home is None else home) / ".rocketmq_offsets"
     return root / client_id / group / "offsets.json"
 
 
 def _read_table(table: Mapping[object, object]) -> Iterable[tuple[MessageQueue, int]]:
     for key, offset in table.items():
-        # Newer Java writes the key as the text of its object.
+        # Newer Java clients write the key as the JSON text of its object.
         value = fastjson.loads(key.encode()) if isinstance(key, str) else key
         if type(offset) is not int or not 0 <= offset < 2**63:
             raise ValueError(f"the offset {offset!r} is no offset")

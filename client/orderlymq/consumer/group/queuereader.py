@@ -1,4 +1,4 @@
-"""Reads queues for a group: offsets and pulls; shared by the pull consumers, the commands and the console."""
+"""Reads queues for a consumer group: offsets and pulls; shared by the pull consumers, the commands and the console."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -37,10 +37,10 @@ _PULL_TIMEOUT_S: Final = 10.0  # RocketMQ's consumerPullTimeoutMillis
 
 
 def check_place(queue: object, offset: object = 0) -> None:
-    """Refuse an invalid queue or offset, before anything remembers it or tries it again and again.
+    """Refuse an invalid queue or offset, before any code stores it or retries with it.
 
     Raises:
-        SettingError: With the expected form.
+        SettingError: One of them is invalid; the text states the expected form.
     """
     if not isinstance(queue, MessageQueue):
         raise SettingError(f"queue is {queue!r}; give a MessageQueue, as fetch_queues returns them")
@@ -49,7 +49,7 @@ def check_place(queue: object, offset: object = 0) -> None:
 
 
 class QueueReader:
-    """Reads queues for a group: offsets and pulls; shared by the pull consumers and the commands."""
+    """Reads queues for a consumer group: offsets and pulls; shared by the pull consumers and the commands."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self.instance = instance
@@ -70,13 +70,13 @@ class QueueReader:
         unreadable: bool = False,
         body_max: int | None = None,
     ) -> PullResult:
-        """Pull once; the messages end before one whose body cannot be inflated, unless *unreadable* wants it, too.
+        """Pull once; the messages end before one whose body cannot be inflated, unless *unreadable* is true.
 
-        With *body_max* messages have the first bytes of their bodies, so many at most.
+        With *body_max*, each message has at most that many of the first bytes of its body.
 
         Raises:
             PullError: The broker refused or did not answer.
-            BodyUnreadable: That message is the first.
+            BodyUnreadable: The first message has a body that cannot be inflated.
         """
         check_place(queue, offset)
         asked, queue = queue, self.instance.whole_queue(queue)
@@ -116,7 +116,7 @@ class QueueReader:
     async def messages(
         self, queue: MessageQueue, begin: int, end: int
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield the stored messages from *begin* to before *end*, also one whose body cannot be inflated.
+        """Yield the stored messages from *begin* to before *end*, including those whose bodies cannot be inflated.
 
         Raises:
             PullError: The broker refused or did not answer.
@@ -130,19 +130,19 @@ class QueueReader:
             offset = max(result.next_offset, offset + 1)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset the next message will get."""
+        """Return the offset that the next message will get."""
         check_place(queue)
         header = QueueHeader(queue.topic, queue.queue_id)
         return read_offset(await self._call(queue, RequestCode.GET_MAX_OFFSET, header.to_ext()))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the oldest offset that is still there."""
+        """Return the oldest offset that is still stored."""
         check_place(queue)
         header = QueueHeader(queue.topic, queue.queue_id)
         return read_offset(await self._call(queue, RequestCode.GET_MIN_OFFSET, header.to_ext()))
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset nearest to a store time."""
+        """Return the offset nearest to a store time in milliseconds."""
         check_place(queue)
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP

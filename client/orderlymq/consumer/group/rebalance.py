@@ -1,9 +1,9 @@
 """
-The rebalance of a member of a group: which queues this member is to have, computed again and again.
+The rebalance of one member of a consumer group: computes repeatedly which queues this member should have.
 
-Rule: not knowing is no reason to give anything up. A topic whose queues or members cannot be known keeps the
-queues that it has. A topic that does not exist yet, the own retry topic in the first second above all, is
-looked for soon and then ever less often, up to the rebalance interval.
+Rule: missing information is no reason to give a queue up. If the queues or the members of a topic are unknown, the
+member keeps its queues of that topic. If a topic does not exist yet, such as the group's own retry topic in the first
+second, the search is repeated soon and then less and less often, up to the rebalance interval.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ _MISSING_FIRST_S: Final = 0.2
 
 
 class Rebalance:
-    """Computes the queues of one member; `soon` asks for it now.
+    """Computes the queues of one member; `soon` starts the computation now.
 
     Args:
         topics: the subscriptions, by topic.
-        everything: every member works on all queues, as in a group that consumes by key.
-        present: the queues that the member has or is trying to get.
+        everything: true if every member works on all queues, as in a consumer group that consumes by key.
+        present: returns the queues that the member has or is trying to get.
         assigned: gets the assigned queues.
     """
 
@@ -59,11 +59,11 @@ class Rebalance:
         self._wanted = asyncio.Event()
 
     def soon(self) -> None:
-        """Compute now: the members, the queues or the subscriptions are others."""
+        """Compute now, because the members, the queues or the subscriptions have changed."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Compute for ever."""
+        """Compute for ever, at the interval and after each `soon`."""
         missing_s = _MISSING_FIRST_S
         interval_s = seconds(self._instance.settings.rebalance_interval)
         while True:
@@ -75,7 +75,7 @@ class Rebalance:
             await wait_for(self._wanted, wait_s)
 
     async def _compute(self) -> bool:
-        """Compute this member's queues and hand them on; return whether all could be known."""
+        """Compute this member's queues and hand them on; return whether the queues of all topics were known."""
         wanted: set[MessageQueue] = set()
         complete = True
         for topic in list(self._topics):
@@ -106,7 +106,7 @@ class Rebalance:
             return None
         client_id = self._instance.client_id
         if client_id not in members:
-            # Java would drop every queue here; a new leader may only not have heard of us yet.
+            # A Java client would drop every queue here; but a new leader may not know this client yet.
             _log.info("doRebalance, %s is not in the list of %s yet", client_id, self._group)
             await self._instance.heartbeats.beat_all()
             return None

@@ -1,8 +1,8 @@
 """
 Pulls, commits, locks and messages handed back as commands, and the answers to them. Pure.
 
-Rule: everything here is RocketMQ's protocol plus fields that other brokers ignore: `omqClientId` and
-`omqEpoch` on pulls and commits make the broker's fence exact, `leaseMillis` asks for a lock's lease.
+Rule: everything here is RocketMQ's protocol plus fields that other brokers ignore: `omqClientId` and `omqEpoch` on
+pulls and commits make the broker's fence exact, `leaseMillis` asks for the lease of a lock.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,13 +36,13 @@ from orderlymq_protocol.message.compression import CompressionType, compress
 from orderlymq_protocol.message.properties import RETRY_TOPIC, encode_properties
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, RecordError, iter_records
 
-# The broker has not heard what this member subscribes to: a heartbeat reports it.
+# The broker does not know this member's subscription yet: the next heartbeat reports it.
 RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 _COMPRESSION: Final = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
-# What a consumer adds to a message, and what a copy says for itself. RETRY_TOPIC is not as its producer wrote it: a dead letter is sent again
-# to this topic.
+# Properties that a consumer adds to a message, and properties that a copy sets itself. RETRY_TOPIC must not be the
+# producer's value: a dead letter is sent again to this topic.
 _NOT_COPIED: Final = frozenset(
     {
         *(properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME),
@@ -53,7 +53,7 @@ _NOT_COPIED: Final = frozenset(
 
 
 class PullStatus(Enum):
-    """Status of a pull."""
+    """Status of a pull; the values are response codes of the broker."""
 
     FOUND = 0
     NO_NEW_MSG = 19
@@ -66,8 +66,8 @@ class PullResult:
     """Result of a pull.
 
     Attributes:
-        next_offset: where to pull next.
-        min_offset, max_offset: the queue's range at that moment.
+        next_offset: offset of the next pull.
+        min_offset, max_offset: the range of the queue at that moment.
     """
 
     status: PullStatus
@@ -85,9 +85,9 @@ class PullResult:
 
 
 def is_sent_away(result: PullResult, offset: int) -> bool:
-    """Return whether a broker has ended a pull from *offset* that was to wait: others take its place, or the broker leads no more.
+    """Return whether a broker ended a waiting pull from *offset* early, to make room for other pulls or because it no longer leads.
 
-    The next one waits for a moment: it would take the place of another, and so on.
+    The caller waits a moment before the next pull, because that pull would take the place of yet another one.
     """
     return result.status is PullStatus.NO_MATCHED_MSG and result.next_offset == offset
 
@@ -102,11 +102,12 @@ def copy_to_retry(
     born_ms: int,
     behind: str = "",
 ) -> RemotingCommand:
-    """Return a copy for the group's retry topic, as RocketMQ clients send when they hand a message back.
+    """Return a copy for the group's retry topic, as RocketMQ clients send it when they hand a message back.
 
-    A body that came deflated leaves deflated, as large as it was. The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
-    no delay level, or 4.x brokers keep it in the delay queue for minutes first. *behind* is the message that
-    it follows, if its key is parked.
+    A body that arrived compressed is compressed again, so the copy is as large as the message was. The broker turns the
+    copy into a dead letter when *times* has reached *maximum*. A dead letter must carry no delay level, because 4.x
+    brokers would first keep it in the delay queue for minutes. *behind* is the message that it follows, if its key is
+    parked.
     """
     body, said = message.body, {RETRY_TOPIC: _whole_topic(message, group)}
     if behind:
@@ -114,7 +115,7 @@ def copy_to_retry(
     said[properties.ORIGIN_MESSAGE_ID] = message.properties.get(
         properties.ORIGIN_MESSAGE_ID, message.message_id
     )
-    # A body that could not be inflated leaves as it came.
+    # A body that could not be inflated is sent unchanged.
     if message.sys_flag & sysflag.COMPRESSED and not message.unreadable:
         kind = CompressionType(sysflag.compression_type(message.sys_flag))
         body = compress(body, kind)
@@ -141,10 +142,11 @@ def copy_to_retry(
 
 
 def _copied_properties(message: ReceivedMessage, said: dict[str, str], *, is_dead: bool) -> bytes:
-    """Return the properties of a copy: those of the message, then those *said* of the copy.
+    """Return the properties of a copy: those of the message, then those in *said*.
 
-    A dead letter whose sender has left no room for some of that goes without it, as a broker makes one: its queue waits for it. A retry
-    would give its consumer nothing, and its broker is to refuse it.
+    If the sender left no room for some properties in *said*, a dead letter goes without them, as a dead letter of a
+    broker does, because its queue waits for it. A retry gets them all: without them it would give its consumer nothing,
+    so its broker must refuse it.
     """
     own = {name: it for name, it in message.properties.items() if name not in _NOT_COPIED}
     text = encode_properties(own)
@@ -173,7 +175,7 @@ def send_back_request(
 
 
 def _whole_topic(message: ReceivedMessage, group: str) -> str:
-    """Return the topic that a message was sent to, as brokers know it: users see bare names."""
+    """Return the topic to which a message was sent, by the name that brokers know; users see bare names."""
     topic = message.queue.topic
     retried = topic == names.retry_topic(group)
     return message.properties.get(RETRY_TOPIC, topic) if retried else topic
@@ -181,11 +183,11 @@ def _whole_topic(message: ReceivedMessage, group: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions:
-    """One pull.
+    """The options of one pull.
 
     Attributes:
-        bulk: our brokers may give more than RocketMQ's 32 messages; others take no notice.
-        fence: the fields that name the client and its lock's epoch.
+        bulk: lets our brokers return more than RocketMQ's 32 messages; other brokers ignore it.
+        fence: the fields that name the client and the epoch of its lock.
     """
 
     group: str
@@ -202,7 +204,7 @@ class PullOptions:
 
 
 def fence(client_id: str, epoch: int | None = None) -> dict[str, str]:
-    """Return the fields by which our brokers distinguish the lock's holder from everybody else."""
+    """Return the fields by which our brokers distinguish the lock's holder from other clients."""
     found = {EXT_CLIENT_ID: client_id}
     if epoch is not None:
         found[EXT_EPOCH] = str(epoch)
@@ -210,7 +212,7 @@ def fence(client_id: str, epoch: int | None = None) -> dict[str, str]:
 
 
 def pull_request(options: PullOptions) -> RemotingCommand:
-    """Return a pull; it is held at the broker when `suspend_ms` is not 0."""
+    """Return a pull; the broker holds it if `suspend_ms` is not 0."""
     flags = sysflag.pull_flag(
         commit_offset=options.commit_offset is not None,
         suspend=options.suspend_ms > 0,
@@ -245,9 +247,10 @@ def read_pull(
     address: str,
     body_max: int | None = None,
 ) -> PullResult:
-    """Read the answer of a pull; messages still stand unfiltered, and one may be `unreadable`.
+    """Read the answer of a pull; the messages are not filtered yet, and one may be `unreadable`.
 
-    Of each body the first *body_max* bytes are inflated. It ends early when the bodies inflate to too much; the rest is pulled again.
+    The first *body_max* bytes of each body are inflated, None for all. If the bodies inflate to too much, the result
+    ends early; the next pull begins with the rest.
 
     Raises:
         BrokerError: The broker refused the pull, or its answer cannot be read.
@@ -261,7 +264,7 @@ def read_pull(
     except HeaderError as error:
         raise BrokerError(answer.code, f"unreadable answer: {error}", address) from error
     if header.next_begin_offset < 0:
-        # No pull could follow, and the number would be committed.
+        # The next pull could not use this number, and it would be committed.
         text = f"unreadable answer: nextBeginOffset is {header.next_begin_offset}"
         raise BrokerError(answer.code, text, address)
     messages: list[ReceivedMessage] = []
@@ -280,7 +283,7 @@ def read_pull(
         except RecordError as error:
             if not messages:
                 raise BrokerError(answer.code, f"unreadable record: {error}", address) from error
-            # What stood before is good; the next pull begins at the one that is not.
+            # The messages before this record are good; the next pull begins at the bad record.
             next_offset = messages[-1].queue_offset + 1
     return PullResult(status, next_offset, header.min_offset, header.max_offset, tuple(messages))
 
@@ -288,7 +291,7 @@ def read_pull(
 def commit_request(
     group: str, queue: MessageQueue, offset: int, fence_fields: Mapping[str, str]
 ) -> RemotingCommand:
-    """Return the commit of an offset."""
+    """Return the request to commit an offset."""
     header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset)
     return request(RequestCode.UPDATE_CONSUMER_OFFSET, {**header.to_ext(), **fence_fields})
 
@@ -297,7 +300,7 @@ def read_offset(answer: RemotingCommand) -> int:
     """Read an answer that carries one offset.
 
     Raises:
-        BrokerError: It cannot be read.
+        BrokerError: The answer cannot be read.
     """
     try:
         return OffsetResponseHeader.from_ext(answer.ext).offset
@@ -306,10 +309,10 @@ def read_offset(answer: RemotingCommand) -> int:
 
 
 def read_assignment(body: bytes) -> list[MessageQueue]:
-    """Read which queues a broker gives a member (QUERY_ASSIGNMENT).
+    """Read the queues that a broker assigns to a member (QUERY_ASSIGNMENT).
 
     Raises:
-        ValueError, KeyError, TypeError: It is no assignment.
+        ValueError, KeyError, TypeError: The body is no assignment.
     """
     found = fastjson.loads(body)["messageQueueAssignments"]
     return [MessageQueue.from_json_value(each["messageQueue"]) for each in found]
@@ -322,7 +325,7 @@ def lock_request(
     queues: Iterable[MessageQueue],
     lease_ms: int | None,
 ) -> RemotingCommand:
-    """Return LOCK_BATCH_MQ or UNLOCK_BATCH_MQ."""
+    """Return a LOCK_BATCH_MQ or UNLOCK_BATCH_MQ request."""
     body = LockBatchRequest(client_id, group, tuple(queues), lease_ms).to_json()
     return request(code, {EXT_CLIENT_ID: client_id}, body)
 
@@ -330,9 +333,9 @@ def lock_request(
 def read_locks(
     body: bytes,
 ) -> tuple[dict[MessageQueue, int | None], dict[MessageQueue, dict[str, ParkedFrom]]]:
-    """Return the granted queues with their epochs, and the parked keys of those that have some.
+    """Return the granted queues with their epochs, and the parked keys of the queues that have some.
 
-    The epoch is None where the broker knows no epochs.
+    The epoch is None if the broker knows no epochs.
 
     Raises:
         ValueError: The body is no answer to a lock request.
@@ -369,7 +372,7 @@ def park_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand
 
 
 def read_verdict(answer: RemotingCommand) -> tuple[str, ParkedFrom | None]:
-    """Return `parked` with what holds, `released`, `continue` or `stop`.
+    """Return the verdict of the broker, and if it is `held`, the dead letter that holds the key.
 
     Raises:
         ValueError: The answer cannot be read.

@@ -1,4 +1,4 @@
-"""Checks of groups and subscriptions, before any socket is opened. Pure."""
+"""Checks of consumer groups and subscriptions, before any socket is opened. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from orderlymq_protocol.names import check_group_name, check_topic_name
 
 @dataclass(slots=True)
 class Subscription:
-    """Subscription to one topic."""
+    """The subscription to one topic."""
 
     data: SubscriptionData
     tags: TagFilter
 
 
 def check_group(group: str) -> None:
-    """Refuse a consumer group's name that brokers refuse.
+    """Refuse a name of a consumer group that brokers would refuse.
 
     Raises:
-        SettingError: With the rule.
+        SettingError: The name breaks a rule; the text states the rule.
     """
     check_name(check_group_name, group)
     if group == "DEFAULT_CONSUMER":
@@ -30,10 +30,10 @@ def check_group(group: str) -> None:
 
 
 def check_ordered(ordered: object) -> None:
-    """Refuse what would consume by queue where keys were meant, or the other way round.
+    """Refuse an invalid *ordered*, so that nothing consumes by queue where keys were meant, or the other way round.
 
     Raises:
-        SettingError: It is another word.
+        SettingError: It is not False, True or "key".
     """
     if ordered not in (False, True, "key"):
         raise SettingError(
@@ -42,10 +42,10 @@ def check_ordered(ordered: object) -> None:
 
 
 def expressions(topics: str | Iterable[str] | Mapping[str, str]) -> Mapping[str, str]:
-    """Return the expression of each topic; all messages where none is given.
+    """Return the expression of each topic; `*`, which selects all messages, for topics without one.
 
     Raises:
-        SettingError: They are no topics.
+        SettingError: *topics* has another type.
     """
     named: object = [topics] if isinstance(topics, str) else topics
     if not isinstance(named, Iterable):
@@ -57,14 +57,14 @@ def make_subscription(topic: str, expression: str, kind: str, version_ms: int) -
     """Return the subscription for a tag expression (TAG) or a condition on properties (SQL92).
 
     Raises:
-        SettingError: The topic or the expression is not allowed, or the kind is another.
+        SettingError: The topic or the expression is not allowed, or the kind is neither TAG nor SQL92.
     """
     check_name(check_topic_name, topic)
     if not isinstance(expression, str | None):
         raise SettingError(f"the subscription of {topic} is {expression!r}, which is no text")
     check_text(f"the subscription of {topic}", expression or "")
     if kind == EXPRESSION_SQL92:
-        # Selected at the broker; the client does not check again.
+        # The broker selects the messages; the client does not check them again.
         data = SubscriptionData(
             topic, expression, sub_version=version_ms, expression_type=EXPRESSION_SQL92
         )

@@ -1,6 +1,6 @@
 """
 The application's listeners: their callers, their arguments, and the hooks around them.
 
-Nothing here knows brokers; which messages come next is decided in `core`.
-Begin with `pool`; a listener gets a `context` beside the messages.
+This folder knows no brokers; `core` decides which messages come next.
+Begin with `pool`; a listener gets a `context` in addition to the messages.
 """

@@ -1,8 +1,8 @@
 """
 The plain pull consumer: the application decides about each pull, and keeps the offsets.
 
-Rule: nothing happens that was not asked for. For most uses `LitePullConsumer` (offsets are kept) or
-`Consumer` (messages come by themselves) is easier.
+Rule: this consumer does only what the application asks for. For most uses, `LitePullConsumer` (which keeps the offsets)
+or `Consumer` (which delivers messages to a listener) is easier.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class PullConsumer(GroupReader):
     """Pulls when the application calls `pull`; `close` commits the offsets of `update_offset`.
 
     Args:
-        group: whose committed offsets `committed` and `commit` read and write.
+        group: the consumer group whose committed offsets `committed` and `commit` read and write.
     """
 
     async def _finish(self) -> None:
@@ -34,18 +34,18 @@ class PullConsumer(GroupReader):
     async def pull(
         self, queue: MessageQueue, expression: str | None, offset: int, count: int = 32
     ) -> PullResult:
-        """Pull up to *count* messages from *offset* on; answers immediately. None means every message.
+        """Pull up to *count* messages from *offset* on; answer immediately. The expression None selects every message.
 
         Raises:
             PullError: The broker refused or did not answer.
-            BodyUnreadable: The first message cannot be read; those before such a one are returned.
+            BodyUnreadable: The first message cannot be read. Messages before an unreadable one are returned.
         """
         return await self._reader.pull(queue, offset, expression=expression, count=count)
 
     async def pull_block_if_not_found(
         self, queue: MessageQueue, expression: str | None, offset: int, count: int = 32
     ) -> PullResult:
-        """As `pull`, but wait up to 20 s at the broker for a message.
+        """Pull as `pull` does, but wait up to 20 s at the broker for a message.
 
         Raises:
             PullError, BodyUnreadable: As `pull`.
@@ -62,10 +62,10 @@ class PullConsumer(GroupReader):
     async def messages(
         self, queue: MessageQueue, offset: int, expression: str | None = None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield the messages of a queue for ever, waiting for new ones; troubles are waited out.
+        """Yield the messages of a queue for ever: wait for new ones, and retry after failed pulls.
 
         Raises:
-            BodyUnreadable: As `pull`; begin again behind its `offset`.
+            BodyUnreadable: As `pull`; begin again after its `offset`.
             StateError: The consumer was closed.
         """
         back_off_s = _BACK_OFF_FIRST_S
@@ -90,34 +90,34 @@ class PullConsumer(GroupReader):
         raise StateError(f"the consumer {self.group} was closed while its messages were read")
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset the next message will get."""
+        """Return the offset that the next message will get."""
         return await self._reader.max_offset(self._place(queue))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the oldest offset that is still there."""
+        """Return the oldest offset that is still stored."""
         return await self._reader.min_offset(self._place(queue))
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Remember an offset for `commit` and for `close`.
+        """Remember an offset, which `close` commits.
 
         Raises:
-            SettingError: It is no queue, or no offset.
+            SettingError: The queue is no MessageQueue, or the offset is no integer.
         """
         queue = self._place(queue, offset)
         self._reader.offsets.update(queue, offset, epoch=None, increase_only=False)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit an offset for the group now; `close` tries one that failed again.
+        """Commit an offset for the consumer group now; if that fails, `close` tries again.
 
         Raises:
-            BrokerUnreachable: No answer; it may be committed.
-            BrokerError: The broker refused it, while another member holds the queue for example.
+            BrokerUnreachable: The broker did not answer; the offset may be committed.
+            BrokerError: The broker refused it, for example because another member holds the queue.
         """
         self.update_offset(queue, offset)
         await self._reader.offsets.commit(self._place(queue))
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """Have a message delivered again later by the group's retry topic; -1 is the dead-letter queue.
+        """Have a message delivered again later through the group's retry topic; delay level -1 sends it to the dead-letter queue.
 
         Raises:
             PullError: The broker took neither the request nor a copy.

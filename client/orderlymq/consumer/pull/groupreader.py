@@ -1,4 +1,4 @@
-"""A member of a consumer group that reads queues when its program asks: what both pull consumers are."""
+"""A member of a consumer group that reads queues only when its program asks; the base of both pull consumers."""
 
 from collections.abc import Callable
 from typing import Final
@@ -21,7 +21,7 @@ SUSPENDED_TIMEOUT_S: Final = 30.0  # RocketMQ's consumerTimeoutMillisWhenSuspend
 
 
 class GroupReader(Lifecycle):
-    """Reads a group's queues and keeps its offsets; life cycle: `start`, `close`; or `async with`."""
+    """Reads the queues of a consumer group and keeps its offsets; life cycle: `start`, `close`; or `async with`."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class GroupReader(Lifecycle):
         self._shutdown = Shutdown()
 
     async def start(self) -> None:
-        """Open for pulls.
+        """Open the consumer for pulls.
 
         Raises:
-            StateError: It was started before.
+            StateError: The consumer was started before.
         """
         if self._state != "CREATE_JUST":
             raise StateError(
@@ -53,7 +53,7 @@ class GroupReader(Lifecycle):
         await self._instance.start()
 
     async def close(self) -> None:
-        """End, with a last commit; a cancelled call ends it all the same, a later one waits for that."""
+        """Commit for the last time and end; if the call is cancelled, the consumer still ends, and a later call waits for that."""
         if self._state == "RUNNING":
             self._instance.check_caller()
             self._state = "SHUTDOWN_ALREADY"
@@ -73,18 +73,18 @@ class GroupReader(Lifecycle):
     # -- troubles
 
     def _pulled(self, queue: MessageQueue) -> None:
-        """Note that a pull was answered."""
+        """Record that a broker answered a pull."""
         self._instance.troubles.answered(queue.broker_name, f"pulls of {queue.topic}")
 
     def _not_pulled(self, queue: MessageQueue, error: Exception) -> PullError | None:
-        """Note that a pull, or the question where to begin, had no answer or was refused.
+        """Record that a pull, or the query for the start offset, was refused or not answered.
 
         Returns:
-            The refusal, if another try is answered alike until somebody changes something.
+            The refusal, if a retry gets the same answer until the configuration is changed; otherwise None.
         """
         cause = error.__cause__ if isinstance(error, PullError) else error
         if cause is None:
-            return None  # it was answered, and sent away
+            return None  # the broker answered, and sent the pull away
         self._instance.troubles.failed(queue.broker_name, f"pulls of {queue.topic}", cause)
         if not isinstance(cause, BrokerError) or passes(cause):
             return None
@@ -96,7 +96,7 @@ class GroupReader(Lifecycle):
     # -- queues and offsets
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the topic's queues that may be read.
+        """Return the readable queues of the topic.
 
         Raises:
             TopicNotFound: No broker has the topic.
@@ -108,15 +108,15 @@ class GroupReader(Lifecycle):
         return await self._reader.offset_at(self._place(queue), timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset, None when it has none."""
+        """Return the consumer group's committed offset, None if it has none."""
         offset = await self._reader.offsets.fetch(self._place(queue))
         return None if offset == NOT_FOUND else offset
 
     def _place(self, queue: MessageQueue, offset: int = 0) -> MessageQueue:
-        """Return a queue under the name that brokers know: one that a program has made itself may have the bare topic.
+        """Return a queue with the topic name that brokers know; a queue that a program has built may have the bare topic.
 
         Raises:
-            SettingError: It is no queue, or no offset.
+            SettingError: The queue is no MessageQueue, or the offset is no integer.
         """
         check_place(queue, offset)
         return self._instance.whole_queue(queue)
@@ -124,14 +124,14 @@ class GroupReader(Lifecycle):
     # -- as the instance sees it
 
     def heartbeat(self) -> ConsumerData:
-        """Return what heartbeats say about this consumer."""
+        """Return the data that heartbeats send about this consumer."""
         return ConsumerData(self.group, CONSUME_ACTIVELY, CLUSTERING)
 
     def on_request(
         self, _command: RemotingCommand, _reply: Callable[[RemotingCommand], None]
     ) -> bool:
-        """Serve nothing: who takes no part in a rebalance is asked nothing."""
+        """Serve nothing: brokers ask nothing of a member that takes no part in a rebalance."""
         return False
 
     def routes_changed(self, _topic: str) -> None:
-        """Do nothing: the program asks for queues when it wants to know."""
+        """Do nothing: the program asks for queues when it wants to know them."""

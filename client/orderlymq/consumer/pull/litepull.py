@@ -1,11 +1,11 @@
 """
-The lite pull consumer: `poll` gives the next messages, offsets are kept and committed.
+The lite pull consumer: `poll` returns the next messages; the consumer keeps and commits the offsets.
 
-Rules: positions belong to this object until `seek` moves them; a message counts as done when the caller comes
-back for the next `poll`, or says so by `commit`. Auto-commit commits what is done and nothing else, also when a
-queue goes to another member and when the consumer is closed, so that messages are repeated and never skipped.
-Queues with messages take turns. A paused queue keeps its position. Either `subscribe` (queues are divided among the
-group's members) or `assign`. One task or thread polls.
+Rules: this object holds the positions, and only `seek` sets them from outside. A message counts as done when the caller
+calls `poll` again, or says so by `commit`. Auto-commit commits only what is done, also when a queue goes to another
+member and when the consumer is closed, so messages may be repeated but are never skipped. Queues with messages take
+turns. A paused queue keeps its position. Use either `subscribe` (queues are divided among the consumer group's members)
+or `assign`. Only one task or thread may poll.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
-# RocketMQ's lite pull consumer pulls 10 at a time and keeps at most 1000 or 100 MiB per queue, one pull more at the worst.
+# RocketMQ's lite pull consumer pulls 10 at a time and keeps at most 1000 messages or 100 MiB per queue, plus one pull.
 _PULL_COUNT: Final = 10
 _CACHED_MAX: Final = 1_000
 _CACHED_BYTES_MAX: Final = 100 * 1024 * 1024
@@ -46,13 +46,13 @@ _RETRY_MAX_S: Final = 1.0
 
 
 class _Position:
-    """One queue: the next offset, the buffered messages, the returned messages.
+    """The state of one queue: the next offset, the buffered messages, the returned messages.
 
     Attributes:
-        handed: one past the last message that `poll` returned.
-        done: what of it the caller has come back from; only this may be committed.
-        unreadable: the message behind the buffer; nothing is pulled until `seek`.
-        refusal: why its last pull was refused, if the next one will be, too.
+        handed: the offset after the last message that `poll` returned.
+        done: the part of `handed` that the caller has finished; only this may be committed.
+        unreadable: the error of the message after the buffer; nothing is pulled until `seek`.
+        refusal: the error of the last pull, if the next pull would be refused, too.
     """
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -68,17 +68,17 @@ class _Position:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next pull waits until the caller has taken something."""
+        """Whether the next pull waits until the caller has taken messages."""
         size_bytes = sum(message.size_bytes for message in self.buffer)
         return len(self.buffer) >= _CACHED_MAX or size_bytes >= _CACHED_BYTES_MAX
 
 
 class LitePullConsumer(GroupReader):
-    """Polls messages.
+    """A consumer whose caller polls for messages.
 
     Args:
-        auto_commit: `poll` commits the messages returned before; else `commit` does.
-        consume_from: for a group without a committed offset.
+        auto_commit: if true, `poll` commits the messages that earlier calls returned; if false, only `commit` does.
+        consume_from: where to start if the consumer group has no committed offset.
     """
 
     def __init__(  # noqa: PLR0913 - what a user may say about a consumer
@@ -133,10 +133,10 @@ class LitePullConsumer(GroupReader):
     # -- life
 
     async def start(self) -> None:
-        """Begin to fill the buffers.
+        """Start to fill the buffers.
 
         Raises:
-            StateError: It was started before, or is closed meanwhile.
+            StateError: The consumer was started before, or was closed while it started.
             TopicNotFound: No broker has a topic.
             BrokerUnreachable: The routes or brokers cannot be reached.
         """
@@ -147,25 +147,26 @@ class LitePullConsumer(GroupReader):
             await self._instance.heartbeats.beat_all()
             if self._state != "RUNNING":
                 raise StateError(f"the consumer {self.group} was closed while it started")
-        except BaseException:  # a cancellation, too: nobody closes what did not start
+        except BaseException:  # a cancellation, too: no caller closes a consumer that did not start
             await self.close()
             raise
         if self._subscriptions:
             self._tasks.keep(self._rebalance.run, f"rebalance of {self.group}")
         for position in self._positions.values():
-            if position.task is None:  # `assign` may have been called meanwhile
+            if position.task is None:  # `assign` may have been called while this call waited
                 self._start_pulling(position)
 
     async def close(self) -> None:
-        """Commit (with auto-commit) the done messages, and end.
+        """Commit the done messages (with auto-commit) and end.
 
-        Messages of the last `poll` are delivered again unless `commit` was called: the caller that closes may not be
-        the one that works on it. A cancelled call ends it all the same, a later one waits for that.
+        Messages of the last `poll` are delivered again unless `commit` was called, because the caller of `close` may
+        not be the task that works on them. If this call is cancelled, the consumer ends all the same, and a later call
+        waits for that.
         """
         await super().close()
 
     async def _finish(self) -> None:
-        self._arrived.set()  # a poll that waits ends
+        self._arrived.set()  # wakes a waiting poll, so that it ends
         if self.auto_commit:
             await self._commit_done()
         await self._tasks.cancel()
@@ -173,10 +174,10 @@ class LitePullConsumer(GroupReader):
     # -- what to read
 
     def subscribe(self, topic: str, expression: str = "*", *, kind: str = "TAG") -> None:
-        """Take a share of a topic's queues; kind SQL92 selects by properties at the broker.
+        """Take a share of a topic's queues; the kind SQL92 selects by properties at the broker.
 
         Raises:
-            StateError: Queues were assigned by hand before, or the consumer runs already.
+            StateError: Queues were assigned by `assign` before, or the consumer was started already.
         """
         if self._assigned or self._state != "CREATE_JUST":
             raise StateError("subscribe before start, and not together with assign")
@@ -197,21 +198,21 @@ class LitePullConsumer(GroupReader):
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """Return the queues that are read now."""
+        """Return the queues that the consumer reads now."""
         return tuple(sorted(self._positions))
 
     # -- reading
 
     async def poll(self, timeout: Duration = 5, count: int = 32) -> list[ReceivedMessage]:
-        """Return up to *count* messages, in order per queue; an empty list after *timeout*.
+        """Return up to *count* messages, in order for each queue; return an empty list after *timeout*.
 
-        Messages of earlier calls are done from now on.
+        This call marks the messages of earlier calls as done.
 
         Raises:
-            StateError: The consumer does not run, or was closed meanwhile.
-            BodyUnreadable: It is the turn of a message whose body cannot be inflated. `seek` to behind its `offset`
-                leaves it out; until then its queue stands still.
-            PullError: A broker refuses a queue until somebody changes something, and there was nothing to return.
+            StateError: The consumer does not run, or was closed during the call.
+            BodyUnreadable: The next message has a body that cannot be inflated. Its queue stands still until `seek`
+                skips the message by going to the offset after its `offset`.
+            PullError: There was nothing to return, and a broker refuses a queue until its configuration is changed.
         """
         if self._state != "RUNNING":
             raise StateError(f"the consumer does not run (state {self._state})")
@@ -237,7 +238,7 @@ class LitePullConsumer(GroupReader):
                 raise position.refusal.with_traceback(None)
 
     def _collect(self, count: int) -> list[ReceivedMessage]:
-        """Take one message of each queue in turn, so that a busy one does not starve the rest."""
+        """Take one message from each queue in turn, so that a busy queue does not starve the others."""
         found: list[ReceivedMessage] = []
         ready = deque(
             p for p in self._positions.values() if (p.buffer or p.unreadable) and not p.is_paused
@@ -245,8 +246,8 @@ class LitePullConsumer(GroupReader):
         while ready and len(found) < count:
             position = ready.popleft()
             if not position.buffer and found:
-                continue  # the next poll begins with its error
-            # Last in line from here on, in the next poll too.
+                continue  # the next poll raises its error first
+            # This queue is now the last in line, in the next poll too.
             self._positions[position.queue] = self._positions.pop(position.queue)
             if not position.buffer and position.unreadable is not None:
                 raise position.unreadable.with_traceback(None)
@@ -256,12 +257,12 @@ class LitePullConsumer(GroupReader):
             if position.buffer:
                 ready.append(position)
             elif position.next_offset is not None:
-                # What was pulled behind it matched nothing.
+                # No message that was pulled after this one matched the subscription.
                 position.handed = max(position.handed, position.next_offset)
         return found
 
     def take_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Return these again by the next `poll`: they were returned by the last one, and nobody has seen them."""
+        """Return these messages again by the next `poll`: the last call returned them, but the application did not see them."""
         for message in reversed(messages):
             position = self._positions.get(message.queue)
             if position is not None:
@@ -273,10 +274,11 @@ class LitePullConsumer(GroupReader):
             position.done = position.handed
 
     async def commit(self) -> None:
-        """Commit everything that `poll` has returned: the caller says that it is done.
+        """Commit the offsets of all messages that `poll` has returned; the caller has finished them.
 
         Raises:
-            BrokerUnreachable, BrokerError: A queue could not be committed; the others are, and the next call tries again.
+            BrokerUnreachable, BrokerError: A queue could not be committed; the others are committed, and the next call
+                tries again.
         """
         self._mark_done()
         self._remember_done()
@@ -287,7 +289,7 @@ class LitePullConsumer(GroupReader):
                 raise outcome
 
     def _auto_commit(self, now_s: float) -> None:
-        """Begin to commit the done messages, at the interval; one that a broker does not answer is waited for, and not by `poll`."""
+        """Start to commit the done messages at the interval, unless the last commit still runs; `poll` does not wait for it."""
         if not self.auto_commit or now_s < self._commit_due_s:
             return
         if self._committing is None or self._committing.done():
@@ -306,7 +308,7 @@ class LitePullConsumer(GroupReader):
                 )
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at *offset* and forget buffered messages.
+        """Continue at *offset* and drop the buffered messages.
 
         Raises:
             SettingError: The queue is not assigned, or the offset is negative.
@@ -323,19 +325,19 @@ class LitePullConsumer(GroupReader):
         self._restart(position)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on at the oldest message."""
+        """Continue at the oldest message."""
         self.seek(queue, await self._reader.min_offset(self._place(queue)))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on at the next message that will be stored."""
+        """Continue at the next message that is stored."""
         self.seek(queue, await self._reader.max_offset(self._place(queue)))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand nothing of these queues out until `resume`."""
+        """Return no messages of these queues until `resume`."""
         self._pause(queues, is_paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with paused queues."""
+        """Continue with paused queues."""
         self._pause(queues, is_paused=False)
         self._arrived.set()
 
@@ -349,7 +351,7 @@ class LitePullConsumer(GroupReader):
     def _take(self, wanted: Set[MessageQueue]) -> None:
         for queue in self._positions.keys() - wanted:
             task = self._positions.pop(queue).task
-            # Another member may commit meanwhile; what was remembered here must not come back.
+            # Another member may commit from now on; an offset remembered here must not overwrite it.
             self._reader.offsets.remove(queue)
             if task is not None:
                 self._tasks.stop(task)
@@ -379,7 +381,7 @@ class LitePullConsumer(GroupReader):
         delay_s = _RETRY_FIRST_S
         while True:
             if position.is_full or position.is_paused or position.unreadable is not None:
-                await asyncio.sleep(0.05)  # RocketMQ's wait of a pull under flow control
+                await asyncio.sleep(0.05)  # how long RocketMQ delays a pull under flow control
                 continue
             try:
                 if position.next_offset is None:
@@ -389,7 +391,7 @@ class LitePullConsumer(GroupReader):
                 position.unreadable = error
                 self._arrived.set()
             except Exception as error:
-                # An answer that cannot be read is no trouble of the cluster: it comes again and again.
+                # An unreadable answer is no trouble of the cluster: the same answer would come again.
                 if isinstance(error, ValueError) or not isinstance(error, TROUBLE):
                     _log.exception("the pull of %s failed and is tried again", position.queue)
                 else:
@@ -420,7 +422,7 @@ class LitePullConsumer(GroupReader):
             return
         position.buffer.extend(result.messages)
         if not position.buffer:
-            # Nothing matched: the group moves on all the same, once what was handed out is done.
+            # No message matched: the offset still advances after the messages handed out are done.
             position.handed = result.next_offset
         self._arrived.set()
 
@@ -434,7 +436,7 @@ class LitePullConsumer(GroupReader):
     # -- as the instance sees it
 
     def heartbeat(self) -> ConsumerData:
-        """Return what heartbeats say about this consumer."""
+        """Return the data that heartbeats send about this consumer."""
         return ConsumerData(
             self.group,
             CONSUME_ACTIVELY,
@@ -446,7 +448,7 @@ class LitePullConsumer(GroupReader):
     def on_request(
         self, command: RemotingCommand, _reply: Callable[[RemotingCommand], None]
     ) -> bool:
-        """Rebalance when the group's members changed."""
+        """Rebalance when the members of the consumer group have changed."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalance.soon()
             return True
