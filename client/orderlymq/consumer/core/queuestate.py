@@ -1,7 +1,8 @@
 """
 The state of one queue of an ordered consumer: its phase, its lock, and what is with a listener or a broker.
 
-Rule: this module only holds and answers; `ordered` makes every change, so that its rules stand in one place.
+Rule: this module only holds data and answers questions; `ordered` makes every change, so that its rules stand in one
+place.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """
-The calls of a consumer by key to brokers: fetches and completions; each ends in the event that the core waits for.
+Calls of a consumer by key to brokers: fetches and completions; each ends in the event that the core waits for.
 
-Rules: trouble with a broker is an event, not an exception. A lease is counted from before its request was sent, so that it
-never outlives the broker's own count. A record that cannot be read fails its own message and nothing else.
+Rules: trouble with a broker is an event, not an exception. A lease counts from the time before its request was sent, so
+it never outlives the broker's own count. A record that cannot be read fails only its own message.
 """
 
 import logging
@@ -54,10 +54,10 @@ _log = logging.getLogger(__name__)
 Filter = Callable[[tuple[ReceivedMessage, ...], Subscription], tuple[ReceivedMessage, ...]]
 
 _COMPLETE_TIMEOUT_S: Final = 3.0
-_FETCH_MARGIN_S: Final = 15.0  # beyond the time a broker may hold a fetch
-# Shorter leases are not granted.
+_FETCH_MARGIN_S: Final = 15.0  # added to the time for which a broker may hold a fetch
+# Brokers grant no shorter leases.
 _LEASE_MS_MIN: Final = 1_000
-# What only people can change.
+# Refusals that only a user can resolve.
 _REFUSED: Final = frozenset(
     {
         ResponseCode.ORDERLYMQ_NOT_BY_KEY,
@@ -67,7 +67,7 @@ _REFUSED: Final = frozenset(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     }
 )
-# What the consumer can only do otherwise.
+# Refusals that no retry can change: the consumer must be created with other arguments.
 _FINAL: Final = frozenset(
     {ResponseCode.ORDERLYMQ_NOT_BY_KEY, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
 )
@@ -81,12 +81,13 @@ class LaneCalls:
     """The calls of one consumer by key.
 
     Args:
-        filtered: drops what only shares a tag's hash code, and what the user's filters drop.
+        filtered: drops messages that only share a tag's hash code, and those that the user's filters reject.
         now_ms: the core's clock.
 
     Attributes:
-        consume_timeout_s: how long a message may be in work, as the group says; until brokers report that, the consumer's own.
-        key_property: the property of a message that is the key of its lane, as the group says.
+        consume_timeout_s: how long a message may be in work, by the consumer group's setting; the consumer's own
+            setting until brokers report it.
+        key_property: the message property that is the key of its lane, by the consumer group's setting.
     """
 
     def __init__(
@@ -110,16 +111,18 @@ class LaneCalls:
         self._lease_ms = max(_LEASE_MS_MIN, milliseconds(settings.lock_lease))
         self.consume_timeout_s = seconds(settings.consume_timeout)
         self.key_property = SHARDING_KEY
-        # At worst a third of the lease is over when a held fetch is answered.
+        # At worst, a third of the lease is over when a held fetch is answered.
         self._wait_ms = min(milliseconds(settings.broker_suspend_max_time), self._lease_ms // 3)
 
     # -- the group
 
     async def check_group(self, topics: Iterable[str]) -> bool:
-        """Return whether the brokers of the topics have the group; one that does not answer now will when lanes are fetched.
+        """Return whether the brokers of the topics have the consumer group; brokers that do not answer are skipped.
+
+        A skipped broker answers when lanes are fetched.
 
         Raises:
-            SettingError: It consumes by queue, or a broker knows no lanes.
+            SettingError: The consumer group consumes by queue, or a broker knows no lanes.
         """
         is_everywhere = True
         for address in sorted(self._instance.routes.addresses(topics)):
@@ -144,7 +147,7 @@ class LaneCalls:
         return is_everywhere
 
     def by_queue(self, address: str) -> str:
-        """Return why a group that consumes by queue is not joined, and what to do."""
+        """Return why a consumer group that consumes by queue is not joined, and what to do."""
         return (
             f'the consumer says ordered="key", but the group {self._group} at {address} consumes by queue '
             f"(concurrency: Queue); stop its members and run `orderlymq group set {self._group} "
@@ -152,7 +155,7 @@ class LaneCalls:
         )
 
     def missing(self) -> str:
-        """Return why a group that nobody made is not joined, and what to do."""
+        """Return why a consumer group that does not exist is not joined, and what to do."""
         return (
             f"there is no group {self._group}; where this lasts, the brokers create none by themselves: run "
             f"`orderlymq group set {self._group} --concurrency key`, or apply a manifest with concurrency: Key"
@@ -161,7 +164,7 @@ class LaneCalls:
     # -- fetches
 
     async def fetch(self, ask: Fetch) -> Fetched | FetchEmpty | FetchFailed:
-        """Fetch once."""
+        """Fetch lanes once."""
         place, sequence = ask.place, ask.sequence
         subscription = self._subscriptions.get(place.topic)
         address = await self._instance.address(place.broker_name, place.topic)
@@ -183,7 +186,7 @@ class LaneCalls:
                     return FetchFailed(place, sequence, answer.remark or "", expected=True)
                 case code if code in _REFUSED:
                     if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                        # It may have been deleted under way.
+                        # The group may have been deleted since.
                         await self._instance.heartbeats.beat_all()
                     reason = self._refusal(answer, address)
                     final = code in _FINAL
@@ -214,7 +217,7 @@ class LaneCalls:
         return request(RequestCode.ORDERLYMQ_FETCH_LANES, header.to_ext())
 
     def _refusal(self, answer: RemotingCommand, address: str) -> str:
-        """Return what to report about a refusal that stays until somebody changes something."""
+        """Return the text about a refusal that lasts until a user changes something."""
         match answer.code:
             case ResponseCode.ORDERLYMQ_NOT_BY_KEY:
                 return self.by_queue(address)
@@ -239,7 +242,7 @@ class LaneCalls:
             messages, readable, reason = self._messages(lane, queue, stored, trouble, room_bytes)
             room_bytes -= sum(message.size_bytes for message in messages)
             if reason and reason is trouble:
-                # Those behind the record that cannot be read did not fail: they go back.
+                # Messages after the unreadable record did not fail: they are given back.
                 reason, is_blamed = "" if is_blamed else reason, True
             wanted = self._filtered(tuple(messages), subscription)
             found.append(Given(lane, wanted, readable, reason, self._key(lane, messages)))
@@ -247,7 +250,7 @@ class LaneCalls:
         return tuple(found)
 
     def _key(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> str:
-        """Return the whole key of a lane, of which a broker shows the beginning; empty when no message says it."""
+        """Return the whole key of a lane, of which a broker shows the beginning; empty if no message has it."""
         if len(lane.key) < KEY_LENGTH_SHOWN:
             return lane.key
         keys = (each.properties.get(self.key_property, "") for each in messages)
@@ -262,9 +265,10 @@ class LaneCalls:
         trouble: str,
         room_bytes: int,
     ) -> tuple[list[ReceivedMessage], int | None, str]:
-        """Return a lane's messages, the offset that cannot be read, and why; a missing record is a message that is gone.
+        """Return a lane's messages, the offset that cannot be read, and the reason.
 
-        Without a reason the rest goes back: bodies inflate to more than one fetch may bring.
+        A record that is missing stands for a message that is no longer stored. An offset without a reason means that
+        the bodies inflate to more than one fetch may bring; the messages from there on are given back.
         """
         messages: list[ReceivedMessage] = []
         for offset in lane.offsets:
@@ -289,7 +293,7 @@ class LaneCalls:
     # -- completions
 
     async def complete(self, ask: Complete) -> Answered | CompleteFailed:
-        """Say what became of attempts."""
+        """Send reports about attempts."""
         place, reports = ask.place, ask.reports
         address = await self._instance.address(place.broker_name, place.topic)
         if address is None:
@@ -310,7 +314,7 @@ class LaneCalls:
 
 
 def _read(records: memoryview) -> tuple[dict[tuple[int, int], StoredMessage], str]:
-    """Return the records by queue and offset, and why those behind them cannot be read."""
+    """Return the records by queue and offset, and why the records after them cannot be read."""
     found: dict[tuple[int, int], StoredMessage] = {}
     try:
         for each in iter_records(records):

@@ -1,14 +1,14 @@
 """
-The decisions of a consumer by key: what to fetch, whom to give it to, what to report, when to renew. Pure.
+The decisions of a consumer by key: what to fetch, which work to start, what to report, when to renew. Pure.
 
 Rules:
-* Of one lane one listener call at a time, also when the lease of an earlier attempt ended while its listener ran.
-* What is in hand is bounded: as many lanes as there are workers, what they will need while a fetch is under way,
-  and what has been reported. A lane that waited in vain for a worker goes back.
-* A lost lane is forgotten: nothing is reported about it, and its messages come again.
-* What comes with a repeated fetch may be in hand for long: its lease is renewed before a listener gets it. Until then it counts
-  for nobody but its place, which is asked for nothing more.
-* A fetch without an answer is repeated with its number, reports without an answer are said again.
+* Each lane has one listener call at a time, even if the lease of an earlier attempt ended while its listener ran.
+* The lanes in hand are bounded: as many as there are workers, those that the workers need while a fetch is under way,
+  and those whose reports have no verdict yet. A lane that waited too long for a worker is given back.
+* A lost lane is forgotten: nothing is reported about it, and its messages are delivered again.
+* A lane from a repeated fetch may have been in hand for long, so its lease is renewed before a listener gets it. Until
+  then it counts only for its place, from which nothing more is fetched.
+* A fetch without an answer is repeated with its number, and reports without an answer are sent again.
 """
 
 from collections import Counter, deque
@@ -46,18 +46,20 @@ from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport, LaneVerdict
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.plurals import counted
 
-# Completions of one moment are one record of the broker's log.
+# Completions within this time become one record of the broker's log.
 GATHER_MS: Final = 2
-# So long completions wait that nobody waits for, while other lanes wait for a worker of this member: half of the time that
-# these wait. A request costs its broker and each replica an entry, be it for one lane or for many.
+# How long a completion waits if no message waits behind it and other lanes wait for a worker of this member: half of
+# the time for which those lanes wait. A request costs its broker and each replica one log entry, for one lane or for
+# many.
 GATHER_BUSY_MS: Final = 20
-# Work in hand beyond what the workers have: what they do while the next fetch is answered, at least and at most. With less
-# than twice that time they would wait; with more, lanes would wait here that another member has a worker for.
+# The time for which waiting lanes should keep the workers busy, at least and at most: twice the time of a broker's
+# answer. With less, workers would wait for the next fetch; with more, lanes would wait here although another member has
+# a free worker.
 AHEAD_MS: Final = 50
 AHEAD_MS_MAX: Final = 500
-# A call that took no measurable time.
+# Assumed duration of a call that took no measurable time.
 _SHORTEST_MS: Final = 0.1
-# Share of a new call in the average duration.
+# Weight of a new call in the average duration.
 _NEWEST: Final = 0.1
 
 
@@ -66,12 +68,12 @@ class LaneRules:
     """Settings of the core; times in milliseconds.
 
     Attributes:
-        workers: listener calls at the same time.
-        ahead_max: lanes in hand beyond the workers, at most.
+        workers: number of listener calls at the same time.
+        ahead_max: maximum number of lanes in hand beyond the workers.
         batch_max: messages of one lane in one call.
-        renew_ms: a lease is renewed so long after it began.
-        tries_max: None for what the group says.
-        first_sequence: rises from one start of a client to the next.
+        renew_ms: time after the start of a lease at which it is renewed.
+        tries_max: maximum number of tries; None for the consumer group's setting.
+        first_sequence: number of the first fetch; higher at each start of a client.
     """
 
     workers: int
@@ -84,15 +86,15 @@ class LaneRules:
 
 @dataclass(frozen=True, slots=True)
 class LaneFigures:
-    """Figures of a consumer by key at a moment.
+    """Figures of a consumer by key at one moment.
 
     Attributes:
-        in_hand: lanes that brokers have handed out to it: working, waiting and reported ones.
+        in_hand: lanes that brokers have handed out to the consumer: working, waiting and reported ones.
         working: lanes whose messages a listener has.
         waiting: lanes that wait for a worker.
         reported: lanes whose completion has no verdict yet.
         lost: attempts that ended before they were complete, since the start.
-        limited: why brokers hand out no new lanes, by topic and broker; empty as a rule.
+        limited: why brokers hand out no new lanes, by topic and broker; normally empty.
     """
 
     in_hand: int
@@ -106,8 +108,8 @@ class LaneFigures:
 class LaneCore:
     """All lanes of one consumer.
 
-    Life cycle: `Assigned` says where lanes may be, `Closing` gives back what no listener has, and what a fetch under
-    way still brings; then it is idle when the last verdict is there, or comes too late.
+    Life cycle: `Assigned` says where lanes may be. `Closing` gives back the lanes that no listener has, and those that
+    a fetch under way still brings. After that the core is idle once the last verdict has arrived or is overdue.
     """
 
     def __init__(self, rules: LaneRules) -> None:
@@ -117,14 +119,14 @@ class LaneCore:
         self._hands: dict[HandId, Hand] = {}
         self._ready: deque[HandId] = deque()
         self._busy: set[LaneId] = set()
-        # Newer attempts at lanes whose listener still runs with an older one.
+        # Newer attempts at lanes whose listener still runs with an older attempt.
         self._behind: dict[LaneId, HandId] = {}
         self._working = 0
         self._ended = 0
         self._unsure = 0
         self._started_sum_ms = 0
         self._service_ms: float | None = None
-        # How long a broker takes to answer completions, which it never holds as it does fetches.
+        # How long a broker takes to answer completions; fetches do not count, because brokers hold them.
         self._answer_ms = 0.0
         self._check_ms = NEVER
         self._lost = 0
@@ -136,11 +138,11 @@ class LaneCore:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing is in hand."""
+        """Return whether no lane is in hand."""
         return not self._hands
 
     def holds(self, hand_id: HandId, now_ms: int) -> bool:
-        """Return whether a listener's lane is still this member's."""
+        """Return whether this member still holds the lane of a running listener."""
         hand = self._hands.get(hand_id)
 
         return (
@@ -151,7 +153,7 @@ class LaneCore:
         )
 
     def may_start(self, hand_id: HandId, now_ms: int) -> bool:
-        """Return whether a listener may be called with what it was to be given."""
+        """Return whether the listener may still be called with this attempt."""
         return not (self._is_paused or self._is_closing) and self.holds(hand_id, now_ms)
 
     def next_wake_ms(self) -> int | None:
@@ -162,7 +164,7 @@ class LaneCore:
         return None if wake == NEVER else wake
 
     def figures(self) -> LaneFigures:
-        """Return what is in hand."""
+        """Return the current figures."""
         hands = self._hands.values()
 
         return LaneFigures(
@@ -175,7 +177,7 @@ class LaneCore:
         )
 
     def check(self) -> None:
-        """Check the invariants."""
+        """Assert the invariants."""
         working = [h for h in self._hands.values() if h.phase is Phase.WORKING]
         assert len(working) == self._working == len(self._busy)
         assert {hand.lane_id for hand in working} == self._busy
@@ -194,7 +196,7 @@ class LaneCore:
     # -- events
 
     def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901 - one arm per event
-        """Take note of what happened and return what to do."""
+        """Handle one event and return the instructions."""
         self._out = []
         match event:
             case Assigned(queues=found):
@@ -219,10 +221,10 @@ class LaneCore:
             case CutOff(running):
                 self._cut_off(running, now_ms)
             case Tick() | queues.OffsetsReset():
-                pass  # a reset is the broker's: lanes in hand end with their attempts
+                pass  # the broker performs a reset: lanes in hand end with their attempts
             case _:
                 raise AssertionError(f"no event of a consumer by key: {event}")
-        # Before leases are looked at: a lane for which there is a worker does not wait in vain.
+        # Dispatch before checking leases, so that a lane for which there is a worker is not given back.
         self._dispatch(now_ms)
         self._look(now_ms)
         self._out += self._sources.completes(now_ms)
@@ -267,7 +269,7 @@ class LaneCore:
         self._out += reports
         is_wanted = self._sources[event.place].is_wanted and not self._is_closing
         until_ms = event.asked_at_ms + event.lease_ms
-        # Half of what may be left at worst, so that a renewal can be lost once.
+        # At worst half of the remaining lease, so that one renewal may be lost.
         check_ms = min(now_ms + self._rules.renew_ms, until_ms - event.lease_ms // 3)
         for given in event.lanes:
             hand = hand_of(
@@ -297,24 +299,24 @@ class LaneCore:
             )
 
     def _free(self, now_ms: int) -> int:
-        """Return how many more lanes to ask for; none while half of those that may wait do so, or are on their way."""
+        """Return how many more lanes to ask for; 0 while more than half of the lanes that may wait do so or are on their way."""
         unfinished = len(self._hands) - self._ended - self._unsure - self._barred()
         unfinished += self._sources.asked()
         ahead = self._ahead(now_ms)
-        # A fetch costs its broker an entry of the log, be it for one lane or for many.
+        # A fetch costs its broker one log entry, for one lane or for many.
         if 2 * (unfinished - self._working) > ahead:
             return 0
 
         return self._rules.workers + ahead - unfinished
 
     def _barred(self) -> int:
-        """Return how many lanes wait for their former listener, which may never return, and not for a worker."""
+        """Return how many lanes wait not for a worker but for their earlier listener, which may never return."""
         hands = (self._hands.get(each) for each in self._behind.values())
 
         return sum(hand is not None and hand.phase is Phase.WAITING for hand in hands)
 
     def _ahead(self, now_ms: int) -> int:
-        """Return how many lanes may wait for a worker: more, the shorter the listener's calls are."""
+        """Return how many lanes may wait for a worker: the shorter the listener's calls, the more."""
         if self._service_ms is None:
             return 0
         age_ms = 0.0
@@ -326,7 +328,7 @@ class LaneCore:
         return min(self._rules.ahead_max, round(ahead))
 
     def _answered_within_ms(self) -> int:
-        """Return how long a broker takes for an answer that it does not hold, at most."""
+        """Return the longest time that a broker takes for an answer that it does not hold."""
         return round(min(max(AHEAD_MS, 2 * self._answer_ms), AHEAD_MS_MAX))
 
     # -- work
@@ -337,7 +339,7 @@ class LaneCore:
         while self._ready and self._working < self._rules.workers:
             hand = self._hands.get(self._ready.popleft())
             if hand is None or hand.phase is not Phase.WAITING or now_ms >= hand.until_ms:
-                continue  # lost or released meanwhile, or about to be
+                continue  # lost or released since, or about to be
             if hand.lane_id in self._busy:
                 self._behind[hand.lane_id] = hand.id
                 continue
@@ -345,7 +347,8 @@ class LaneCore:
             self._busy.add(hand.lane_id)
             self._working += 1
             self._started_sum_ms += now_ms
-            # A batch that fails is a try of its first message: alone it is seen whether it is the one.
+            # A failed batch counts as a try of its first message. Deliver that message alone, to see whether it is the
+            # one that fails.
             messages = hand.take(1 if hand.lane.tries else self._rules.batch_max)
             behind = hand.lane.behind + len(hand.messages)
             self._out.append(Work(hand.id, hand.lane, messages, behind))
@@ -368,7 +371,7 @@ class LaneCore:
     def _listened(self, event: Listened, now_ms: int) -> None:
         hand = self._hands.get(event.hand)
         if hand is None or hand.phase is not Phase.WORKING:
-            return  # it was cut off
+            return  # the call was cut off
         self._stop_working(hand)
         took_ms = float(now_ms - hand.started_ms)
         before_ms = took_ms if self._service_ms is None else self._service_ms
@@ -391,7 +394,7 @@ class LaneCore:
             elif self._is_closing or not self._sources[hand.id.place].is_wanted:
                 self._end(hand, hand.released(), now_ms)
             else:
-                self._ready.append(hand.id)  # other lanes first: a long one must not keep them
+                self._ready.append(hand.id)  # other lanes first: a long one must not delay them
 
     def _dropped(self, hand_id: HandId, now_ms: int) -> None:
         hand = self._hands.get(hand_id)
@@ -428,7 +431,7 @@ class LaneCore:
             else:
                 self._lose(hand, "while its listener ran")
         elif hand.phase is Phase.WAITING:
-            # Another member may have a worker for it.
+            # Another member may have a worker for the lane.
             self._end(hand, hand.released(), now_ms)
         else:
             hand.check_ms = hand.until_ms
@@ -445,7 +448,7 @@ class LaneCore:
     # -- reports
 
     def _end(self, hand: Hand, report: LaneReport, now_ms: int) -> None:
-        """Report the end of an attempt; it stays in hand until there is a verdict."""
+        """Report the end of an attempt; the attempt stays in hand until its verdict arrives."""
         self._trust(hand)
         hand.phase = Phase.ENDED
         self._ended += 1
@@ -456,19 +459,22 @@ class LaneCore:
         source.put(report, now_ms + self._gather_ms(hand, report))
 
     def _await_verdict(self, hand: Hand, now_ms: int) -> None:
-        """Wait for the verdict about an attempt: beyond its lease, too, as a new leader runs that in full again, but not while this closes."""
+        """Wait for the verdict about an attempt, even after its lease, because a new leader starts the lease again.
+
+        While closing, wait only for one renewal period after the lease.
+        """
         hand.check_ms = NEVER
         if self._is_closing:
             hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
         self._check_ms = min(self._check_ms, hand.check_ms)
 
     def _gather_ms(self, hand: Hand, report: LaneReport) -> int:
-        """Return how long a report waits for others."""
+        """Return how long a report waits for other reports."""
         is_busy = len(self._ready) > self._rules.workers - self._working
         if is_busy and report.result == wire.DONE and not hand.lane.behind:
             return GATHER_BUSY_MS
 
-        # Nobody else will have something to say soon when nobody works.
+        # If no listener runs and no lane waits for one, no other report will follow soon.
         return GATHER_MS if self._working or self._ready else 0
 
     def _answered(self, event: Answered, now_ms: int) -> None:
@@ -506,7 +512,7 @@ class LaneCore:
             self._ready.append(hand.id)
 
     def _trust(self, hand: Hand) -> None:
-        """Wait no longer for the first renewal of what came with a repeated fetch."""
+        """Stop waiting for the first renewal of a lane from a repeated fetch."""
         self._unsure -= hand.is_unsure
         self._sources[hand.id.place].unsure -= hand.is_unsure
         hand.is_unsure = False

@@ -1,8 +1,8 @@
 """
 The vocabulary between the core of a consumer by key and its shell: what happened, and what to do.
 
-Rules: both unions are closed; times are milliseconds of one monotonic clock and are given to `handle` beside
-the event. A hand is one attempt at one lane; it is named by where it is from and by numbers of the broker.
+Rules: both unions are closed. Times are milliseconds of one monotonic clock; `handle` gets the time in addition to the
+event. A hand is one attempt at one lane; it is named by its place and by numbers of the broker.
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from orderlymq_protocol.body.lanes import Lane, LaneReport, LaneVerdict
 
 
 class Place(NamedTuple):
-    """Where lanes are fetched: the queues of one topic on one broker."""
+    """A place from which lanes are fetched: the queues of one topic on one broker."""
 
     topic: str
     broker_name: str
 
 
 class HandId(NamedTuple):
-    """One attempt: its number is given once in its queue."""
+    """One attempt; the broker never gives its number again in its queue."""
 
     place: Place
     queue_id: int
@@ -38,13 +38,13 @@ class HandId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A lane as a fetch brought it.
+    """A lane as a fetch returned it.
 
     Attributes:
-        messages: those of `lane.offsets` that are wanted and could be read.
-        readable: offsets below it could be read; None when all could.
-        reason: why the message there could not be read; without a reason the rest goes back.
-        key: the whole key, of which `lane.key` may be the beginning; empty when nothing says it.
+        messages: the messages of `lane.offsets` that are wanted and could be read.
+        readable: the first offset that could not be read; None if all could.
+        reason: why the message at that offset could not be read; if empty, the messages from there on are given back.
+        key: the whole key, of which `lane.key` may be the beginning; empty if no message has it.
     """
 
     lane: Lane
@@ -59,21 +59,21 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class OfPlace:
-    """What events and instructions about one place name."""
+    """An event or instruction about one place."""
 
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class OfFetch(OfPlace):
-    """What those about one fetch name."""
+    """An event or instruction about one fetch."""
 
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class OfReports(OfPlace):
-    """What those about reports of attempts name."""
+    """An event or instruction about reports of attempts."""
 
     reports: tuple[LaneReport, ...]
 
@@ -90,19 +90,20 @@ class Fetched(OfFetch):
 
 @dataclass(frozen=True, slots=True)
 class FetchEmpty(OfFetch):
-    """There was nothing to hand out until the wait was over."""
+    """The broker had nothing to hand out until the end of the wait."""
 
     limited: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchFailed(OfFetch):
-    """A fetch has no answer that says what was handed out: it is repeated with its number.
+    """A fetch has no answer that says what was handed out, so it is repeated with its number.
 
     Attributes:
-        refused: it will be refused until somebody changes something; *reason* says what.
-        expected: the leader changes; nobody needs to know.
-        final: the group takes no member like this one: what waits for the consumer to end gets *reason*.
+        refused: brokers refuse the fetch until a user changes something; *reason* says what.
+        expected: the leader is changing; users need not know.
+        final: the consumer group accepts no member like this one; callers that wait for the consumer's end get
+            *reason*.
     """
 
     reason: str
@@ -113,11 +114,11 @@ class FetchFailed(OfFetch):
 
 @dataclass(frozen=True, slots=True)
 class Listened:
-    """The listener is back.
+    """The listener has returned or raised.
 
     Attributes:
-        error: why its messages are to come again; None when they are done.
-        delay_ms: the pause that it wants before that; -1 for what the group says.
+        error: why its messages must be delivered again; None if they are done.
+        delay_ms: the pause before that which the listener asks for; -1 for the consumer group's setting.
     """
 
     hand: HandId
@@ -127,7 +128,7 @@ class Listened:
 
 @dataclass(frozen=True, slots=True)
 class WorkDropped:
-    """The listener was not called, or nobody began the messages: nothing of them is a try."""
+    """The listener was not called, or the program did not take the messages: this is no try."""
 
     hand: HandId
 
@@ -144,7 +145,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Answered(OfReports):
-    """A broker answered reports, in their order."""
+    """A broker answered reports; the verdicts have the order of the reports."""
 
     verdicts: tuple[LaneVerdict, ...]
     asked_at_ms: int
@@ -152,7 +153,7 @@ class Answered(OfReports):
 
 @dataclass(frozen=True, slots=True)
 class CompleteFailed(OfReports):
-    """Reports have no answer; *refused* when they never will have one."""
+    """Reports have no answer; *refused* if they will never get one."""
 
     reason: str
     refused: bool = False
@@ -163,7 +164,7 @@ class CutOff:
     """Closing has waited long enough: the listeners that still run are cut off.
 
     Attributes:
-        running: attempts that threads still work on; their lanes are free when the leases end.
+        running: attempts that threads still work on; their lanes become free when the leases end.
     """
 
     running: frozenset[HandId] = frozenset()
@@ -189,7 +190,7 @@ class Work:
     """Call the listener; answered by `Ended` with `Listened` or `WorkDropped`.
 
     Attributes:
-        behind: messages of the lane that wait behind these.
+        behind: number of messages of the lane that wait behind these.
     """
 
     hand: HandId
@@ -200,7 +201,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Complete(OfReports):
-    """Say what became of attempts; answered by `Answered` or `CompleteFailed`."""
+    """Send reports about attempts; answered by `Answered` or `CompleteFailed`."""
 
 
 Instruction: TypeAlias = Fetch | Work | Complete | Report

@@ -1,9 +1,10 @@
 """
-The executor of a consumer by key: it carries out what the core says, and hands it what comes of that.
+The executor of a consumer by key: it performs the core's instructions and passes the results to the core.
 
-Rules: every instruction that awaits an answer gets one, whatever ended the work; a listener that is cut off at the
-end of `close`, or in work for longer than the group's consumeTimeout, is cancelled before its lane is given back, and the
-lane of one that nothing ends, a thread for example, is not.
+Rules: every instruction that awaits an answer gets one, even if its work failed or was cancelled. A listener is
+cancelled if it is cut off at the end of `close`, or works for longer than the consumer group's consumeTimeout; its lane
+is given back only after that. If a listener cannot be ended, because it runs in a thread for example, its lane is not
+given back.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 
-_GIVE_BACK_S: Final = 2.0  # the last reports of a consumer that is cut off
+_GIVE_BACK_S: Final = 2.0  # for the last reports of a consumer that is cut off
 _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT)
 _NO_AUTO_COMMIT: Final = (
     "the listener set auto_commit to False, which a consumer by key has no use for: each message is done when "
@@ -51,7 +52,7 @@ _NO_AUTO_COMMIT: Final = (
 
 
 class LaneExecutor:
-    """Makes tasks of instructions and events of what comes of them.
+    """Turns instructions into tasks, and their results into events.
 
     Attributes:
         listeners: the workers, once the consumer is started.
@@ -69,7 +70,7 @@ class LaneExecutor:
         failed: Callable[[OrderlyMQError], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """Call *moved* after the core has changed, and *failed* with what only people can repair."""
+        """Call *moved* after the core has changed, and *failed* with errors that only a user can repair."""
         self.listeners: ListenerPool | None = None
         self._group = group
         self._core = core
@@ -84,7 +85,7 @@ class LaneExecutor:
         self._is_over = False
 
     def handle(self, event: Event, now_ms: int) -> None:
-        """Hand an event to the core and begin what it says."""
+        """Pass an event to the core and start its instructions."""
         for instruction in self._core.handle(event, now_ms):
             self._carry_out(instruction)
         if self._core.is_idle:
@@ -95,10 +96,10 @@ class LaneExecutor:
     async def prepare(
         self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
-        """Join the group, if it consumes by key; brokers that create groups create it so.
+        """Join the consumer group if it consumes by key; brokers that create groups create it by key.
 
         Raises:
-            SettingError: It consumes by queue, or nobody has made it.
+            SettingError: The consumer group consumes by queue, or does not exist.
         """
         assert self.listeners is not None
         self._workers = LaneWorkers(
@@ -109,15 +110,15 @@ class LaneExecutor:
             post=self._post,
         )
         known = await self._calls.check_group(topics)
-        # A broker that no heartbeat has reached could create no group: that is no reason to end.
+        # A broker that received no heartbeat could not create the group: that is no reason to end.
         if await beat() and not known and not await self._calls.check_group(topics):
             raise SettingError(self._calls.missing())
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Do nothing: brokers keep what is complete."""
+        """Do nothing: brokers record what is complete."""
 
     async def finish(self, cancel_s: float) -> None:
-        """Cut off the listeners that still run, and give back what is in hand, except of those that go on after *cancel_s*."""
+        """Cut off running listeners; give back the lanes in hand, except those of listeners that still run after *cancel_s*."""
         assert self.listeners is not None
         assert self._workers is not None
         self.listeners.close()
@@ -168,7 +169,7 @@ class LaneExecutor:
     def _start(
         self, work: Coroutine[Any, Any, None], name: str, failure: Callable[[str], Event]
     ) -> asyncio.Task[None]:
-        """Carry an instruction out; whatever ends the work, the core gets its answer."""
+        """Start the work of an instruction; the core gets its answer however the work ends."""
 
         def lost(error: BaseException) -> None:
             self._post(failure(reason(error)))
@@ -216,7 +217,7 @@ class LaneExecutor:
 
 
 def _hand_of(context: OrderedContext | ConcurrentContext) -> HandId | None:
-    """Return the attempt that a call works on; None of a message that an administrator has consumed directly."""
+    """Return the attempt that a call works on; None for a message that an administrator has consumed directly."""
     assert isinstance(context, OrderedContext)
     if context.lane is None:
         return None
@@ -226,7 +227,7 @@ def _hand_of(context: OrderedContext | ConcurrentContext) -> HandId | None:
 
 
 def _error_of(call: Call, context: OrderedContext) -> str | None:
-    """Return why the messages are to come again; None when they are done."""
+    """Return why the messages must be delivered again; None if they are done."""
     if call.result is None:
         return call.raised or "the listener raised"
     if not context.auto_commit:

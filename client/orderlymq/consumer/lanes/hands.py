@@ -1,7 +1,8 @@
 """
 Work in hand of a consumer by key: attempts at lanes, and the reports about them.
 
-Rule: data and questions only; every change of phase is made by `core`, so that its rules stand in one place.
+Rule: this module only holds data and answers questions; `core` makes every change of phase, so that its rules stand in
+one place.
 """
 
 from collections import deque
@@ -29,7 +30,7 @@ LaneId: TypeAlias = tuple[Place, int, str | int]
 
 
 class Phase(Enum):
-    """Where a hand stands."""
+    """The phase of a hand."""
 
     WAITING = auto()  # for a worker
     WORKING = auto()  # a listener has its messages
@@ -41,15 +42,15 @@ class Hand:
     """One attempt at one lane.
 
     Attributes:
-        key: the whole key; empty when there is none, or nothing says it.
-        messages: those that no listener has had yet.
-        until_ms: the end of the lease, counted so that it never outlives the broker's own count.
-        check_ms: when the lease is to be looked at next.
+        key: the whole key; empty if the lane has none, or no message has the whole of it.
+        messages: the messages that no listener has had yet.
+        until_ms: the end of the lease; it is never later than by the broker's own count.
+        check_ms: time at which the lease is checked next.
         complete: offset of the last message that is done, -1 for none.
-        working: what the listener has now.
-        is_unsure: it came with a repeated fetch, so its lease may have begun long ago: no listener gets it before a
-            renewal has succeeded.
-        is_lost: the lease is over, or the broker said so; nothing is reported any more.
+        working: the messages that the listener has now.
+        is_unsure: true if it came with a repeated fetch, so its lease may have begun long ago; no listener gets it
+            before a renewal has succeeded.
+        is_lost: the lease is over, or the broker said so; nothing more is reported.
     """
 
     id: HandId
@@ -70,27 +71,27 @@ class Hand:
 
     @property
     def lane_id(self) -> LaneId:
-        """Return the lane, which no two listeners of this process have at the same time."""
+        """Return the identity of the lane, for which this process runs one listener at a time."""
         place, queue_id, _ = self.id
 
         return place, queue_id, self.key or self.lane.lane
 
     @property
     def name(self) -> str:
-        """Return the lane for people."""
+        """Return the lane's name for users."""
         place, queue_id, _ = self.id
         key = f"key {self.lane.key}" if self.lane.key else f"lane {self.lane.lane}"
 
         return f"{key} in queue {queue_id} of {place.topic} at {place.broker_name}"
 
     def take(self, count: int) -> tuple[ReceivedMessage, ...]:
-        """Give the next messages to the listener."""
+        """Take up to *count* of the next messages for the listener."""
         self.working = tuple(self.messages.popleft() for _ in range(min(count, len(self.messages))))
 
         return self.working
 
     def put_back(self) -> None:
-        """Take the messages back from a listener that was not called."""
+        """Put back the messages of a listener that was not called."""
         self.messages.extendleft(reversed(self.working))
         self.working = ()
 
@@ -99,7 +100,7 @@ class Hand:
         return LaneReport(self.id.queue_id, self.lane.lane, self.id.attempt, result, offset)
 
     def finished(self, tries_max: int | None) -> LaneReport:
-        """Return the report of an attempt without messages left; one that cannot be read fails as if the listener had raised."""
+        """Return the report of an attempt without messages left; an unreadable message fails as if the listener had raised."""
         if self.readable is None:
             return self.say(DONE, self.lane.offsets[-1] if self.lane.offsets else -1)
         complete = max((each for each in self.lane.offsets if each < self.readable), default=-1)
@@ -108,11 +109,11 @@ class Hand:
         return self.failed(complete, self.reason, tries_max=tries_max)
 
     def released(self) -> LaneReport:
-        """Return the report that gives back what is not done."""
+        """Return the report that gives back the messages that are not done."""
         return self.say(RELEASE, self.complete)
 
     def renewed(self) -> LaneReport:
-        """Return the report that asks for more time, and says what is done."""
+        """Return the report that asks for a longer lease and says what is done."""
         return self.say(RENEW, self.complete)
 
     def failed(
@@ -131,14 +132,14 @@ class Hand:
         )
 
     def before_working(self) -> int:
-        """Return the last offset of the attempt before what the listener has, -1 for none."""
+        """Return the attempt's last offset before the listener's messages, -1 for none."""
         first = self.working[0].queue_offset
 
         return max((each for each in self.lane.offsets if each < first), default=-1)
 
 
 def hand_of(given: Given, place: Place, *, lease_ms: int, until_ms: int, check_ms: int) -> Hand:
-    """Return what a fetch brought as something in hand."""
+    """Return the hand for a lane that a fetch returned."""
     hand_id = HandId(place, given.lane.queue_id, given.lane.attempt)
     messages = deque(given.messages)
     shown = given.lane.key

@@ -1,8 +1,8 @@
 """
-Where lanes come from: for each topic and broker the fetch that is under way, and the reports that wait.
+The sources of lanes: for each topic and broker, the fetch under way and the reports that wait.
 
-Rules: a place has one fetch and one completion under way; a fetch without an answer is repeated with its number, and
-reports without an answer are said again, after pauses that grow. `core` says how many lanes there is work for.
+Rules: a place has one fetch and one completion under way. A fetch without an answer is repeated with its number, and
+reports without an answer are sent again, after pauses that grow. `core` says for how many lanes there is work.
 """
 
 from collections.abc import Callable, Iterator, Set
@@ -25,9 +25,9 @@ from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport
 
 _PAUSE_MS: Final = 50
 _PAUSE_MS_MAX: Final = 1_000
-# Somebody must change something first.
+# A user must change something first.
 _REFUSED_PAUSE_MS: Final = 5_000
-# Completions of a place without a verdict: with more, nothing is fetched there until its broker answers.
+# Completions of a place without a verdict: above this, nothing is fetched there until its broker answers.
 REPORTED_MAX: Final = 1_024
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -38,16 +38,17 @@ class Source:
     """One place that lanes come from.
 
     Attributes:
-        asked: lanes that the fetch under way, or the one to repeat, asks for.
-        is_repeat: the last fetch has no answer; the next one has its number.
-        is_hungry: the last fetch brought all it asked for, so more will come with the next one, unless a broker holds that.
-        sure_ms: from then on a fetch under way is held, it seems: there is nothing more to come.
+        asked: number of lanes that the fetch under way, or the one to repeat, asks for.
+        is_repeat: the last fetch had no answer; the next one has its number.
+        is_hungry: the last fetch brought all lanes it asked for, so the next one brings more, unless a broker holds it.
+        sure_ms: time after which a fetch under way counts as held by the broker, which then has no more lanes.
         pause_ms, said_pause_ms: last pause after trouble with fetches, and with reports.
         trouble: the last reason that was logged.
-        limited: why the place handed out no new lanes the last time, and *said_limited* what of this was logged.
+        limited: why the place handed out no new lanes the last time.
+        said_limited: the last such reason that was logged.
         outbox: reports that wait, by queue and attempt.
-        reported: attempts that have ended and have no verdict yet.
-        unsure: attempts that came with a repeated fetch and whose first renewal has no answer yet.
+        reported: number of attempts that have ended and have no verdict yet.
+        unsure: number of attempts that came with a repeated fetch and whose first renewal has no answer yet.
     """
 
     place: Place
@@ -71,7 +72,7 @@ class Source:
     said_pause_ms: int = 0
 
     def put(self, report: LaneReport, send_ms: int) -> None:
-        """Let a report wait until *send_ms* at the latest; it replaces an earlier one of its attempt."""
+        """Add a report that is sent at *send_ms* or earlier; it replaces an earlier report of its attempt."""
         if not self.outbox:
             self.send_ms = send_ms
         elif not self.said_pause_ms:
@@ -79,35 +80,35 @@ class Source:
         self.outbox[report.queue_id, report.attempt] = report
 
     def put_back(self, reports: tuple[LaneReport, ...]) -> None:
-        """Take reports back that have no answer; what was said later stands."""
+        """Take back reports that have no answer; later reports of the same attempts remain."""
         again = {(each.queue_id, each.attempt): each for each in reports}
         self.outbox = {**again, **self.outbox}
 
     def drop(self, hand_id: HandId) -> None:
-        """Say nothing about an attempt any more."""
+        """Drop the report about an attempt."""
         self.outbox.pop((hand_id.queue_id, hand_id.attempt), None)
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether reports are to be sent."""
+        """Return whether reports should be sent now."""
         if not self.outbox or self.is_sending:
             return False
 
         return now_ms >= self.send_ms or (len(self.outbox) >= LANES_MAX and not self.said_pause_ms)
 
     def take_reports(self) -> tuple[LaneReport, ...]:
-        """Return what one request may say."""
+        """Take as many reports as one request may carry, and return them."""
         keys = list(self.outbox)[:LANES_MAX]
         self.is_sending = True
 
         return tuple(self.outbox.pop(key) for key in keys)
 
     def answered(self) -> None:
-        """Note that a broker takes reports."""
+        """Record that a broker has answered reports."""
         self.is_sending, self.said_pause_ms = False, 0
 
 
 class Sources:
-    """All places of one consumer; each fetch has a higher number than the one before."""
+    """All places of one consumer; each fetch has a higher number than the one before it."""
 
     def __init__(self, first_sequence: int) -> None:
         self._sources: dict[Place, Source] = {}
@@ -120,7 +121,7 @@ class Sources:
         return iter(self._sources.values())
 
     def assign(self, places: Set[Place]) -> list[Place]:
-        """Fetch from these places from now on; return those that are not wanted any more."""
+        """Fetch from these places from now on; return those that are no longer wanted."""
         for place in sorted(places):
             self._sources.setdefault(place, Source(place)).is_wanted = True
         gone = [each for each in self if each.is_wanted and each.place not in places]
@@ -130,7 +131,7 @@ class Sources:
         return [source.place for source in gone]
 
     def limited(self) -> dict[tuple[str, str], str]:
-        """Return why places hand out no new lanes."""
+        """Return why places hand out no new lanes, by topic and broker."""
         return {
             (each.place.topic, each.place.broker_name): each.limited
             for each in self
@@ -138,7 +139,7 @@ class Sources:
         }
 
     def wake_ms(self, *, can_fetch: bool) -> int:
-        """Return when something is to be sent or asked again."""
+        """Return the next time to send reports or to repeat a request."""
         wakes = [NEVER]
         for source in self:
             if source.outbox and not source.is_sending:
@@ -153,11 +154,14 @@ class Sources:
     # -- fetches
 
     def asked(self) -> int:
-        """Return how many lanes are on their way from places that surely have some."""
+        """Return how many lanes are on their way from places that are expected to have some."""
         return sum(each.asked for each in self if each.is_fetching and each.is_hungry)
 
     def fetches(self, now_ms: int, free: Callable[[], int], within_ms: int) -> Iterator[Fetch]:
-        """Yield the fetches to begin; *free* says how many lanes there is work for, and brokers that have some answer *within_ms*."""
+        """Yield the fetches to start now.
+
+        *free* returns for how many more lanes there is work. Brokers that have lanes answer *within_ms*.
+        """
         for each in self:
             if each.is_fetching and now_ms >= each.sure_ms:
                 each.is_hungry = False
@@ -171,17 +175,17 @@ class Sources:
                 lanes = 0 if is_late else free()
                 if lanes <= 0:
                     continue
-                # Who waits for messages must not keep those from asking who have some.
+                # Places that wait for messages must leave room for the fetches of places that have some.
                 share = lanes if source.is_hungry else max(1, lanes // len(wanted))
                 self._sequence += 1
                 source.sequence, source.asked = self._sequence, min(share, LANES_MAX)
             source.is_fetching, source.sure_ms = True, now_ms + within_ms
-            # The others are first the next time.
+            # The other places come first the next time.
             self._sources[source.place] = self._sources.pop(source.place)
             yield Fetch(source.place, source.sequence, source.asked)
 
     def fetched(self, event: Fetched) -> list[Report] | None:
-        """Note the end of a fetch; return what is to be reported about it, None when it is not the one that is under way."""
+        """Record the end of a fetch; return what to log about it, None if it is not the fetch under way."""
         source = self[event.place]
         if source.sequence != event.sequence:
             return None
@@ -193,12 +197,12 @@ class Sources:
         return _limit(source, event.limited)
 
     def not_fetched(self, event: FetchEmpty | FetchFailed, now_ms: int) -> list[Report]:
-        """Note that a fetch brought nothing; return what is to be reported about it."""
+        """Record that a fetch brought nothing; return what to log about it."""
         source = self[event.place]
         if source.sequence != event.sequence:
             return []
         source.is_fetching = source.is_hungry = False
-        # A refusal says nothing about the request before it, which may have handed lanes out.
+        # A refusal says nothing about the request before it, which may have handed out lanes.
         source.is_repeat = isinstance(event, FetchFailed) and (
             source.is_repeat or not event.refused
         )
@@ -206,7 +210,7 @@ class Sources:
             source.pause_ms = source.not_before_ms = 0
             source.trouble = ""
             if not event.limited:
-                source.said_limited = ""  # there was nothing to hand out, and nothing in the way
+                source.said_limited = ""  # there was nothing to hand out, and no limit was reached
             return _limit(source, event.limited)
         source.pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS, source.pause_ms * 2))
         source.not_before_ms = now_ms + (_REFUSED_PAUSE_MS if event.refused else source.pause_ms)
@@ -226,7 +230,7 @@ class Sources:
     def not_answered(
         self, event: CompleteFailed, again: tuple[LaneReport, ...], now_ms: int
     ) -> list[Report]:
-        """Note that reports have no answer; those in *again* are said again after a pause."""
+        """Record that reports have no answer; those in *again* are sent again after a pause."""
         source = self[event.place]
         source.is_sending = False
         if event.refused:
@@ -241,7 +245,7 @@ class Sources:
 
 
 def _limit(source: Source, limited: str) -> list[Report]:
-    """Note why a place hands out no new lanes; return what is to be reported, each reason once while it lasts."""
+    """Record why a place hands out no new lanes; return what to log: each reason once while it lasts."""
     source.limited = limited
     if limited in ("", source.said_limited):
         return []

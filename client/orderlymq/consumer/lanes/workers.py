@@ -1,10 +1,10 @@
 """
 The workers of a consumer by key: tasks that call the listener with the work that the core gives out.
 
-A task goes on with the next work for as long as calls end without waiting, so a listener that never waits costs no task per message.
-A call that waits keeps its task for itself, and the work behind it goes to another one. Rules: the ends of one moment are one event
-of the core; a call sees the context variables of the consumer's start, and those that it sets itself; a cancellation that is meant
-for one call reaches no other.
+A task continues with the next work for as long as calls end without waiting, so a listener that never waits costs no
+task per message. A call that waits keeps its task to itself, and another task takes the work after it. Rules: calls
+that end in one turn of the loop become one event of the core. A call sees the context variables of the consumer's start
+and those that it sets itself. A cancellation that is meant for one call reaches no other call.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from orderlymq.ownedtasks import OwnedTasks, reason
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """One task, and what it works on."""
+    """One task and its current work."""
 
     task: asyncio.Task[None] | None = None
     work: Work | None = None
@@ -31,9 +31,9 @@ class LaneWorkers:
     """All calls of one consumer's listener.
 
     Args:
-        slots: one is held while a task makes calls; there is none while nobody asks for messages.
+        slots: a task holds one slot while it makes calls; no slot is free while the program does not ask for messages.
         listen: calls the listener.
-        post: gets how calls have ended.
+        post: gets the ends of calls.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class LaneWorkers:
         self._waiting: deque[Work] = deque()
         self._ends: list[End] = []
         self._runs: set[_Run] = set()
-        # The one that takes what waits.
+        # The run that takes the waiting work.
         self._next: _Run | None = None
         self._is_turn_due = False
         self._is_stopped = False
 
     def begin(self, work: Work) -> None:
-        """Call the listener as soon as a slot is free; calls begin in the order of this."""
+        """Call the listener as soon as a slot is free; calls start in the order of calls to this method."""
         self._waiting.append(work)
         self._go_on()
 
     async def stop(self, within_s: float) -> None:
-        """Cancel the calls that still run; what has not begun never will, and nothing is posted of what goes on after *within_s*."""
+        """Cancel the running calls and drop the waiting work; the ends of calls that last longer than *within_s* are not posted."""
         self._waiting.clear()
         await self._tasks.end([run.task for run in self._runs if run.task is not None], within_s)
         self._runs.clear()
@@ -81,12 +81,12 @@ class LaneWorkers:
         self._next = run = _Run()
         self._runs.add(run)
         lost = partial(self._lost, run)
-        # Else the task would begin with the variables of the call whose end has led here.
+        # Otherwise the task would start with the context variables of the call whose end led here.
         start = self._context.copy().run
         run.task = start(self._tasks.start, self._run(run), self._name, lost)
 
     async def _run(self, run: _Run) -> None:
-        task = asyncio.current_task()  # an eager one runs before its starter has it
+        task = asyncio.current_task()  # an eager task runs before `_go_on` has stored it
         assert task is not None
         before = contextvars.copy_context()
         async with self._slots:
@@ -116,7 +116,7 @@ class LaneWorkers:
             self._loop.call_soon(self._turn, context=self._context)
 
     def _turn(self) -> None:
-        """Post what has ended; a task that has not come back by now waits for something, so others go on."""
+        """Post the ended calls; a task that has not come back by now waits for something, so other tasks take the work."""
         self._is_turn_due = False
         if self._next is not None and self._next.has_slot:
             self._next = None

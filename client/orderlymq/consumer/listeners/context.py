@@ -13,15 +13,15 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """The lane that a listener's messages are from, in a consumer by key.
+    """The lane of a listener's messages, in a consumer by key.
 
     Attributes:
-        key: the sharding key, or the value of the group's laneKeyProperty; empty for a message without one, shortened when it
-            is very long.
+        key: the sharding key, or the value of the consumer group's laneKeyProperty; empty for a message without one,
+            shortened if it is very long.
         tries: how often the first message has failed before.
-        waiting_since_ms: when the first message was stored, ms since the epoch.
-        behind: messages of the lane that brokers have seen and that wait behind those of this call.
-        attempt: number of this hand-out of the lane; in its queue none is given twice.
+        waiting_since_ms: time at which the first message was stored, ms since the epoch.
+        behind: number of messages of the lane that brokers have seen and that wait behind those of this call.
+        attempt: number of this hand-out of the lane; it is never given again in its queue.
     """
 
     key: str
@@ -33,13 +33,14 @@ class LaneContext:
 
 @dataclass(slots=True)
 class OrderedContext:
-    """Of one call of an ordered listener.
+    """Context of one call of an ordered listener.
 
     Attributes:
         auto_commit: False makes SUCCESS provisional until a later call returns COMMIT.
-        suspend_current_queue_time: how long to wait after a failure, 0.01 to 30 seconds; None takes the
-            consumer's setting. By key it is the lane that waits, up to a day; None takes the group's pauses.
-        still_holds: returns whether the queue's lock, or the lane, is still ours; ask before an effect outside.
+        suspend_current_queue_time: how long to wait after a failure, 0.01 to 30 seconds; None means the consumer's
+            setting. By key, only the lane waits, up to a day; None means the consumer group's pauses.
+        still_holds: returns whether this consumer still holds the queue's lock, or the lane; call it before an outside
+            effect.
         lane: the lane of the messages; None unless the consumer is by key.
     """
 
@@ -52,12 +53,12 @@ class OrderedContext:
 
 @dataclass(slots=True)
 class ConcurrentContext:
-    """Of one call of a concurrent listener.
+    """Context of one call of a concurrent listener.
 
     Attributes:
-        ack_index: with SUCCESS, index of the last message that succeeded; the others come again.
-        delay_level_when_next_consume: 0 leaves the delay to the broker (10 s, 30 s, 1 min, ...), -1 is
-            the dead-letter queue immediately, 1 to 18 are delay levels.
+        ack_index: with SUCCESS, index of the last message that succeeded; the messages after it are delivered again.
+        delay_level_when_next_consume: 0 leaves the delay to the broker (10 s, 30 s, 1 min, ...), -1 sends the message
+            to the dead-letter queue immediately, 1 to 18 are delay levels.
     """
 
     queue: MessageQueue
@@ -66,7 +67,7 @@ class ConcurrentContext:
 
 
 class NotBegun(Exception):  # noqa: N818 - says what happened
-    """A listener that hands its messages on raises this when nobody has begun them: they come again, and no try is counted."""
+    """Raised by a listener that passes its messages on, if none was begun: they come again, and no try is counted."""
 
 
 OrderedListener: TypeAlias = Callable[
@@ -91,10 +92,10 @@ class ConsumeReturn(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """Context of hooks: before the call with `success` False, after it with the outcome.
+    """Context of hooks: before the call with `success` False, after the call with the outcome.
 
     Attributes:
-        lane: of a consumer by key.
+        lane: the lane of the messages, in a consumer by key.
     """
 
     group: str
@@ -109,7 +110,7 @@ class ConsumeContext:
 
 
 class ConsumeHook:
-    """Runs before and after every listener call; its errors are logged and dropped."""
+    """Runs before and after every listener call; errors of a hook are logged and dropped."""
 
     def before(self, context: ConsumeContext) -> None:
         """Run before the listener."""
@@ -121,7 +122,7 @@ class ConsumeHook:
 def classify(
     result: OrderedResult | ConcurrentResult | None, *, duration_ms: int, timeout_ms: int
 ) -> ConsumeReturn:
-    """Return how a call ended, None being one that raised; too slow wins over all that was returned."""
+    """Return how a call ended; None stands for a call that raised. TIME_OUT takes precedence over any returned result."""
     if result is None:
         return ConsumeReturn.EXCEPTION
     if duration_ms >= timeout_ms:

@@ -1,8 +1,8 @@
 """
-How long calls may run: one timer for all calls of a listener, since nearly all of them end long before.
+Time limits of calls: one timer serves all calls of a listener, since nearly all of them end long before.
 
-Rules as those of `asyncio.timeout`: what outlives its limit is cancelled once; the `CancelledError` of that, and no other one, becomes
-a `TimeoutError` when it leaves the block.
+Rules, as in `asyncio.timeout`: a block that exceeds its limit is cancelled once. The `CancelledError` of that
+cancellation, and of no other, becomes a `TimeoutError` when it leaves the block.
 """
 
 import asyncio
@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Final
 
 _NEVER: Final = float("inf")
-# A loop's clock counts milliseconds, so its timer may come as early as that.
+# The clock of a loop counts milliseconds, so its timer may fire up to one early.
 _EARLY_S: Final = 0.001
 
 
 @dataclass(slots=True, eq=False)
 class CallLimit:
-    """A block of a task that is cancelled at the time *end* of the loop."""
+    """A block in a task that is cancelled at the loop time *end*."""
 
     limits: "CallLimits"
     task: asyncio.Task[object]
@@ -44,27 +44,27 @@ class CallLimit:
 
 @dataclass(slots=True)
 class CallLimits:
-    """The limits of all calls that run."""
+    """The limits of all running calls."""
 
     _running: set[CallLimit] = field(default_factory=set)
     _timer: asyncio.TimerHandle | None = None
     _at: float = _NEVER
 
     def within(self, limit_s: float) -> CallLimit:
-        """Return a block for the present task that may take so long."""
+        """Return a block for the current task that may take up to *limit_s*."""
         task = asyncio.current_task()
         assert task is not None
         end = asyncio.get_running_loop().time() + limit_s
         return CallLimit(self, task, limit_s, end, task.cancelling())
 
     def add(self, limit: CallLimit) -> None:
-        """Begin to count."""
+        """Start to watch the limit."""
         self._running.add(limit)
         if limit.end < self._at:
             self._wake(limit.end)
 
     def remove(self, limit: CallLimit) -> None:
-        """Count no more; the timer stays, for the calls that follow."""
+        """Stop watching the limit; the timer stays, for the calls that follow."""
         self._running.discard(limit)
 
     def _wake(self, at: float) -> None:

@@ -1,14 +1,16 @@
 """
-`async for` over a consumer: one message at a time, as a listener that hands each to the loop.
+`async for` over a consumer: one message at a time, through a listener that hands each message to the loop.
 
-Rules: a message is done when the loop asks for the next one, or when the consumer's `async with` block ends
-without an error: Python does not show a loop how it is left. An exception that leaves the block, or ends the loop's own task, leaves
-its last message undone. So does a loop of another thread, or of a task that still runs, that was left before the block ends.
-The consumer hands out nothing while no loop asks, and never two messages at the same time. A body that still works keeps its
-message when the consumer is closed: the message has ended when the loop asks for the next one, when the loop is left (nobody has
-its iterator any more; inside `async with`, when the block ends or another loop begins), or when its task ends.
-The body is in the task that calls `anext`, whatever task waits for the answer, as `asyncio.wait_for` has one before Python 3.12. A task
-that returns the message has handed it on, and its end says nothing.
+Rules: a message is done when the loop asks for the next one, or when the consumer's `async with` block ends without an
+error, because Python does not tell a loop how it was left. The last message is not done if an exception leaves the
+block or ends the loop's own task. It is not done either if its loop, in another thread or in a task that still runs,
+was left before the block ends. The consumer hands out no message while no loop asks, and never two at the same time.
+
+When the consumer is closed, a loop body that still works keeps its message. The work on a message ends when the loop
+asks for the next one, when the loop is left, or when its task ends. A loop is left when no code holds its iterator any
+more; inside `async with`, when the block ends or another loop begins. The body belongs to the task that calls `anext`,
+even if another task waits for the answer, as with `asyncio.wait_for` before Python 3.12. A task that returns the
+message has passed it on, so the end of that task says nothing about the message.
 """
 
 import asyncio
@@ -39,15 +41,15 @@ class LoopLeft(Exception):  # noqa: N818 - says what happened
 
 @dataclass(slots=True, eq=False)
 class _InHand:
-    """A message that a loop has.
+    """A message that a loop has in hand.
 
     Attributes:
-        message: itself.
-        done: ends the listener call that brought it.
-        stream: its loop, None when that was left.
-        worker: the task that asked for it, which is kept so that its end is known; or the number of the thread.
-        is_wanted: a later loop waits for its end, or the consumer is to close behind it.
-        has_later: such a loop has begun; the end of the block counts no more.
+        message: the message.
+        done: future that ends the listener call of the message.
+        stream: returns the message's loop, None if that was left.
+        worker: the task that asked for the message, kept so that its end is noticed; or the number of the thread.
+        is_wanted: a later loop, or the closing of the consumer, waits for the end of the message.
+        has_later: a later loop has begun, so the end of the block no longer counts.
     """
 
     message: ReceivedMessage
@@ -62,29 +64,30 @@ class _InHand:
         return None if isinstance(self.worker, int) else self.worker
 
     def is_done(self, by: "Worker", *, group: str) -> bool:
-        """Whether the block that *by* leaves without an error takes it as done: *by* had it, or a task that has ended well.
+        """Whether the message is done when *by* leaves the block without an error.
 
-        How another thread has left it nobody knows, nor a task that has left its loop and still tidies up.
+        It is if *by* had it, or if its task has ended without an error. The outcome is unknown for another thread, and
+        for a task that has left its loop but still runs.
         """
         if self.worker == by:
             return True
         if self.task is None or not self.task.done() or self.task.cancelled():
             return False
-        error = self.task.exception()  # which asyncio then takes as seen
+        error = self.task.exception()  # asyncio then counts it as seen
         if error is not None:
             _log.warning("a loop over the consumer [%s] has failed", group, exc_info=error)
         return error is None
 
     def has_ended(self, by: "Worker", *, in_block: bool) -> bool:
-        """Whether nobody works on it any more, as far as *by* can tell."""
+        """Whether no task or thread works on the message any more, as far as *by* can tell."""
         task = self.task
         if task is not None and task.done() and (self.has_later or not self._is_handed_on(task)):
             return True
         return self.stream() is None and (self.worker == by or not in_block or self.has_later)
 
     def _is_handed_on(self, ended: "asyncio.Task[Any]") -> bool:
-        """Whether a task that has ended has returned the message, so that nobody knows who works on it."""
-        if ended.cancelled() or ended._exception is not None:  # the method would take it as seen
+        """Whether a task that has ended has returned the message, so that it is unknown who works on it."""
+        if ended.cancelled() or ended._exception is not None:  # the method would mark it as seen
             return False
         return ended.result() is self.message
 
@@ -93,9 +96,10 @@ class MessageLoop:
     """The hand-over between a consumer and the loop over it.
 
     Attributes:
-        begin: called when the first loop asks for a message, or when none will.
-        outlives: gets the message that a body still works on though its listener call was cancelled.
-        in_block: the program is inside `async with`, whose end is the end of the last message.
+        begin: called when the first loop asks for a message, or when it is certain that none will.
+        outlives: called with the future and the context of a message that a loop body still works on after its listener
+            call was cancelled.
+        in_block: true inside `async with`; the end of that block ends the last message.
     """
 
     def __init__(self, group: str) -> None:
@@ -113,7 +117,7 @@ class MessageLoop:
     async def offer(
         self, messages: Sequence[ReceivedMessage], context: OrderedContext | ConcurrentContext
     ) -> None:
-        """Be the listener: return when the loop has done the message."""
+        """Act as the listener: return when the loop has done the message."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._offers.put_nowait((messages[0], context, done))
         try:
@@ -123,13 +127,14 @@ class MessageLoop:
             if hand is not None and hand.done is done and self.outlives is not None:
                 self.outlives(done, context)  # nothing can end the work of a program
             else:
-                done.cancel()  # nobody is to begin it
+                done.cancel()  # no loop may begin it
             raise
 
     def stream(self, thread: int | None = None) -> "MessageStream":
-        """Begin a loop of a thread, or of the tasks that ask.
+        """Begin a loop of one thread, or of the tasks that ask.
 
-        The message that an earlier loop has in hand comes again, when no other task or thread works on it any more; a loop that waits ends.
+        The message of an earlier loop is delivered again as soon as no other task or thread works on it. An earlier
+        loop that waits for a message ends.
         """
         if self._in_hand is not None:
             self._in_hand.has_later = True
@@ -144,7 +149,7 @@ class MessageLoop:
         return stream
 
     async def next(self, stream: "MessageStream", by: Worker) -> ReceivedMessage:
-        """Take the last message as done and return the next, for *by*.
+        """Take the last message as done and return the next one, for *by*.
 
         Raises:
             StateError: Another loop over the consumer has begun.
@@ -176,7 +181,7 @@ class MessageLoop:
         return self._in_hand is not None and self._in_hand.stream() is stream
 
     def is_current(self, stream: "MessageStream") -> bool:
-        """Whether no other loop has begun since."""
+        """Whether no other loop has begun since this one."""
         return self._current is not None and self._current() is stream
 
     def _check_current(self, stream: "MessageStream") -> None:
@@ -187,7 +192,7 @@ class MessageLoop:
             )
 
     def settle(self) -> None:
-        """Take the message in hand as done."""
+        """Mark the message in hand as done."""
         done = self._let_go()
         if done is not None:
             done.set_result(None)
@@ -197,12 +202,13 @@ class MessageLoop:
         done = self._let_go()
         if done is not None:
             done.set_exception(LoopLeft("the loop was left before it asked for the next message"))
-            done.exception()  # asyncio would log it where the call was cut off, and nobody asks
+            done.exception()  # else asyncio logs it as unseen where the call was cut off
 
     def leave_block(self, by: Worker, *, is_done: bool) -> None:
-        """Take the last message as done, or have it delivered again, unless somebody else than *by* works on it.
+        """Mark the last message as done, or have it delivered again, unless another task or thread than *by* works on it.
 
-        Of another task or thread the block may hear nothing: what it has left is done only if that task has ended well.
+        The block may not know how another task left the message; the message is done only if that task has ended
+        without an error.
         """
         self.in_block = False
         hand = self._in_hand
@@ -210,7 +216,7 @@ class MessageLoop:
             (self.settle if is_done and hand.is_done(by, group=self._group) else self.leave)()
 
     def is_at_work(self, worker: Worker) -> bool:
-        """Whether this task or thread works on the message in hand, so that it cannot wait for the end of that."""
+        """Whether this task or thread works on the message in hand, so that it cannot wait for the end of the message."""
         hand = self._in_hand
         return (
             hand is not None
@@ -219,9 +225,10 @@ class MessageLoop:
         )
 
     def end(self, by: Worker = None, error: BaseException | None = None) -> None:
-        """End the loop, with *error* if there is one; a message that it has not taken counts no try.
+        """End the loop, with *error* if there is one; for a message that it has not taken, no try is counted.
 
-        A message that a body works on stays in hand until that has ended, and is done if the loop asks for the next one.
+        A message that a loop body works on stays in hand until that work has ended. It is done if the loop asks for the
+        next one.
         """
         self._is_over, self._error = True, self._error or error
         self._want(by)
@@ -230,7 +237,7 @@ class MessageLoop:
             if offer is not None:
                 _give_back(offer[2], "the loop ended before it took the message")
         self._offers.put_nowait(None)
-        self._begin()  # else what waits to be offered would keep its queue
+        self._begin()  # otherwise an offer that waits for its slot would keep its queue
 
     def _begin(self) -> None:
         begin, self.begin = self.begin, None
@@ -238,7 +245,7 @@ class MessageLoop:
             begin()
 
     def _is_others(self, by: Worker) -> bool:
-        """Whether somebody else than *by* works on the message in hand."""
+        """Whether another task or thread than *by* works on the message in hand."""
         hand = self._in_hand
         return (
             hand is not None
@@ -255,12 +262,12 @@ class MessageLoop:
         return None if hand.done.done() else hand.done
 
     def _left(self, _stream: object) -> None:
-        """Note that a loop was left; Python says so in any thread."""
-        with contextlib.suppress(RuntimeError):  # the event loop has ended before
+        """Handle the end of a stream's life, which Python may report in any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended already
             self._events.call_soon_threadsafe(self._look, None)
 
     def _want(self, by: Worker) -> None:
-        """Have the message in hand delivered again as soon as nobody works on it, unless the loop has asked for the next one."""
+        """Have the message in hand delivered again as soon as all work on it has ended, unless the loop asks for the next one."""
         hand = self._in_hand
         if hand is not None and not hand.is_wanted:
             hand.is_wanted = True
@@ -275,7 +282,7 @@ class MessageLoop:
 
 
 def _worker(by: Worker) -> asyncio.Task[Any] | int:
-    """Return who gets what *by* has asked for: the present task when *by* is unknown, or has ended since."""
+    """Return the worker that gets the message: *by*, or the current task if *by* is None or has ended since."""
     if by is None or (isinstance(by, asyncio.Task) and by.done()):
         by = asyncio.current_task()
         assert by is not None
@@ -288,7 +295,7 @@ def _give_back(done: "asyncio.Future[None]", why: str) -> None:
 
 
 class MessageStream(AsyncIterator[ReceivedMessage]):
-    """Messages of one `async for`, or of a loop in a *thread*."""
+    """The messages of one `async for`, or of a loop in a *thread*."""
 
     def __init__(self, loop: MessageLoop, thread: int | None = None) -> None:
         self._loop = loop
@@ -304,10 +311,10 @@ class MessageStream(AsyncIterator[ReceivedMessage]):
     def _caller() -> asyncio.Task[Any] | None:
         try:
             return asyncio.current_task()
-        except RuntimeError:  # a thread without an event loop, which has the call made elsewhere
+        except RuntimeError:  # a thread without an event loop; its call runs in another thread
             return None
 
     def leave(self) -> None:
-        """Have what this loop has in hand delivered again; nobody has seen it."""
+        """Have the message that this loop has in hand delivered again; the program has not seen it."""
         if self._loop.is_in_hand_of(self):
             self._loop.leave()

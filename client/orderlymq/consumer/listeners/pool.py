@@ -1,10 +1,11 @@
 """
 Calling listeners: on the loop or in threads, a bounded number at a time, with hooks around them.
 
-Rules: whatever a listener does ends in exactly one result event; a synchronous listener never blocks the
-loop; a listener that returns, with None too, has done its messages; one that raises means "again", and the log names the exception and the message ids, never
-the messages. An unreadable message fails as if the listener had raised. `NotBegun` means "again" without a try. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
-shutdown. `SystemExit` and `KeyboardInterrupt` mean "again" and end the program, as in any task.
+Rules: every listener call ends in exactly one result event. A synchronous listener never blocks the loop. If a listener
+returns, even None, its messages are done. If it raises, they are delivered again; the log names the exception and the
+message ids, never the messages. An unreadable message fails as if the listener had raised. `NotBegun` means delivery
+again without counting a try. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which
+happens at shutdown. `SystemExit` and `KeyboardInterrupt` mean delivery again and end the program, as in any task.
 """
 
 import asyncio
@@ -41,19 +42,20 @@ from orderlymq_protocol.message.properties import CONSUME_START_TIME
 
 _log = logging.getLogger(__name__)
 
-# Queues of which the last call is remembered; those that were called longest ago are forgotten first.
+# Number of queues whose last call is remembered; the queues with the oldest calls are forgotten first.
 ATTEMPTS_MAX: Final = 4_096
 _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SUCCESS)
-# What a pool of threads says from the end of the main thread on, while it waits for the calls that run, and after its own end.
+# The error text of a thread pool that accepts no more work: after its shutdown, and from the end of the main thread on,
+# when Python waits for the running calls.
 _NO_MORE: Final = "cannot schedule new futures"
-# Calls that outlived their consumers, with process, client id, group, queue, and when the last lease has ended. Of the whole
-# process, because brokers take a consumer that is started under the same client id for the same holder.
+# Calls that outlived their consumers, with process, client id, group, queue, and the end of the last lease. The table
+# is global, because brokers treat a new consumer with the same client id as the same holder.
 _outlived: dict[Future[Any] | asyncio.Future[Any], tuple[int, str, str, MessageQueue, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How one listener call ended; there is no result when it raised, and nothing to count when nobody began the messages."""
+    """How one listener call ended; `result` is None if it raised, `begun` False if the messages were not begun."""
 
     result: OrderedResult | ConcurrentResult | None
     raised: str | None
@@ -63,14 +65,14 @@ class Call:
 
 @dataclass(slots=True)
 class Attempt:
-    """Last call of the listener for a queue.
+    """The last listener call for a queue.
 
     Attributes:
-        offset: of the first message that it was called with.
-        called_ms: when, wall time.
-        tries: how often it has failed with that message.
-        error: how it failed last; None while it never did.
-        running: it has not returned yet.
+        offset: offset of the first message of the call.
+        called_ms: time of the call, wall clock.
+        tries: how often the listener has failed with that message.
+        error: the last failure; None if there was none.
+        running: true until the listener returns.
     """
 
     offset: int
@@ -84,12 +86,13 @@ class ListenerPool:
     """The workers of one consumer.
 
     Args:
-        workers: threads for listeners that are plain functions.
-        slots: calls that run at the same time.
-        timeout_ms: a call this long is reported to hooks as TIME_OUT.
+        workers: number of threads for listeners that are plain functions.
+        slots: number of calls that run at the same time.
+        timeout_ms: a call that takes this long is reported to hooks as TIME_OUT.
 
     Attributes:
-        cancels: a coroutine that outlives the limit of its call is cancelled, since that ends its work.
+        cancels: whether a coroutine that exceeds the limit of its call is cancelled; False if that would not end its
+            work.
     """
 
     def __init__(
@@ -115,37 +118,38 @@ class ListenerPool:
         self._closed = False
         self.cancels = True
         self._limits = CallLimits()
-        # By the thread's future, by the task that awaits a coroutine, or by what a loop over the consumer has in hand.
+        # Keyed by the thread's future, by the task that awaits a coroutine, or by the message that a loop over the
+        # consumer has in hand.
         self._running: dict[
             Future[Any] | asyncio.Future[Any], OrderedContext | ConcurrentContext
         ] = {}
         self._calling_threads: set[int] = set()
-        # What the hooks behind a call will see, by the task that makes it.
+        # The context of the hooks after a call, by the task that makes the call.
         self._seen: dict[asyncio.Task[Any], ConsumeContext] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
 
     def attempt(self, queue: MessageQueue) -> Attempt | None:
-        """Return the last call of the listener for a queue; None when it was not called yet."""
+        """Return the last listener call for a queue; None if it was not called yet."""
         return self._attempts.get(queue)
 
     @property
     def slots(self) -> asyncio.Semaphore:
-        """Hold one while a listener runs; waiting callers get theirs in the order they asked."""
+        """Hold a slot while a listener runs; waiting callers get slots in the order in which they asked."""
         return self._slots
 
     @property
     def running(self) -> tuple[OrderedContext | ConcurrentContext, ...]:
-        """Return the calls that run; nothing can end a thread, or a coroutine that catches its cancellation and goes on."""
+        """Return the running calls; a thread, or a coroutine that catches its cancellation, cannot be ended."""
         return tuple(self._running.values())
 
     def is_calling(self, worker: asyncio.Task[Any] | int | None) -> bool:
-        """Whether this task, or the thread of this number, runs the listener: it cannot wait for the end of that."""
+        """Whether this task, or the thread with this number, runs the listener and so cannot wait for its end."""
         return worker in self._running or worker in self._calling_threads
 
     def outlives(
         self, work: "asyncio.Future[None]", context: OrderedContext | ConcurrentContext
     ) -> None:
-        """Note work that goes on though its call ends."""
+        """Record work that continues after its call has ended."""
         self._running[work] = context
         work.add_done_callback(self._running.pop)
 
@@ -183,23 +187,26 @@ class ListenerPool:
         return done, call
 
     def close(self) -> None:
-        """Let the threads end; the calls they run are not waited for, here or by who is cancelled from now on."""
+        """Let the threads end without waiting for their calls; callers that are cancelled from now on do not wait either."""
         self._closed = True
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def cut_off(self) -> None:
-        """Run the hooks of calls that go on though they are cancelled; the results of these are dropped."""
+        """Run the hooks of calls that continue although they were cancelled; the results of these calls are dropped."""
         for task in list(self._seen):
             self._over(task)
 
     def leave_behind(
         self, client_id: str, *, by_key: bool, now_ms: int, lease_ms: int
     ) -> set[MessageQueue]:
-        """Note what listeners still work on though their consumer ends; return it with what earlier ones have left."""
+        """Record the queues that listeners still work on when their consumer ends.
+
+        Return them, together with those that earlier consumers left behind.
+        """
         for call, context in self._running.items():
             if by_key and isinstance(context, OrderedContext) and context.lane is None:
-                continue  # consumed directly, which holds nothing
+                continue  # consumed directly, without a lock or lane
             queue, ends_ms = context.queue, now_ms + lease_ms
             _outlived[call] = os.getpid(), client_id, self._group, queue, ends_ms
             call.add_done_callback(_outlived.pop)
@@ -208,7 +215,7 @@ class ListenerPool:
     async def _attempted(
         self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
     ) -> Call:
-        """Call the listener and note how it ended: an administrator may ask why a queue stands still."""
+        """Call the listener and record how it ended, for administrators who ask why a queue stands still."""
         offset, now_ms = messages[0].queue_offset, time.time_ns() // 1_000_000
         attempt = self._attempts.pop(context.queue, None)
         if attempt is None or attempt.offset != offset:
@@ -236,9 +243,10 @@ class ListenerPool:
         context: OrderedContext | ConcurrentContext,
         limit_s: float | None = None,
     ) -> Call:
-        """Call the listener, with the hooks around it; whatever it does is in the result.
+        """Call the listener, with the hooks around it; the result also covers exceptions.
 
-        A coroutine is cancelled after *limit_s*, if anything is, and counts as raised; a thread cannot be stopped.
+        A coroutine is cancelled after *limit_s*, if that is given and `cancels` is true, and counts as raised. A thread
+        cannot be stopped.
         """
         started = time.monotonic()
         stamp = str(time.time_ns() // 1_000_000)
@@ -289,14 +297,14 @@ class ListenerPool:
             return await self._within(outcome, context, limit_s)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
-        # With the variables of this call, so that a trace goes on in the thread.
+        # Keep the context variables of this call, so that a trace continues in the thread.
         work = contextvars.copy_context().run
         try:
             thread = self._threads.submit(work, self._in_thread, messages, context)
         except RuntimeError as refused:
             if _NO_MORE not in str(refused):
                 raise
-            # No listener begins any more. The messages come again elsewhere, when this process, or its lease, has ended.
+            # No listener starts any more. Another member gets the messages when this process or its lease has ended.
             await asyncio.Event().wait()
             raise
         call = asyncio.wrap_future(thread)
@@ -305,7 +313,7 @@ class ListenerPool:
         try:
             returned, error = await asyncio.shield(call)
         except asyncio.CancelledError:
-            # A thread cannot be stopped, and the message must not come again beside it.
+            # A thread cannot be stopped, and the message must not be delivered again while it runs.
             while not (call.done() or self._closed):
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([call])
@@ -313,12 +321,12 @@ class ListenerPool:
         if error is not None:
             raise error
         if inspect.isawaitable(returned):
-            # A plain function that hands an awaitable back, a lambda around a coroutine for example.
+            # A plain function that returns an awaitable, for example a lambda around a coroutine.
             return await self._within(returned, context, limit_s)
         return returned
 
     def _in_thread(self, messages: Any, context: Any) -> tuple[object, BaseException | None]:
-        """Call the listener; a future cannot carry everything that it may raise, StopIteration for one."""
+        """Call the listener; return what it raises, because a future cannot carry every exception, such as StopIteration."""
         thread = threading.get_ident()
         self._calling_threads.add(thread)
         try:
@@ -376,7 +384,7 @@ class ListenerPool:
 
 
 def _wrong(context: OrderedContext | ConcurrentContext) -> str:
-    """Return the setting of a concurrent listener that is no whole number; a bool is none."""
+    """Return the setting of a concurrent listener that is not an integer, with its value; a bool does not count as one."""
     if isinstance(context, OrderedContext):
         return ""
     for name in ("ack_index", "delay_level_when_next_consume"):
@@ -387,7 +395,7 @@ def _wrong(context: OrderedContext | ConcurrentContext) -> str:
 
 
 def left_behind(client_id: str, group: str, now_ms: int) -> set[MessageQueue]:
-    """Return the queues that listeners of closed consumers under this id still work on, while their leases may last."""
+    """Return the queues that listeners of closed consumers with this client id still work on, while their leases may last."""
     who = os.getpid(), client_id, group
     return {
         queue

@@ -15,7 +15,7 @@ class TraceHook(ConsumeHook):
         self._instance = instance
 
     def before(self, context: ConsumeContext) -> None:
-        """Note the beginning of each message."""
+        """Record the start of each message."""
         request_id = self._instance.unique_keys.next(machine_ms())
         context.properties["traceRequest"] = request_id
         context.properties["traceBegan"] = str(machine_ms())
@@ -33,7 +33,7 @@ class TraceHook(ConsumeHook):
             )
 
     def after(self, context: ConsumeContext) -> None:
-        """Note the outcome."""
+        """Record the outcome of each message."""
         request_id = context.properties.get("traceRequest", "")
         began_ms = int(context.properties.get("traceBegan", "0"))
         returned = context.returned.value if context.returned is not None else "SUCCESS"

@@ -1,8 +1,8 @@
 """
 Calls of a push consumer to brokers; each ends in the event that its core waits for.
 
-Rule: no call that a core asks for raises for trouble with a broker; trouble is an event as well. A lease is counted from
-before its request was sent, so that it never outlives the broker's own count.
+Rules: a call for a core never raises because of trouble with a broker; trouble is an event, too. A lease counts from
+the time before its request was sent, so it never outlives the broker's own count.
 """
 
 import asyncio
@@ -66,12 +66,15 @@ from orderlymq_runtime.remoting.client import RemotingError, RequestTimeout
 _log = logging.getLogger(__name__)
 
 _NO_ADDRESS: Final = "no leader's address"
-_LOCK_TIMEOUT_S: Final = 1.0  # RocketMQ's; a lease is long enough for several tries
-# Of a broker whose disks are slow; no more than the pause between renewals.
+_LOCK_TIMEOUT_S: Final = 1.0  # as in RocketMQ; a lease is long enough for several tries
+# The time-out for a broker with slow disks; never longer than the pause between renewals.
 _LOCK_TIMEOUT_MAX_S: Final = 4.0
-_PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
+_PULL_MARGIN_S: Final = (
+    15.0  # beyond the time a broker may hold the pull: 30 s in all, as in RocketMQ
+)
 
-# It goes on while a laptop or a virtual machine sleeps, as the broker's: a member that slept holds nothing.
+# Like the broker's clock, this one also runs while a laptop or virtual machine sleeps: a member that slept holds
+# nothing.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -84,7 +87,7 @@ class BrokerCalls(GroupCalls):
         stats: counts the pulls.
 
     Attributes:
-        filters: user's filters after the tags were compared.
+        filters: the user's filters, applied after the tags were compared.
     """
 
     def __init__(  # noqa: PLR0913 - what one consumer shares with its calls
@@ -104,7 +107,7 @@ class BrokerCalls(GroupCalls):
         self._post = post
         self._now_ms = now_ms
         self._stats = stats
-        # By broker, where a question for locks went unanswered.
+        # Longer time-outs, by broker, after a lock request was not answered.
         self._lock_timeouts_s: dict[str, float] = {}
         self._reconsume_max = settings.reconsume_max(ordered=ordered)
         self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
@@ -116,10 +119,10 @@ class BrokerCalls(GroupCalls):
     # -- locks
 
     async def ask_locks(self, queues: Sequence[MessageQueue]) -> None:
-        """Ask every broker for the locks of its queues, all at the same time.
+        """Ask every broker for the locks of its queues, all brokers at the same time.
 
-        Queues that a thread of a closed consumer still works on are refused here as long as the lease may last: brokers would
-        renew it.
+        Queues that a thread of a closed consumer still works on are refused here while the lease may last, because
+        brokers would renew the lease.
         """
         left = self._left_behind.intersection(queues)
         if left:
@@ -160,7 +163,7 @@ class BrokerCalls(GroupCalls):
         self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back, at all brokers at the same time; one that cannot be given back ends with its lease."""
+        """Give locks back, at all brokers at the same time; a lock that cannot be given back ends with its lease."""
         await asyncio.gather(*(self._give_locks(*part) for part in _by_broker(queues)))
 
     async def _give_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:
@@ -177,9 +180,9 @@ class BrokerCalls(GroupCalls):
     # -- where to begin
 
     async def find_start(self, ask: FindStart) -> None:
-        """Find the offset to begin at; never guess one."""
+        """Find the offset to start at; never guess one."""
         queue = ask.queue
-        # Of broadcasting: where locks are needed, this one was not granted.
+        # This can be true only for broadcasting: a queue that needs a lock was not granted.
         if queue in self._left_behind:
             text = "a thread of a closed consumer still works on it"
             _log.warning("%s is not consumed yet: %s", queue, text)
@@ -251,14 +254,14 @@ class BrokerCalls(GroupCalls):
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
 
     def _failed(self, queue: MessageQueue, error: object) -> None:
-        """Note a call about a queue that did not succeed; a retry topic may not exist yet."""
+        """Record a call about a queue that failed, unless it is about a retry topic, which may not exist yet."""
         if not (isinstance(error, BrokerError) and is_retry_topic(queue.topic)):
             self._instance.troubles.failed(queue.broker_name, f"pulls of {queue.topic}", error)
 
     def filtered(
         self, messages: tuple[ReceivedMessage, ...], subscription: Subscription
     ) -> tuple[ReceivedMessage, ...]:
-        """Drop messages that only share a tag's hash code, then those that the user's filters drop."""
+        """Drop messages that only share a tag's hash code, then those that the user's filters reject."""
         matches = subscription.tags.matches_tag
         found = [message for message in messages if matches(message.tags)]
         if self._instance.settings.namespace:
@@ -278,9 +281,10 @@ class BrokerCalls(GroupCalls):
     # -- handing messages back
 
     async def dead_letter(self, ask: DeadLetter) -> None:
-        """Hand a message over to the dead-letter queue by way of the group's retry topic.
+        """Hand a message over to the dead-letter queue through the group's retry topic.
 
-        The broker says first whether its key is parked; the letter leaves only when that is certain.
+        The broker is asked first whether the message's key is parked; the dead letter is sent only when that is
+        certain.
         """
         message, times = ask.message, ask.message.reconsume_times
         place = (ask.queue, ask.generation, message.queue_offset)
@@ -301,10 +305,10 @@ class BrokerCalls(GroupCalls):
         self._post(CopySent(*place, ok, reason, parked))
 
     async def _ask_parking(self, ask: DeadLetter) -> tuple[str, ParkedFrom | None, str]:
-        """Return the broker's verdict, what parks or may park the key, and the reason of a refusal."""
+        """Return the broker's verdict, the dead letter that parks or may park the key, and the reason of a refusal."""
         queue = ask.queue
         if ask.epoch is None:
-            return "continue", None, ""  # broadcasting, or a broker of RocketMQ
+            return "continue", None, ""  # broadcasting, or a RocketMQ broker
         command = park_request(ask, self._group, self._instance.client_id)
         try:
             address = await self._instance.leader(queue.broker_name, queue.topic)
@@ -315,7 +319,7 @@ class BrokerCalls(GroupCalls):
         return verdict, parked, answer.remark or ""
 
     async def send_back(self, ask: SendBack) -> None:
-        """Give a message back for a later retry; if the broker will not, send it a copy."""
+        """Give a message back for a later retry; if the broker refuses, send it a copy."""
         level, maximum = ask.delay_level, self._reconsume_max
         ok, reason = await hand_back(
             self._instance, self._group, ask.message, delay_level=level, maximum=maximum
@@ -324,13 +328,13 @@ class BrokerCalls(GroupCalls):
 
 
 def lease_clock_ms() -> int:
-    """Return the time by which leases are judged."""
+    """Return the current time of the clock that counts leases."""
     now_ns = time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
     return now_ns // 1_000_000
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, tuple[MessageQueue, ...]]]:
-    """Return what to lock or give back at which broker, in parts that one request may name."""
+    """Return the queues to lock or give back at each broker, in parts that fit into one request."""
     parts: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         parts.setdefault(queue.broker_name, []).append(queue)

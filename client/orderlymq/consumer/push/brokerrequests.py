@@ -3,7 +3,7 @@ Requests that brokers send to a consumer, and the answers.
 
 Rebalance (40), reset offsets (220), status (221), running info (307), consume one message immediately (309).
 
-Rule: the answers are read by RocketMQ's tools, so their JSON is RocketMQ's; nothing here blocks the loop.
+Rule: RocketMQ's tools read the answers, so their JSON is RocketMQ's. Nothing here blocks the loop.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class InboundRequests:
         self._consumer = consumer
 
     def serve(self, command: RemotingCommand, reply: Reply, tasks: OwnedTasks) -> bool:
-        """Serve *command*; return whether it is one that is served here."""
+        """Serve *command*; return whether this class serves such requests."""
         match command.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
                 self._consumer.rebalance_now()
@@ -140,7 +140,7 @@ class InboundRequests:
             "transactionMsgMinOffset": 0,
             "transactionMsgMaxOffset": 0,
             "tryUnlockTimes": 0,
-            # Ours, for those who watch a queue that stands still; Java's tools take no notice.
+            # Our additions, for users who watch a queue that stands still; Java's tools ignore them.
             "omqTries": 0 if attempt is None else attempt.tries,
             "omqLastError": None if attempt is None else attempt.error,
             "omqRunning": attempt is not None and attempt.running,
@@ -148,7 +148,7 @@ class InboundRequests:
         }
 
     async def _consume_directly(self, command: RemotingCommand, reply: Reply) -> None:
-        """Call the listener with one message beside the normal flow; nothing is committed."""
+        """Call the listener with one message outside the normal flow; nothing is committed."""
         consumer = self._consumer
         listeners = consumer.listeners
         if listeners is None:
@@ -177,12 +177,12 @@ class InboundRequests:
         reply(command.reply(body=result.to_json()))
 
 
-# The broker's notice is faster than its registration: a consumer asks until it sees a change.
+# A broker may notify before it has registered its new queues: a consumer asks until it sees a change.
 _LOOKS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 async def watch_change(instance: ClientInstance, topics: tuple[str, ...]) -> None:
-    """Ask for the routes of *topics* until one has changed; the instance notifies its consumers."""
+    """Refresh the routes of *topics* until one has changed; the instance notifies its consumers."""
     before = {topic: instance.routes.get(topic) for topic in topics}
     for pause_s in _LOOKS_S:
         await asyncio.sleep(pause_s)

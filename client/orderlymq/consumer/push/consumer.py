@@ -1,12 +1,13 @@
 """
 The push consumer: subscribes, takes part in its group's rebalance, calls a listener.
 
-The shell around the pure cores `ordered` and `concurrent`: it turns their instructions into tasks and
-what comes of those into events. Rules: everything that changes the core happens on the loop, between two
-awaits; every task has a name and ends with the consumer; closing finishes the running listeners, commits,
-gives the locks back and leaves the group, in this order.
-`brokercalls` calls brokers, `listeners` calls the listener, `loops` serves `async for`, `group.rebalance` finds
-the queues, `brokerrequests` answers brokers.
+This is the shell around the pure cores `ordered` and `concurrent`: it turns their instructions into tasks, and the
+results of the tasks into events. Rules: every change of the core happens on the loop, between two awaits. Every task
+has a name and ends with the consumer. Closing finishes the running listeners, commits, gives the locks back and leaves
+the consumer group, in this order.
+
+`brokercalls` calls brokers, `listeners` calls the listener, `loops` serves `async for`, `group.rebalance` finds the
+queues, `brokerrequests` answers brokers.
 """
 
 import asyncio
@@ -66,39 +67,40 @@ from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
-# How long cancelled listeners are waited for at least: they may tidy up.
+# The minimum wait for cancelled listeners, which may need time to clean up.
 _CANCEL_S_MIN: Final = 5.0
 
 
 class Consumer(LoopedConsumer):
-    """A member of a consumer group: it calls a listener, or is looped over.
+    """A member of a consumer group that calls a listener, or that a program loops over.
 
-    Life cycle: CREATE_JUST, then RUNNING or START_FAILED, then SHUTDOWN_ALREADY; or `async with`, or
-    `await consumer.run()` for a program that does nothing else.
+    Life cycle: CREATE_JUST, then RUNNING or START_FAILED, then SHUTDOWN_ALREADY. Use `start` and `close`, or `async
+    with`, or `await consumer.run()` in a program that does nothing else.
 
-    `async for message in consumer` gets one message at a time, at least once: it is done when the loop asks
-    for the next one, or when the `async with` block ends without an error. When an exception leaves the block
-    the last message comes again. One that is caught inside counts as `break`: catch a time-out outside. One loop
-    at a time; for work in parallel give a listener, or make more consumers.
+    `async for message in consumer` gets one message at a time, each at least once. A message is done when the loop asks
+    for the next one, or when the `async with` block ends without an error. If an exception leaves the block, the last
+    message is delivered again. An exception that is caught inside the block counts as `break`, so catch a time-out
+    outside. Only one loop can run at a time; for parallel work, give a listener or create more consumers.
 
     Args:
         group: the consumer group.
-        name_servers: "host:port;host:port"; else the environment says (ORDERLYMQ_NAME_SERVER,
-            NAMESRV_ADDR), else it is this machine.
-        topics: a topic, several, or a mapping from topics to tag expressions (`"A || B"`).
-        listener: gets a sequence of messages and a context; async or not. They are done when it returns,
-            unless it returns an `OrderedResult` or a `ConcurrentResult` that says otherwise; they come
-            again when it raises. Without one, loop over the consumer.
-        ordered: True: one message after the other per queue, under the queue's lock. "key": one after the other
-            per key, the keys in parallel; the group has `concurrency: Key`. Else all in parallel.
-        concurrency: listener calls at the same time; wins over `settings.consume_thread_max`.
-        consume_from: `first`, `last` or `timestamp`, for a group without a committed offset.
-        message_model: clustering shares the messages among the members, broadcasting does not.
-        settings: everything else; the two arguments above win over it.
-        offset_store: instead of the broker (clustering) or a local file (broadcasting).
+        name_servers: "host:port;host:port"; None takes them from the environment (ORDERLYMQ_NAME_SERVER, NAMESRV_ADDR),
+            or else uses this machine.
+        topics: a topic, several topics, or a mapping from topics to tag expressions (`"A || B"`).
+        listener: function, async or not, that gets a sequence of messages and a context. The messages are done when it
+            returns, unless it returns an `OrderedResult` or a `ConcurrentResult` that says otherwise. They are
+            delivered again if it raises. Without a listener, loop over the consumer.
+        ordered: True delivers one message after the other for each queue, under the queue's lock. "key" delivers one
+            after the other for each key, and different keys in parallel; the group must have `concurrency: Key`. False
+            delivers all messages in parallel.
+        concurrency: number of listener calls at the same time; overrides `settings.consume_thread_max`.
+        consume_from: `first`, `last` or `timestamp`: where to start if the group has no committed offset.
+        message_model: clustering shares the messages among the members, broadcasting gives each member all of them.
+        settings: all other settings; `concurrency`, `consume_from` and `message_model` override them.
+        offset_store: store for the offsets, instead of the broker (clustering) or a local file (broadcasting).
         hooks: run around every listener call.
-        trace: report to the trace topic (or the topic named here) what becomes of each delivery.
-        filters: may drop pulled messages before the listener sees them.
+        trace: if true, or the name of a trace topic, report the outcome of each delivery to the trace topic.
+        filters: functions that may drop pulled messages before the listener gets them.
     """
 
     _core: OrderedConsumer | ConcurrentConsumer | LaneCore
@@ -177,7 +179,7 @@ class Consumer(LoopedConsumer):
 
     @property
     def client_id(self) -> str:
-        """Return the id brokers know this client by."""
+        """Return the id under which brokers know this client."""
         return self._instance.client_id
 
     @property
@@ -187,15 +189,15 @@ class Consumer(LoopedConsumer):
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """Return the queues this member has or is trying to get."""
+        """Return the queues that this member has or is trying to get."""
         return tuple(sorted(self._core.queues))
 
     @property
     def core(self) -> OrderedConsumer | ConcurrentConsumer:
-        """Return the decision maker of a consumer by queue; to look at, not to change.
+        """Return the core of a consumer by queue, which makes its decisions; read only.
 
         Raises:
-            StateError: It consumes by key, see `lanes`.
+            StateError: The consumer consumes by key; see `lanes`.
         """
         if isinstance(self._core, LaneCore):
             raise StateError(f"the consumer {self.group} consumes by key and holds no queues")
@@ -208,7 +210,7 @@ class Consumer(LoopedConsumer):
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """Return the subscriptions, the group's retry topic included."""
+        """Return the subscriptions, including that to the group's retry topic."""
         return self._subscriptions
 
     def stats(self) -> Mapping[str, TopicCounters]:
@@ -217,7 +219,7 @@ class Consumer(LoopedConsumer):
 
     @property
     def flow_control_times(self) -> int:
-        """Return how often a pull of the present queues had to wait because enough is cached."""
+        """Return how often a pull of the current queues had to wait because the cache was full."""
         if self.by_key:
             return 0
         return sum(state.fetcher.flow_waits for state in self.core.queues.values())
@@ -228,7 +230,7 @@ class Consumer(LoopedConsumer):
         return self._instance
 
     def subscribe(self, topic: str, expression: str = "*", *, kind: str = "TAG") -> None:
-        """Ask for a topic; `*` is everything, `A || B` are tags, kind SQL92 selects by properties.
+        """Subscribe to a topic; `*` selects all messages, `A || B` tags, and the kind SQL92 properties.
 
         Raises:
             SettingError: The topic's name or the expression is not allowed.
@@ -239,33 +241,34 @@ class Consumer(LoopedConsumer):
             self._tasks.start(self._announce(), "announce subscription")
 
     def unsubscribe(self, topic: str) -> None:
-        """Give a topic up."""
+        """End the subscription to a topic."""
         self._subscriptions.pop(self._instance.whole(topic), None)
         self._rebalance.soon()
 
     def suspend(self) -> None:
-        """Call no listener and pull nothing until `resume`; locks are kept."""
+        """Call no listener and pull nothing until `resume`; the consumer keeps its locks."""
         self._is_suspended = True
         self.post(Paused())
 
     def resume(self) -> None:
-        """Go on after `suspend`."""
+        """Continue after `suspend`."""
         self._is_suspended = False
         self.post(Resumed())
 
     @property
     def is_suspended(self) -> bool:
-        """Whether `suspend` was called last, and not `resume`."""
+        """Whether the consumer is suspended: `suspend` was called, and `resume` was not called since."""
         return self._is_suspended
 
     # -- life
 
     async def start(self) -> None:
-        """Join the group and begin to consume in the background.
+        """Join the consumer group and start to consume in the background.
 
         Raises:
-            StateError: It was started before, or is closed meanwhile; or the instance has a consumer of this group.
-            SettingError: No topic, or a listener that cannot be called.
+            StateError: The consumer was started before, or was closed while it started; or the instance already has a
+                consumer of this group.
+            SettingError: The consumer has no topic, or a listener that cannot be called.
             BrokerError: The broker does not support an SQL subscription.
         """
         if self._state != "CREATE_JUST":
@@ -311,7 +314,7 @@ class Consumer(LoopedConsumer):
             self._check_open()
             if self._tracer is not None:
                 await self._tracer.start()
-        except BaseException:  # a cancellation, too: nobody closes what did not start
+        except BaseException:  # a cancellation, too: no caller closes a consumer that did not start
             self._shutdown.begin(self._abandon(), f"abandoned start of {self.group}")
             await self._shutdown.wait()
             raise
@@ -324,19 +327,24 @@ class Consumer(LoopedConsumer):
             raise StateError(f"the consumer {self.group} was closed while it started")
 
     async def close(self) -> None:
-        """Finish the running listeners, commit, give the locks and lanes back, leave the group.
+        """Finish the running listeners, commit, give back the locks and lanes, leave the consumer group.
 
-        It waits `shutdown_timeout` for the listeners, then it cancels the async ones and waits as long again, at least 5 s.
-        A thread cannot be cancelled, and a coroutine may catch its cancellation and go on: these outlive this call. Nothing
-        that they do then is acknowledged, and their queue or lane is free when the lease ends, not before.
-        So does a body of `async for`: it keeps its message, which is done if it asks for the next one in time. When the body itself,
-        or the listener, calls this, the consumer ends behind it, and this call returns before that; call it again there to wait.
-        A cancelled call ends it all the same, a later one waits for that. A start that is under way is given up.
+        The call waits `shutdown_timeout` for the listeners. Then it cancels the async ones and waits for the same time
+        again, at least 5 s. A thread cannot be cancelled, and a coroutine may catch its cancellation and continue; both
+        may outlive this call. Their results are then not acknowledged, and their queue or lane becomes free only when
+        the lease ends.
+
+        The body of an `async for` may outlive this call, too. It keeps its message, which is done if the loop asks for
+        the next one in time. If the body itself or the listener calls `close`, the call returns first and the consumer
+        ends after that work; to wait for the end, call `close` again afterwards.
+
+        If this call is cancelled, the consumer ends all the same, and a later call waits for that. A start that is
+        under way is abandoned.
         """
         await self._close_by(asyncio.current_task())
 
     async def _close_by(self, worker: Worker) -> bool:
-        """Close as `close`, which a task or thread has called; return False if that must first end its own work on a message."""
+        """Close on behalf of a task or thread; return False if it must first finish its own work on a message."""
         starting = self._starting
         if self._state == "RUNNING" or (starting is not None and not starting.is_set()):
             self._instance.check_caller()
@@ -355,7 +363,8 @@ class Consumer(LoopedConsumer):
         if self.listeners is not None and self.listeners.is_calling(worker):
             is_at_work = True
         if is_at_work and not self._ended:
-            # Nothing that was done before comes again, also if the program ends with this call.
+            # Commit the done messages now, so that they are not delivered again even if the program ends with this
+            # call.
             await self._executor.persist(list(self._core.queues))
             return False
         await self._shutdown.wait()
@@ -380,7 +389,7 @@ class Consumer(LoopedConsumer):
                 "lanes of threads, of loops over it, and of those that go on, are free when the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        finally:  # the end of the loop cancels this, too, when a program ends without a wait
+        finally:  # the end of the loop cancels this, too, if a program ends without waiting
             try:
                 await self._executor.finish(self._cancel_s)
             finally:
@@ -400,7 +409,7 @@ class Consumer(LoopedConsumer):
         _log.info("the consumer [%s] shutdown OK", self.group)
 
     async def _leave(self) -> None:
-        """Leave the group, which frees all locks and lanes, unless a listener still works: its queues end with the lease."""
+        """Leave the group, which frees all locks and lanes; queues of a listener that still works stay locked until the lease ends."""
         assert self.listeners is not None
         kept = None
         if self.ordered:
@@ -415,13 +424,15 @@ class Consumer(LoopedConsumer):
         await self._instance.heartbeats.remove_consumer(self, keep_locks=bool(kept))
 
     async def run(self) -> None:
-        """Start, consume until `close` is called or this call is cancelled, close.
+        """Start, consume until `close` is called or this call is cancelled, and close.
 
-        Of a consumer that is started it waits for the end, of one that is closed for what `close` still does.
+        If the consumer is started already, this call only waits for its end. If it is being closed, this call waits
+        until `close` is done.
 
         Raises:
-            StateError, SettingError, BrokerError: As `start`; also without a listener, or when a start has failed before.
-            Exception: Whatever ended a background task of the consumer.
+            StateError, SettingError, BrokerError: As `start`; also if there is no listener, or if an earlier start
+                failed.
+            Exception: The error that ended a background task of the consumer.
         """
         if self.listener is None:
             raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
@@ -442,7 +453,7 @@ class Consumer(LoopedConsumer):
             raise self._failure
 
     def _failed(self, error: BaseException) -> None:
-        """End `run` and loops with the error; for those who use neither, the task begins again."""
+        """End `run` and loops with the error; without either, the background task is started again."""
         if isinstance(error, asyncio.CancelledError):
             error = StateError(f"a background task of the consumer {self.group} was cancelled")
         self._failure = error
@@ -453,14 +464,14 @@ class Consumer(LoopedConsumer):
     # -- the core and its instructions
 
     def post(self, event: Event) -> None:
-        """Hand an event to the core and perform its instructions."""
+        """Pass an event to the core and perform its instructions."""
         if self._ended:
-            return  # a listener that was cut off at the end of `close` has nothing to say any more
+            return  # a listener that was cut off at the end of `close` ended after it
         self._executor.handle(event, lease_clock_ms())
         self._moved()
 
     def _moved(self) -> None:
-        """Note the core's next wish after an event: to be woken at a time, or nothing any more."""
+        """Set the timer to the core's next wake time after an event, and notice when a closing core has become idle."""
         if self._state == "SHUTDOWN_ALREADY" and self._core.is_idle:
             self._idle.set()
         self._timer.set(self._core.next_wake_ms())
@@ -468,7 +479,7 @@ class Consumer(LoopedConsumer):
     # -- rebalance
 
     def rebalance_now(self) -> None:
-        """Rebalance now; brokers notify when the group's members change."""
+        """Rebalance now; brokers send a notification when the members of the consumer group change."""
         self._rebalance.soon()
 
     async def _assigned(self, queues: frozenset[MessageQueue]) -> None:
@@ -483,7 +494,7 @@ class Consumer(LoopedConsumer):
     # -- what the instance and brokers ask
 
     def heartbeat(self) -> ConsumerData:
-        """Return what heartbeats say about this consumer."""
+        """Return the data that heartbeats send about this consumer."""
         return ConsumerData(
             self.group,
             message_model=self.settings.message_model.value,
@@ -496,8 +507,8 @@ class Consumer(LoopedConsumer):
     def on_request(
         self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
     ) -> bool:
-        """Serve a broker's request; return whether it is one that is served."""
-        # While it closes, too: what it commits last must not undo a reset.
+        """Serve a request of a broker; return whether the consumer serves such requests."""
+        # Serve a reset while closing, too: the last commit must not undo it.
         is_reset = command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
         if self._state != "RUNNING" and not (is_reset and self._state == "SHUTDOWN_ALREADY"):
             return False
@@ -510,7 +521,7 @@ class Consumer(LoopedConsumer):
 
     @property
     def listeners(self) -> ListenerPool | None:
-        """Return the workers, once started."""
+        """Return the workers, None before the start."""
         return self._executor.listeners
 
     # -- parts of start

@@ -1,4 +1,4 @@
-"""The timer of a push consumer's core, which knows no clock: it is woken when it has asked for it."""
+"""The timer of a push consumer's core: the core has no clock, so the timer wakes it when it asked for that."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class CoreTimer:
         self._at_ms: int | None = None
 
     def set(self, at_ms: int | None) -> None:
-        """Wake at a time of the lease clock, or never."""
+        """Wake at a time of the lease clock; None means never."""
         if at_ms == self._at_ms:
             return
         self.stop()
@@ -25,7 +25,7 @@ class CoreTimer:
             self._handle = asyncio.get_running_loop().call_later(delay_s, self._fire)
 
     def stop(self) -> None:
-        """Wake no more until it is set again."""
+        """Do not wake until the timer is set again."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = self._at_ms = None

@@ -1,9 +1,10 @@
 """
-The executor of a push consumer: it performs the instructions of the core, and hands it the results.
+The executor of a push consumer: it performs the core's instructions and passes the results to the core.
 
-Rules: every instruction that awaits an answer gets one, whatever ended the work; offsets are committed before a
-lock is given back, because the next holder begins at the committed offset; what an event asks for is begun before
-the next event is handled, also where tasks begin immediately and post while others are begun.
+Rules: every instruction that awaits an answer gets one, even if its work failed or was cancelled. Offsets are committed
+before a lock is given back, because the next holder begins at the committed offset. The instructions of an event are
+started before the next event is handled, even if tasks run eagerly and post events while other instructions are being
+started.
 """
 
 import asyncio
@@ -43,11 +44,11 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 
-_COMMIT_S: Final = 5.0  # the last commits and locks given back of a consumer that is closed
+_COMMIT_S: Final = 5.0  # for the last commits and unlocks of a consumer that is closed
 
 
 class Executor:
-    """Makes tasks of instructions and events of their results.
+    """Turns instructions into tasks, and their results into events.
 
     Attributes:
         listeners: the workers, once the consumer is started.
@@ -83,7 +84,7 @@ class Executor:
         self._is_over = False
 
     def handle(self, event: Event, now_ms: int) -> None:
-        """Hand an event to the core and begin its instructions, after those of earlier events."""
+        """Pass an event to the core and start its instructions, after those of earlier events."""
         self._events.append((event, now_ms))
         if self._is_handling:
             return
@@ -97,12 +98,15 @@ class Executor:
     async def prepare(
         self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, bool]]
     ) -> None:
-        """Join the group."""
+        """Join the consumer group."""
         self._context = contextvars.copy_context()
         await beat()
 
     async def finish(self, cancel_s: float) -> None:
-        """Cut off the listeners that end within *cancel_s*, and commit the done messages; no listener holds a queue from now on."""
+        """Cut off the running listeners and commit the done messages.
+
+        Listeners have *cancel_s* to end. From now on, no listener holds a queue.
+        """
         assert self.listeners is not None
         self.listeners.close()
         await self._tasks.end(self._deliveries, cancel_s)
@@ -117,7 +121,7 @@ class Executor:
         self._is_over = True
 
     def carry_out(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
-        """Begin the instructions, in their order, without waiting for any."""
+        """Start the instructions, in their order, without waiting for any."""
         releases: list[Release] = []
         for instruction in instructions:
             match instruction:
@@ -126,7 +130,7 @@ class Executor:
                 case SetOffset():
                     self._remember(instruction)
                 case Deliver():
-                    # Else it would begin with the variables of the call whose end has led here.
+                    # Otherwise the task would start with the context variables of the call whose end led here.
                     start = self._context.copy().run
                     task = start(self._start, instruction, self._deliver(instruction))
                     self._deliveries.add(task)
@@ -152,7 +156,7 @@ class Executor:
                 case _:
                     assert_never(instruction)
         for broker_name in {each.queue.broker_name for each in releases}:
-            # One task each: a broker that hangs must not keep the queues of others.
+            # One task for each broker, so that a broker that hangs does not delay the queues of others.
             part = [each for each in releases if each.queue.broker_name == broker_name]
             task = self._tasks.start(self._release(part), f"release queues of {broker_name}")
             self._releases.add(task)
@@ -161,7 +165,7 @@ class Executor:
     def _start(
         self, instruction: Instruction, work: Coroutine[Any, Any, None]
     ) -> asyncio.Task[None]:
-        """Carry an instruction out; whatever ends the work, the core gets its answer."""
+        """Start the work of an instruction; the core gets its answer however the work ends."""
 
         def lost(error: BaseException) -> None:
             event = failure(instruction, reason(error))
@@ -176,11 +180,11 @@ class Executor:
                 wanted.queue, wanted.offset, epoch=wanted.epoch, increase_only=wanted.increase_only
             )
         except Exception:
-            # A store of the user's; the instructions behind this one must be carried out all the same.
+            # The store may be the user's. The instructions after this one must be performed all the same.
             _log.exception("the offset store refused %s; its commit is lost", wanted)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Make the remembered offsets of these queues last; a failure is logged."""
+        """Make the remembered offsets of these queues durable; a failure is logged."""
         try:
             await self._offsets.persist(queues)
         except Exception:
@@ -216,7 +220,7 @@ class Executor:
         return not self._is_over and self._core.holds(deliver.queue, deliver.generation, now_ms)
 
     async def _release(self, releases: list[Release]) -> None:
-        """Commit first and unlock then: the next holder begins at the committed offset."""
+        """Commit first and then unlock, because the next holder begins at the committed offset."""
         try:
             for each in releases:
                 self._stop_pull(each.queue)

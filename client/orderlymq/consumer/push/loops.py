@@ -1,7 +1,8 @@
 """
 A consumer that a program loops over: `async for`, and the `async with` block around it.
 
-Rules: those of `messageloop`, which hands the messages over. The blocking consumer begins and leaves loops here, too, for a thread.
+Rules: as in `messageloop`, which hands over the messages. The blocking consumer uses this module, too, to begin and
+leave loops for a thread.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from orderlymq.ownedtasks import Lifecycle
 
 
 class LoopedConsumer(Lifecycle):
-    """Support of a push consumer for loops over it; it has a loop once it is started without a listener."""
+    """Base of a push consumer that supports loops; it has a loop once it is started without a listener."""
 
     group: str
     _loop: MessageLoop | None = None
@@ -22,10 +23,10 @@ class LoopedConsumer(Lifecycle):
         return self._begin_loop()
 
     def _begin_loop(self, thread: int | None = None) -> MessageStream:
-        """Begin a loop over the messages, of the tasks that ask or of a *thread*.
+        """Begin a loop over the messages, for the tasks that ask or for a *thread*.
 
         Raises:
-            StateError: It is not started, or has a listener.
+            StateError: The consumer is not started, or has a listener.
         """
         if self._loop is None:
             raise StateError(
@@ -44,6 +45,6 @@ class LoopedConsumer(Lifecycle):
         await self.close()
 
     def _leave_block(self, worker: Worker, *, is_done: bool) -> None:
-        """Note that a task or thread has left the `async with` block, which ends the last message of a loop."""
+        """Handle that a task or thread has left the `async with` block, which ends the last message of a loop."""
         if self._loop is not None:
             self._loop.leave_block(worker, is_done=is_done)

@@ -1,4 +1,4 @@
-"""The parts that belong to a consumer's settings: core, workers, offsets; and which settings it refuses."""
+"""The parts that a consumer's settings determine: core, workers, offsets; and the check of the settings."""
 
 from collections.abc import Callable, Collection, Sequence
 from inspect import isasyncgenfunction, isgeneratorfunction, signature
@@ -26,7 +26,7 @@ from orderlymq.errors import SettingError
 def make_core(
     group: str, settings: ConsumerSettings, *, ordered: bool
 ) -> OrderedConsumer | ConcurrentConsumer:
-    """Return the core of a consumer; the two take the same events and give the same instructions."""
+    """Return the core of a consumer; both kinds take the same events and give the same instructions."""
     clustering = settings.message_model is MessageModel.CLUSTERING
     limits = FlowLimits(
         settings.pull_threshold_for_queue,
@@ -87,11 +87,11 @@ def make_listeners(
     *,
     ordered: bool,
 ) -> tuple[ListenerPool, MessageLoop | None]:
-    """Return the workers of a consumer, and the hand-over to a loop where no listener is given."""
+    """Return the workers of a consumer, and the hand-over to a loop if no listener is given."""
     workers = slots = settings.consume_thread_max
     loop = None
     if listener is None:
-        # A place for one message is made when a loop asks for the first.
+        # The slot for one message is released when a loop asks for the first message.
         loop = MessageLoop(group)
         listener, slots = loop.offer, 0
     pool = ListenerPool(
@@ -105,12 +105,12 @@ def make_listeners(
     )
     if loop is not None:
         loop.begin, loop.outlives = pool.slots.release, pool.outlives
-        pool.cancels = False  # the program has the message, whatever becomes of the offer
+        pool.cancels = False  # the program has the message, even if its offer is cancelled
     return pool, loop
 
 
 def make_offsets(instance: ClientInstance, group: str, settings: ConsumerSettings) -> OffsetStore:
-    """Return where a consumer keeps its offsets: at the broker, or in a file of each member."""
+    """Return the store for a consumer's offsets: at the broker (clustering), or in a file of each member (broadcasting)."""
     if settings.message_model is MessageModel.CLUSTERING:
         return BrokerOffsets(instance, group)
     return LocalOffsets(local_offsets_path(instance.client_id, group))
@@ -124,10 +124,11 @@ def check_settings(
     *,
     by_key: bool,
 ) -> None:
-    """Refuse settings that a consumer cannot begin with.
+    """Refuse settings with which a consumer cannot start.
 
     Raises:
-        SettingError: It has no topic, a listener that cannot be called, or by key broadcasts or begins at a time.
+        SettingError: The consumer has no topic, or a listener that cannot be called; or it is by key and broadcasts or
+            begins at a time.
     """
     if not topics:
         raise SettingError(f"the consumer {group} subscribes to no topic; pass topics=")
@@ -149,7 +150,7 @@ def _check_arguments(group: str, listener: Callable[..., object]) -> None:
         text = f"the listener of {group} is called with messages and context, but: {error}"
         raise SettingError(text) from error
     except ValueError:
-        return  # written in C, it does not say what it takes
+        return  # a listener written in C may have no signature
 
 
 def _check_lane_settings(group: str, settings: ConsumerSettings) -> None:

@@ -1,7 +1,8 @@
 """
-Stacks of the threads and tasks of this process, as RocketMQ's tools show them of a consumer (307).
+Stacks of the threads and tasks of this process, as RocketMQ's tools show them for a consumer (307).
 
-Rule: it is for people who look for a listener that hangs. The text is bounded, and only names of code are in it, no values.
+Rule: the text is for people who look for a listener that hangs. It is bounded and contains only names of code, no
+values.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-#: Half a MiB of an answer at most, with what a consumer says otherwise far below what a broker passes on.
+#: At most half a MiB of an answer; with the other data of a consumer, that is far below what a broker passes on.
 LENGTH_MAX: Final = 256 * 1024
 THREADS_MAX: Final = 500
 TASKS_MAX: Final = 500
