@@ -26,10 +26,10 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command; the entry point of the `orderlymq` script."""
-    # The SDK's warnings are for programs; a person gets the error itself.
+    # The SDK's warnings are for programs; the user of a command gets the error itself.
     logging.getLogger("orderlymq").setLevel(logging.CRITICAL)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What its encoding lacks is shown as an escape: texts of others must not end a command.
+        # Characters that the encoding lacks are shown as escapes: text from others must not end a command.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli.main(prog_name="orderlymq", standalone_mode=True)

@@ -1,4 +1,4 @@
-"""`orderlymq completion`: the script by which a shell completes our commands."""
+"""`orderlymq completion`: the script with which a shell completes our commands."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -25,10 +25,10 @@ from orderlymq_runtime.process.waits import wait_for
 
 
 class Printer:
-    """Prints messages until enough have come; the ones beyond that stay for the next consumer.
+    """Prints messages until enough have come; later messages stay for the next consumer.
 
     Attributes:
-        failure: why nothing can be printed any more, or will come; what was not printed stays, too.
+        failure: why no more messages can be printed, or will come; messages that were not printed stay, too.
     """
 
     def __init__(self, limit: int | None, *, json: bool) -> None:
@@ -49,7 +49,7 @@ class Printer:
     ) -> OrderedResult:
         """Listen key by key."""
         if not self._take(messages):
-            # Not taken, and not failed: its lane goes back when the consumer closes.
+            # Not taken, but not failed either: its lane is given back when the consumer closes.
             await asyncio.Event().wait()
         return OrderedResult.SUCCESS
 
@@ -59,12 +59,12 @@ class Printer:
         """Listen in parallel."""
         if self._take(messages):
             return ConcurrentResult.SUCCESS
-        # Not taken: the offset must not pass it, and nothing is sent back before the consumer closes.
+        # Not taken: the offset must not pass it, and it must not be sent back before the consumer closes.
         await asyncio.Event().wait()
         return ConcurrentResult.RECONSUME_LATER
 
     def refused(self, error: BrokerError) -> None:
-        """Be done: nothing will come before somebody changes a right, the topic or the group."""
+        """End: no message will come before a user changes a permission, the topic or the group."""
         self.failure = self.failure or error
         self.enough.set()
 
@@ -77,7 +77,7 @@ class Printer:
             except (
                 OSError,
                 UnicodeError,
-            ) as error:  # nobody reads, as behind `| head`, or the disk is full
+            ) as error:  # the reader has gone, as with `| head`, or the disk is full
                 self.failure = error
                 self.enough.set()
                 return False
@@ -141,9 +141,9 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
         consumer.subscribe(topic, tags)
     else:
         consumer.subscribe(topic, sql, kind="SQL92")
-    # A missing topic is an error here, where a program would wait for it to come into being.
+    # A missing topic is an error here; a program would wait until it exists.
     async with AdminClient(name_server) as admin:
-        await admin.route(topic)  # a consumer would wait for one that is not there
+        await admin.route(topic)  # the consumer alone would wait for it
     consumer.instance.troubles.on_refused = printer.refused
     with _warnings():
         async with consumer:
@@ -155,7 +155,7 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
 
 
 class _Warnings(logging.Handler):
-    """Says what the consumer warns of: trouble that lasts must not look like a topic without messages."""
+    """Prints the consumer's warnings: lasting trouble must not look like a topic without messages."""
 
     def emit(self, record: logging.LogRecord) -> None:
         say(f"Warning: {record.getMessage()}", err=True)
@@ -174,13 +174,13 @@ def _warnings() -> Iterator[None]:
 
 
 def _settings(start: str) -> ConsumerSettings:
-    # Closing must not wait for listeners that are parked on purpose.
+    # Closing must not wait for listeners that wait on purpose.
     settings = ConsumerSettings(shutdown_timeout=0.5)
     match parse_moment(start):
         case "earliest":
             return replace(settings, consume_from=ConsumeFrom.FIRST)
         case int(timestamp_ms):
-            # RocketMQ's settings carry this moment as local time in seconds.
+            # RocketMQ's settings have this moment as local time in seconds.
             text = datetime.fromtimestamp(timestamp_ms / 1000).astimezone().strftime("%Y%m%d%H%M%S")
             return replace(settings, consume_from=ConsumeFrom.TIMESTAMP, consume_timestamp=text)
         case _:

@@ -1,4 +1,4 @@
-"""Exit codes of commands; no command of any package has a number of its own for one of these."""
+"""Exit codes of commands; the commands of all packages use these, and none has its own."""
 
 from enum import IntEnum
 

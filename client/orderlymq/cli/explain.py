@@ -78,7 +78,7 @@ def _lane_said(each: dict[str, Any]) -> str:
 
 
 def _kept(begin: int, end: int) -> str:
-    """Return how many messages stand from offset *begin* up to *end*, which the next message gets."""
+    """Return how many messages are stored from offset *begin* to before *end*, the offset of the next message."""
     if begin == end:
         return "no message"
     return f"{counted(end - begin, 'message')}, offsets {begin} to {end - 1}"

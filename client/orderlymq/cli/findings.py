@@ -1,5 +1,5 @@
 """
-Findings of the brokers about a group: for `orderlymq group show`. Pure.
+Findings of the brokers about a group, for `orderlymq group show`. Pure.
 
 Rule: producers and consumers choose ids and keys, so none of these begins a line or is read as part of a command.
 """
@@ -24,13 +24,13 @@ _LABELS: Final = {
 
 
 def findings(statuses: Iterable[Mapping[str, Any]], group: str) -> dict[str, Any]:
-    """Return the findings of the brokers about *group*; ``lagSeconds`` is None when no broker reports it."""
+    """Return the findings of the brokers about *group*; ``lagSeconds`` is None if no broker reports it."""
     found: dict[str, Any] = {"lagSeconds": None, **{kind: [] for kind in _OF_GROUP}}
     found["duplicates"] = []
     for status in statuses:
         watch = status.get("watch")
         if not isinstance(watch, Mapping):
-            continue  # a broker of RocketMQ, or of an earlier release
+            continue  # a RocketMQ broker, or one of an earlier release
         ages = [row["seconds"] for row in watch.get("lag", []) if row["group"] == group]
         found["lagSeconds"] = max([found["lagSeconds"] or 0.0, *ages])
         for kind in _OF_GROUP:
@@ -43,7 +43,7 @@ def findings(statuses: Iterable[Mapping[str, Any]], group: str) -> dict[str, Any
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """Return the findings as lines for people, each with what to do."""
+    """Return the findings as lines of text, each with what to do."""
     said = [
         f"{label}: {' '.join(words(kind, row))}"
         for kind, label in _LABELS.items()

@@ -123,7 +123,7 @@ def _subscriptions(connections: Iterable[ConsumerConnection]) -> dict[str, str]:
 
 
 def total_lag(progress: Mapping[MessageQueue, OffsetWrapper], topics: Iterable[str]) -> int | None:
-    """Return the lag over all queues; None when the group has no offset in one of *topics*, or none at all."""
+    """Return the lag over all queues; None if the group has no offset in one of *topics*, or none at all."""
     wanted = {topic for topic in topics if not is_retry_topic(topic)}
     if not progress or wanted - {queue.topic for queue in progress}:
         return None
@@ -204,7 +204,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
 async def _no_group(
     admin: AdminClient, name: str, known: Iterable[str], also: str = ""
 ) -> CommandFailed:
-    """Return what to say of a group that no broker knows.
+    """Return the error about a group that no broker knows.
 
     Raises:
         BrokerUnreachable: As `_check_asked`.
@@ -215,10 +215,10 @@ async def _no_group(
 
 
 async def _check_asked(admin: AdminClient, what: str) -> None:
-    """Refuse to say that something is not there while a broker group was not asked.
+    """Refuse to report that something does not exist while a broker group was not asked.
 
     Raises:
-        BrokerUnreachable: One is not registered.
+        BrokerUnreachable: A broker group is not registered.
     """
     if absent := await admin.absent_groups():
         raise BrokerUnreachable(
@@ -227,7 +227,7 @@ async def _check_asked(admin: AdminClient, what: str) -> None:
 
 
 async def _statuses(admin: AdminClient) -> list[dict[str, Any]]:
-    """Return what each group of brokers says of itself; RocketMQ's own brokers say nothing."""
+    """Return the status of each broker group; RocketMQ's own brokers have none."""
     addresses = (await admin.brokers()).values()
     asked = [await unless_foreign(admin.group_status(each), None) for each in addresses]
     return [dict(status) for status in asked if status is not None]
@@ -332,14 +332,14 @@ async def set_group(
     if concurrency is not None:
         wanted["concurrency"] = _CONCURRENCY[concurrency]
         if concurrency == "key":
-            wanted["consume_concurrently"] = None  # not said again, the declaration goes
+            wanted["consume_concurrently"] = None  # the declaration goes if it is not repeated
     if ordering is not None:
         wanted |= _ORDERINGS[ordering]
     async with AdminClient(name_server) as admin:
         known = await admin.groups()
         config = replace(known.get(name, SubscriptionGroupConfig(name)), **wanted)
         await admin.set_group(config, only=wanted)
-        config = (await admin.groups()).get(name, config)  # others may have changed it, too
+        config = (await admin.groups()).get(name, config)  # another user may have changed it, too
         if name not in known:
             say(f"Note: this made the group {name}{nearest(name, list(known)) or '.'}", err=True)
         by_queue = config.concurrency == BY_QUEUE and (
@@ -515,7 +515,7 @@ async def delete(name: str, yes: bool, name_server: str, output: str) -> None:
 async def _release(
     admin: AdminClient, name: str, topic: str, key: str, skip: bool, offset: int | None
 ) -> list[ParkedKey]:
-    """Release a key of a topic; with an *offset* only where it stands there."""
+    """Release a key of a topic; with an *offset*, only if the key stands at that offset."""
     if offset is None:
         return await admin.release_key(name, topic, key, skip=skip)
     queues = {
@@ -523,7 +523,8 @@ async def _release(
         for each in await admin.parked_keys(name)
         if (each.queue.topic, each.key, each.first_offset) == (topic, key, offset)
     }
-    # Brokers name some of the lanes without a key, and a very long one by its beginning: they compare themselves.
+    # Brokers list only some of the lanes without a key, and show a long key only by its beginning. So they must compare
+    # keys themselves.
     queues |= {
         MessageQueue(each.topic, each.broker_name, each.queue_id)
         for each in (await admin.lanes(name, topic, key)).queues

@@ -1,4 +1,4 @@
-"""The lanes of a group by key, as `orderlymq group show` prints them: data, and lines for people. Pure."""
+"""The lanes of a group by key, as `orderlymq group show` prints them: data, and lines of text. Pure."""
 
 from typing import Any, Final
 
@@ -16,13 +16,14 @@ _COUNTED: Final = (
     ("dying", "dying"),
 )
 TROUBLED: Final = ("held", "dying", "parked")
-# Before them the lanes that stop a queue and wait for a member, behind them those whose listener may never return.
+# The order of the lines: lanes that stop a queue and wait for a member, lanes in trouble, lanes whose listener may
+# never return.
 _NAMED: Final = ("ready", *TROUBLED, "inHand")
 _LONG_S: Final = 60
 
 
 def lane_data(table: LaneTable, now_ms: int) -> dict[str, Any]:
-    """Return counts over all queues, why a queue hands out no new lanes, and each lane that a broker names."""
+    """Return counts over all queues, the reasons why queues hand out no new lanes, and each lane that a broker names."""
     return {
         **{name: sum(getattr(row, field) for row in table.queues) for name, field in _COUNTED},
         "owed": sum(row.owed for row in table.queues),
@@ -41,7 +42,7 @@ def lane_data(table: LaneTable, now_ms: int) -> dict[str, Any]:
 
 
 def lane_fields(lane: LaneShown, now_ms: int) -> dict[str, Any]:
-    """Return one lane as data; times in seconds."""
+    """Return the data of one lane; times in seconds."""
     return {
         "key": lane.key or None,
         "topic": lane.topic,
@@ -59,7 +60,7 @@ def lane_fields(lane: LaneShown, now_ms: int) -> dict[str, Any]:
 
 
 def lane_lines(data: dict[str, Any]) -> list[str]:
-    """Return the counts in one line, then the lanes in trouble or in hand for long, each with what comes next."""
+    """Return the counts in one line, then each lane that is in trouble or long in hand, with its next step."""
     counts = f"Lanes: {data['inHand']} in hand, {data['ready']} ready, {data['parked']} parked"
     counts += f", {data['held']} held" + (f", {data['dying']} dying" if data["dying"] else "")
     troubled = [
@@ -77,7 +78,7 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
 
 
 def _limited_lines(limited: list[dict[str, Any]]) -> list[str]:
-    """Return one line for the queues of a topic at a broker group that hand out no new lanes for one reason."""
+    """Return one line for all queues of a topic at a broker group that hand out no new lanes for the same reason."""
     queues: dict[tuple[str, str, str], list[int]] = {}
     for each in limited:
         place = (each["topic"], each["brokerGroup"], each["why"])
@@ -93,7 +94,7 @@ def _limited_lines(limited: list[dict[str, Any]]) -> list[str]:
 
 
 def lane_line(lane: dict[str, Any]) -> str:
-    """Return the state of a lane, and its next step."""
+    """Return the state of a lane and its next step."""
     name = lane["key"] or "a message without key"
     place = f"offset {lane['offset']} of queue {lane['queue']} of {lane['topic']}"
     match lane["state"]:

@@ -67,10 +67,10 @@ async def _find(
 
 
 def _check_not_found(error: OrderlyMQError) -> None:
-    """Suppress errors that say that there is nothing: this code, or an id that is invalid.
+    """Suppress errors that mean that there is no such message: a not-found code, or an invalid id.
 
     Raises:
-        OrderlyMQError: It says something else.
+        OrderlyMQError: The error means something else.
     """
     if not isinstance(error, SettingError) and exit_code(error) is not ExitCode.NOT_FOUND:
         raise error
@@ -215,5 +215,5 @@ def _print(found: ReceivedMessage) -> None:
 
 
 def _body(found: ReceivedMessage) -> str:
-    """Return a body as text, and in hex where it could not be inflated and is as it is stored."""
+    """Return the body as text, or as hex if it could not be inflated and is still in its stored form."""
     return found.body.hex() if found.unreadable else found.body.decode(errors="replace")

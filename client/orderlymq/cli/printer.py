@@ -1,11 +1,11 @@
-"""How `consume` and `tail` print messages."""
+"""Prints the messages of `consume` and `tail`."""
 
 from orderlymq.cli.session import iso, print_json_line, say
 from orderlymq.message import ReceivedMessage
 
 
 def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
-    """Print one message: a line of text, or of JSON."""
+    """Print one message: as a line of text, or of JSON."""
     body = message.body.decode(errors="replace")
     if as_json:
         print_json_line(

@@ -119,7 +119,7 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
     if cancel:
         outcome = f"cancels {cancel} if that still waits"
     elif delay or delay_level:
-        # Its offset is one of the timers' queue.
+        # Its offset is in the queue of the timers.
         due = iso(round((time.time() + delay) * 1000))
         outcome = f"waits until {due}" if delay else f"waits by delay level {delay_level}"
         outcome += f" message id {last.message_id}"
@@ -137,7 +137,7 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
 async def _sent(
     producer: Producer, messages: list[Message], queue: int | None, timeout: float
 ) -> list[SendResult]:
-    """Send one after the other; say how many are stored when one fails."""
+    """Send one message after the other; if one fails, print how many are stored."""
     results: list[SendResult] = []
     try:
         for each in messages:

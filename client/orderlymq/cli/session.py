@@ -45,12 +45,12 @@ from orderlymq_protocol.names import is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
 P = ParamSpec("P")
-# What is said of an error, the exit code, and where the docs explain it.
+# The error to print, its exit code, and the address of the docs about it.
 Told: TypeAlias = tuple[Exception, int, str]
 
 
 class CommandFailed(Exception):  # noqa: N818 - says what happened
-    """A command ends with this code and this sentence."""
+    """Ends a command with this exit code and this sentence."""
 
     docs: Final = f"{TROUBLESHOOTING}#exit-codes"
 
@@ -66,20 +66,20 @@ _NOT_FOUND: Final = frozenset(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     }
 )
-# A time outside of these is a mistake, or another form of one: what it would skip nobody gets back.
+# A time outside this range is a mistake, or has another form; messages that it skips would be lost to the group.
 _EARLIEST_MS: Final = 946_684_800_000  # the year 2000
 _DAY_S: Final = 86_400
-# C0, DEL and C1 reach a terminal from names, keys and bodies that others choose.
+# Names, keys and bodies come from others and may bring control characters (C0, DEL, C1) to the terminal.
 _CONTROLS: Final = {each: f"\\x{each:02x}" for each in (*range(0x20), *range(0x7F, 0xA0))}
 _IN_TEXT: Final = {each: shown for each, shown in _CONTROLS.items() if chr(each) not in "\n\t"}
 _UNREADABLE: Final = (fastjson.JsonError, ModelError, HeaderError, RecordError, UnicodeError)
 _REPORTED: Final = (OrderlyMQError, CommandFailed, OSError, FrameError, *_UNREADABLE)
-# Wide enough for every table when the output is a file or a pipe.
+# Wide enough for every table if the output is a file or a pipe.
 _PIPE_WIDTH: Final = 160
 
 
 class Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new releases
-    """A time span: `5s`, `250ms`, `2m`, `1h`, or a number of seconds; a command gets seconds."""
+    """A time span: `5s`, `250ms`, `2m`, `1h`, or a number of seconds; a command gets it in seconds."""
 
     name = "TIME"
 
@@ -92,7 +92,7 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new re
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Read a span; a default that is a number stands for seconds."""
+        """Read a span; a default that is a number means seconds."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", str(value))
         if found is None:
             self.fail(f"{value!r} is no time; write 5s, 250ms, 2m, 1h or seconds", param, ctx)
@@ -116,7 +116,7 @@ name_server_option: Final = click.option(
 
 
 def exit_code(error: Exception) -> ExitCode:
-    """Return the code that belongs to an error of the SDK."""
+    """Return the exit code for an error of the SDK."""
     match error:
         case CommandFailed():
             return error.code
@@ -139,7 +139,7 @@ def exit_code(error: Exception) -> ExitCode:
 
 
 def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Give a command its options and run it; its errors become a sentence and an exit code."""
+    """Give a command its options and run it; turn its errors into a sentence and an exit code."""
 
     @name_server_option
     @reporting
@@ -160,7 +160,7 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run *work*; the first error of its tasks counts."""
+    """Run *work*; raise the first error of its tasks."""
     try:
         asyncio.run(work)
     except ExceptionGroup as group:
@@ -171,7 +171,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def nearest_topic(name_server: str, topic: str) -> str:
-    """Return the question after the topic that is meant, if one is near."""
+    """Return a question that suggests the topic with the nearest name; empty if none is near."""
     from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - only after a failure
 
     try:
@@ -185,7 +185,7 @@ async def nearest_topic(name_server: str, topic: str) -> str:
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command `--output` and turn its errors into a sentence and an exit code."""
+    """Give a command `--output`, and turn its errors into a sentence and an exit code."""
     return reporting_as(command, _REPORTED, _told)
 
 
@@ -194,7 +194,10 @@ def reporting_as(
     reported: tuple[type[Exception], ...],
     told: Callable[[Exception], Told],
 ) -> Callable[P, None]:
-    """Give a command `--output` and `--json`, and end it by what *told* makes of the errors that are *reported*, `CommandFailed` among them."""
+    """Give a command `--output` and `--json`, and end it with the result of *told* for errors in *reported*.
+
+    *reported* must include `CommandFailed`.
+    """
 
     @click.option(
         "--output",
@@ -214,7 +217,7 @@ def reporting_as(
         except KeyboardInterrupt:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
-            raise  # click ends with code 1, and keeps the interpreter's last flush quiet
+            raise  # click exits with code 1, and silences the interpreter's last flush
         except reported as raised:
             error, code, docs = told(raised)
             tell_error(error, code, kwargs.get("output"), docs)
@@ -229,7 +232,7 @@ def _told(raised: Exception) -> Told:
 
 
 def _translated(raised: Exception) -> OrderlyMQError | CommandFailed:
-    """Return what ends a command; its arguments were checked, so what no sentence covers is the other side's."""
+    """Return the error that ends a command; its arguments were checked, so unreadable data comes from the other side."""
     match raised:
         case OrderlyMQError() | CommandFailed():
             return raised
@@ -242,10 +245,10 @@ def _translated(raised: Exception) -> OrderlyMQError | CommandFailed:
 
 
 def _check_text(arguments: Mapping[str, object]) -> None:
-    """Refuse an argument that is no UTF-8: no request could carry it.
+    """Refuse an argument that is not UTF-8: no request could carry it.
 
     Raises:
-        CommandFailed: with its name.
+        CommandFailed: An argument is not; the text names it.
     """
     for name, value in arguments.items():
         for each in value if isinstance(value, tuple) else (value,):
@@ -255,10 +258,10 @@ def _check_text(arguments: Mapping[str, object]) -> None:
 
 
 def tell_error(error: Exception, code: int, output: object, docs: str = "") -> None:
-    """Say why a command ends, and where in the docs that is explained: as one JSON value where *output* is json."""
+    """Print why a command ends, and where the docs explain it: as one JSON value if *output* is json."""
     text = str(error).encode(errors="backslashreplace").decode()  # a path need not be UTF-8
     if output == "json":
-        # A full disk takes no JSON either.
+        # A full disk does not take JSON either.
         with contextlib.suppress(OSError):
             print_json({"error": text, "exitCode": int(code)} | ({"docs": docs} if docs else {}))
             return
@@ -267,7 +270,7 @@ def tell_error(error: Exception, code: int, output: object, docs: str = "") -> N
 
 
 def _drop_unwritten() -> None:
-    """Drop what standard output did not take: the interpreter would try again at its end, and exit with code 120."""
+    """Drop output that could not be written: the interpreter would try again at its end, and exit with code 120."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -275,12 +278,12 @@ def _drop_unwritten() -> None:
 
 
 def say(text: object = "", *, err: bool = False) -> None:
-    """Print text; what would steer a terminal is shown instead."""
+    """Print text; characters that would control the terminal are shown as escapes."""
     click.echo(str(text).translate(_IN_TEXT), err=err)
 
 
 def one_line(text: str) -> str:
-    """Return text of others as part of a line: what would begin another one is shown instead, too."""
+    """Return foreign text as part of a line: line breaks, too, are shown as escapes."""
     return text.translate(_CONTROLS)
 
 
@@ -291,7 +294,7 @@ def print_json(data: object) -> None:
 
 
 def print_json_line(data: object) -> None:
-    """Print one JSON value on one line, for output that goes on."""
+    """Print one JSON value on one line, for output with many values."""
     click.echo(orjson.dumps(data).decode().translate(fastjson.ESCAPES))
 
 
@@ -306,7 +309,7 @@ def print_outcome(output: str, data: object, sentence: str) -> None:
 def print_rows(
     output: str, data: object, columns: list[str], rows: Iterable[Sequence[object]]
 ) -> None:
-    """Print the findings of a command: as JSON, or as a table."""
+    """Print the result of a query: as JSON, or as a table."""
     if output == "json":
         print_json(data)
     else:
@@ -314,14 +317,14 @@ def print_rows(
 
 
 def print_part(columns: list[str], rows: list[list[object]]) -> None:
-    """Print a table below the former output, unless it has no rows."""
+    """Print a table below the earlier output, unless it has no rows."""
     if rows:
         say()
         print_table("", columns, rows)
 
 
 def print_table(title: str, columns: list[str], rows: list[list[object]]) -> None:
-    """Print a table; None becomes a dash and numbers stand right."""
+    """Print a table; None is shown as a dash, and numbers are aligned right."""
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for index, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
@@ -332,7 +335,7 @@ def print_table(title: str, columns: list[str], rows: list[list[object]]) -> Non
 
 
 def console() -> Console:
-    """Return where results are printed."""
+    """Return the console on which results are printed."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False)
 
@@ -347,7 +350,7 @@ def parse_moment(text: str) -> int | str:
     """Read `earliest`, `latest`, an ISO time, RocketMQ's yyyyMMddHHmmss, or milliseconds since the epoch.
 
     Raises:
-        CommandFailed: It is none of them, or no time of a message: before 2000 or more than a day ahead.
+        CommandFailed: The text is none of them, or no time of a message: before 2000 or more than a day ahead.
     """
     if text in ("earliest", "latest"):
         return text
@@ -371,7 +374,7 @@ def _milliseconds(text: str) -> int:
 
 
 def iso(timestamp_ms: int) -> str | None:
-    """Return a time for people and programs, None for none; one out of range as the number that it is."""
+    """Return a time as ISO text, None if there is no time; a time out of range as its number."""
     if timestamp_ms <= 0:
         return None
     try:

@@ -1,9 +1,9 @@
 """
-The table of commands: what exists, what each is for, and the module that has it.
+The table of commands: which exist, what each is for, and the module that has it.
 
-Rules: a command's module is imported when the command runs, so that help and completion cost nothing of it;
-the line of help is read from the source. A package whose commands cannot be loaded costs a warning, not the
-others' commands.
+Rules: a command's module is imported only when the command runs, so that help and completion stay fast. The line of
+help is read from the source. If the commands of a package cannot be loaded, the user gets a warning, and the other
+commands work.
 """
 
 import ast
@@ -33,7 +33,7 @@ _OWN: Final = (
     "trace:trace",
     "verify:verify",
 )
-# Commands that other distributions bring.
+# Commands that other distributions provide.
 _ELSEWHERE: Final = {
     "apply": "orderlymq-server",
     "backup": "orderlymq-server",
@@ -52,17 +52,17 @@ class CommandTable(click.Group):
     """Own commands and those of other packages, loaded when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names; own ones cannot be taken over by a plug-in."""
+        """Return all names; a plug-in cannot replace an own command."""
         return sorted(_points())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a command; None when there is none or it cannot be loaded."""
+        """Load a command; None if it does not exist or cannot be loaded."""
         point = _points().get(cmd_name)
         if point is None:
             return None
         try:
             command = point.load()
-        except Exception as error:  # whatever a foreign module raises when it is imported
+        except Exception as error:  # the import of a foreign module may raise anything
             click.echo(
                 f"Warning: the command {cmd_name} cannot be loaded from {point.value}: "
                 f"{type(error).__name__}: {error}; reinstall orderlymq to repair it",
@@ -77,7 +77,7 @@ class CommandTable(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is meant; the error of an unknown one shows the nearest name."""
+        """Find the named command; for an unknown name, the error suggests the nearest one."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and args[0] in _ELSEWHERE:
             distribution = _ELSEWHERE[args[0]]
@@ -89,7 +89,7 @@ class CommandTable(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; an interrupt ends it with 130, also one while it is loaded."""
+        """Run a command; an interrupt ends it with 130, even during loading."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -101,7 +101,7 @@ class CommandTable(click.Group):
             formatter.write_dl([(name, about(point)) for name, point in sorted(_points().items())])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so."""
+        """Return the commands whose names begin with *incomplete*."""
         found = [
             CompletionItem(name, help=about(point))
             for name, point in sorted(_points().items())
@@ -111,7 +111,7 @@ class CommandTable(click.Group):
 
 
 class Subcommands(click.Group):
-    """A command with subcommands, whose help shows the whole first sentence of each."""
+    """A command with subcommands; its help shows the whole first sentence of each."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the subcommands with a sentence about each."""
@@ -123,7 +123,7 @@ class Subcommands(click.Group):
 
 
 def nearest(name: str, names: list[str]) -> str:
-    """Return a question after the nearest of *names*; nothing when none is near."""
+    """Return a question that suggests the nearest of *names*; empty if none is near."""
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {found[0]}?" if found else ""
 
@@ -135,7 +135,7 @@ def about(point: EntryPoint) -> str:
         source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
         nodes = ast.parse(source).body
     except (OSError, ImportError, SyntaxError, UnicodeDecodeError):
-        return ""  # running it says what is wrong
+        return ""  # running the command shows what is wrong
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == point.attr:
             return _first_sentence(ast.get_docstring(node))
@@ -151,7 +151,7 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 def _points() -> dict[str, EntryPoint]:
-    """Return every command's home by name."""
+    """Return the entry point of every command, by name."""
     found = _plugins()
     for own in _OWN:
         name = own.partition(":")[2]

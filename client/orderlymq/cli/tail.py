@@ -1,4 +1,4 @@
-"""`orderlymq tail`: print what comes to a topic, beside all consumer groups."""
+"""`orderlymq tail`: print what comes to a topic, independently of all consumer groups."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _HELD_S: Final = 15.0
 _MARGIN_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 _STEP: Final = 1_000
-# A key may have no message at all: so much of each queue is read for the last N that match.
+# A key may have no message at all: to find the last N matches, at most so many messages of each queue are read.
 READ_MAX: Final = 10_000
 
 
@@ -78,7 +78,7 @@ async def tail(
 
 
 class _Tail:
-    """Reads the messages of queues that have a key and a tag."""
+    """Reads those messages of queues that match a key and tags."""
 
     def __init__(
         self, reader: QueueReader, key: str | None, expression: str, *, follow: bool
@@ -92,7 +92,7 @@ class _Tail:
     async def messages(
         self, queue: MessageQueue, offset: int, end: int | None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield matching messages from *offset* on; without *end* also later ones."""
+        """Yield matching messages from *offset* on; without *end*, wait for later ones, too."""
         while end is None or offset < end:
             try:
                 result = await self.reader.pull(
@@ -125,7 +125,7 @@ class _Tail:
     async def last(
         self, queue: MessageQueue, begin: int, end: int, count: int
     ) -> list[ReceivedMessage]:
-        """Return the last *count* that match before *end*, read backwards, at most `READ_MAX` messages, or *count*."""
+        """Return the last *count* matches before *end*; search backwards through at most `READ_MAX` or *count* messages."""
         floor, at = max(begin, end - max(READ_MAX, count)), end
         found: list[ReceivedMessage] = []
         while at > floor and len(found) < count:
@@ -143,6 +143,6 @@ class _Tail:
 
 
 def _is_passing(error: PullError) -> bool:
-    """Return whether a pull failed because nobody answered, nobody leads or too much is asked."""
+    """Return whether a pull failed only for now: no answer, no leader, or too many requests."""
     cause = error.__cause__
     return not isinstance(cause, BrokerError) or passes(cause)

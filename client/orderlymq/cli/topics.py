@@ -68,11 +68,11 @@ async def show(name: str, name_server: str, output: str) -> None:
         try:
             groups: list[str] | None = await admin.topic_groups(name)
         except BrokerError:
-            groups = None  # the broker cannot say; the rest is worth showing
+            groups = None  # the broker cannot answer this; show the rest
         try:
             expansion = await admin.expansion(name) if route.is_ordered else {}
         except BrokerError:
-            expansion = {}  # the same
+            expansion = {}  # as above
     queues = [
         {
             "brokerGroup": queue.broker_name,
@@ -106,7 +106,7 @@ async def show(name: str, name_server: str, output: str) -> None:
 
 
 def expansion_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the queue expansion of a topic on one group; nothing when there is none."""
+    """Yield lines about the queue expansion of a topic on one broker group; none if there is no expansion."""
     if found["phase"] != "open":
         total = found["nextTotal"] or found["total"]
         since = f"for {found['ageMillis'] / 1000:.1f} s"

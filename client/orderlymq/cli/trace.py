@@ -139,7 +139,7 @@ class _Asked:
         self._message_id = message_id
 
     async def traces(self, topic: str) -> list[Trace]:
-        """Return what clients have traced; nothing where there is no trace topic."""
+        """Return the traces that clients have written; an empty list if there is no trace topic."""
         found = await self._found(topic, self._admin.find_messages(topic, self._message_id))
         return [each for message in found for each in parse_traces(message.body)]
 
@@ -147,7 +147,7 @@ class _Asked:
         return await self._found(topic, self._admin.topic_groups(topic))
 
     async def stored(self, topic: str) -> list[tuple[str, ReceivedMessage]]:
-        """Return the copies in a topic; most groups have no dead letters, and no topic for them."""
+        """Return the copies in a topic; most groups have no dead letters, and so no topic for them."""
         kept = self._admin.find_messages(topic, self._message_id, unique=True, unreadable=True)
         return [(topic, message) for message in await self._found(topic, kept)]
 

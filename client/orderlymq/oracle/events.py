@@ -9,25 +9,25 @@ class Kind(StrEnum):
     """Kind of an event."""
 
     SEND = "send"  # a producer starts to send: process, topic, key, message
-    ACK = "ack"  # the broker said it is stored: message, queue, offset
-    REFUSED = "refused"  # definite failure: it was not stored and never will be
-    UNKNOWN = "unknown"  # the producer does not know
+    ACK = "ack"  # the broker confirmed that it is stored: message, queue, offset
+    REFUSED = "refused"  # definite failure: it was not stored and will never be
+    UNKNOWN = "unknown"  # the producer does not know the outcome
     DELIVER = "deliver"  # a listener starts with a message: group, client, queue, offset
     DONE = "done"  # the listener succeeded with it
-    FAILED = "failed"  # the listener wants it again
+    FAILED = "failed"  # the listener failed and wants it again
     DEAD = "dead"  # handed over to the dead-letter queue
     COMMIT = "commit"  # a consumer offset is durable: group, queue, offset; with attempt and key: of a lane, inclusive
-    RESET = "reset"  # an administrator moved an offset: group, queue, offset; without offset: some time from here on
+    RESET = "reset"  # an administrator moved an offset: group, queue, offset; without offset: later than this
     LOCK = "lock"  # a queue was granted: group, queue, client, epoch
     GONE = "gone"  # a client's process is dead: client
     LAPSED = "lapsed"  # the client's lease ended while its listener ran; without attempt: all its leases of the queue
     STORED = "stored"  # the final read of the log found it: message, queue, offset
-    DROPPED = "dropped"  # retention took it, as it is set: message, queue, offset
+    DROPPED = "dropped"  # retention took it, as configured: message, queue, offset
     SCANNED = "scanned"  # the final read of this topic is complete
-    DRAINED = "drained"  # this group has consumed all there is
-    GROWN = "grown"  # the topic is to have more queues: each key may move once from here on
+    DRAINED = "drained"  # this group has consumed all messages
+    GROWN = "grown"  # the topic gets more queues: each key may move once from here on
     FAULT = "fault"  # something was broken on purpose: detail
-    NOTED = "noted"  # what laws beside those of order read: detail
+    NOTED = "noted"  # input for rules other than those of order: detail
 
 
 class Defect(StrEnum):
@@ -47,8 +47,8 @@ class Defect(StrEnum):
 class Event:
     """One line of a history; ``at`` is in nanoseconds of one clock shared by all processes.
 
-    ``epoch`` is of a queue's lock, ``attempt`` of the hand-out of a lane in a group that consumes by key. ``lane`` is the key
-    of that lane where it is another one than ``key``, the message's own.
+    ``epoch`` belongs to a queue's lock, ``attempt`` to the hand-out of a lane in a group that consumes by key. ``lane``
+    is the key of that lane if it differs from ``key``, the message's own key.
     """
 
     at: int
@@ -83,13 +83,13 @@ class Finding:
 
 
 def as_lines(evidence: Iterable[Event]) -> list[str]:
-    """Return a slice of history, one line per event, oldest first, with the time since the first."""
+    """Return a slice of history, one line per event, oldest first, with the time since the first event."""
     events = sorted(evidence, key=lambda event: event.at)
     return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_described(event)}" for event in events]
 
 
 def _described(event: Event) -> str:
-    """Return an event in words, without its unset fields."""
+    """Return an event as text, without its unset fields."""
     facts = [
         f"{name}={value}"
         for name in (

@@ -1,7 +1,7 @@
 """
 The facts of a history, indexed once for all checks of the order oracle. Pure.
 
-Nothing is judged here but the messages that a reset of offsets lets a group pass over.
+This module judges only one thing: which messages a reset of offsets allows a group to pass over.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ class Facts:
     resets: dict[tuple[str, str, str], list[Event]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    # By group and message the last event of a listener or of a hand-over to the dead letters.
+    # For each group and message, the last event of a listener or of a hand-over to the dead letters.
     seen: dict[tuple[str, str], Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:  # noqa: C901, PLR0912 - one arm per kind
@@ -74,7 +74,7 @@ class Facts:
                     pass  # commits, locks and listener results are read queue by queue
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of a verdict."""
+        """Return the counts of a verdict."""
         delivered = [event for events in self.deliveries.values() for event in events]
         first = {(event.group, event.message) for event in delivered}
         return {
@@ -110,9 +110,10 @@ class Facts:
         return next((each for each in reversed(resets) if each.at < drained.at), None)
 
     def judged_since(self, group: str, ack: Event, turn: Event) -> int | None:
-        """Return since when a group should not have passed over a message that had its turn; None where nobody knows.
+        """Return the time from which on a group must not pass over a message that had its turn; None if unknown.
 
-        A reset before that turn may have led back to it, and messages delivered before the reset did not overtake it.
+        A reset before that turn may have led back to the message; messages delivered before that reset did not overtake
+        it. Without such a reset the time is -1.
         """
         resets = self.resets.get((group, ack.topic, ack.queue), ())
         back = [each for each in resets if each.at < turn.at and each.offset <= ack.offset]
@@ -121,7 +122,7 @@ class Facts:
         return max((each.at for each in back), default=-1)
 
     def is_missing(self, ack: Event, drained: Event) -> bool:
-        """Return whether a group has drained a topic without this message, as far as can be known.
+        """Return whether a group has drained a topic without this message, as far as the history shows.
 
         A reset lets the group pass over messages before its offset, and get the later ones once more.
         """

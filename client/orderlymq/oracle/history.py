@@ -1,8 +1,8 @@
 """
 Histories on disk: one JSON object per line, written by many processes, read by the oracle.
 
-Each process appends whole lines to a file of its own or to a shared one; a line that a crash
-cut short at the end of a file is dropped, any other bad line is an error.
+Each process appends whole lines to a file of its own or to a shared one. The last line of a file may be cut short by a
+crash and is then dropped; any other bad line is an error.
 """
 
 import os
@@ -22,14 +22,14 @@ _NUMBERS = {field.name for field in fields(Event) if field.type is int}
 
 
 class HistoryError(ValueError):
-    """A history cannot be read; the text names file and line."""
+    """A history cannot be read; the text names the file and the line."""
 
 
 class Recorder:
-    """Appends events to a file, safely from several processes at the same time.
+    """Appends events to a file; several processes may append at the same time.
 
-    One ``write`` per line with ``O_APPEND``: the kernel keeps lines whole. Nothing is buffered
-    in the process, so that a SIGKILL loses no event that happened.
+    Each line is one ``write`` with ``O_APPEND``, so the kernel keeps lines whole. Nothing is buffered in the process,
+    so a SIGKILL loses no event that happened.
     """
 
     def __init__(self, path: Path, *, process: str) -> None:
@@ -69,7 +69,7 @@ def read(path: Path) -> Iterator[Event]:
     """Yield the events of a history file in the order of its lines.
 
     Raises:
-        HistoryError: a line is not an event.
+        HistoryError: A line is not an event.
     """
     data = path.read_bytes()
     lines = data.split(b"\n")
@@ -81,12 +81,12 @@ def read(path: Path) -> Iterator[Event]:
             yield _event(value)
         except (orjson.JSONDecodeError, TypeError, KeyError, ValueError) as error:
             if number == len(lines):
-                return  # the process was killed within its last write
+                return  # the process was killed during its last write
             raise HistoryError(f"{path}, line {number}: {error}") from error
 
 
 def _event(value: object) -> Event:
-    """Return the event of a line; fields of other types would break the oracle, or be judged falsely."""
+    """Return the event of a line; refuse fields of wrong types, which would break the oracle or lead to a wrong verdict."""
     if not isinstance(value, dict):
         raise TypeError("it is no JSON object with the fields of an event")
     for name, item in value.items():

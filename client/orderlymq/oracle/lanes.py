@@ -1,10 +1,10 @@
 """
-The order oracle for groups that consume by key: it judges each lane for itself. Pure.
+The order oracle for groups that consume by key: it judges each lane separately. Pure.
 
-Rules of a lane (group, topic, queue, key): one attempt works at a time, and attempts rise; a message is delivered when
-those before it are done or dead; what was said to be complete does not come again; when the group has
-drained the topic, nothing is left over. A group is by key when its deliveries name attempts. Where its deliveries name lanes, too,
-only they say what is in a lane.
+Rules of a lane (group, topic, queue, key): one attempt works at a time, and attempt numbers rise. A message is
+delivered only when those before it are done or dead. A message that was reported complete is not delivered again. When
+the group has drained the topic, no delivered message is left unfinished. A group is by key if its deliveries name
+attempts. If its deliveries also name lanes, only they say which messages a lane has.
 """
 
 from collections import defaultdict, deque
@@ -23,7 +23,7 @@ def groups_by_key(history: Iterable[Event]) -> set[str]:
 
 
 def groups_by_property(history: Iterable[Event]) -> set[str]:
-    """Return the groups by key whose lanes go by another property than the key of a message."""
+    """Return the groups by key whose lanes go by another property than the message's key."""
     return {each.group for each in history if each.lane}
 
 
@@ -36,29 +36,30 @@ def judge_lanes(history: Sequence[Event]) -> list[Finding]:
 
 @dataclass(slots=True)
 class _Lane:
-    """One lane; *pending* are offsets known to be in it, rising, without those that are settled and stand first."""
+    """One lane; *pending* has the offsets known to be in it, rising, without the settled ones at its front."""
 
     pending: deque[int] = field(default_factory=deque)
     open: dict[int, Event] = field(default_factory=dict)  # offset -> delivery under way
     delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
     settled: set[int] = field(default_factory=set)
-    told: set[int] = field(default_factory=set)  # overtaken or skipped, and not delivered since
+    told: set[int] = field(default_factory=set)  # reported, and not delivered since
     first: int = 2**63
-    may_jump: bool = False  # once: an administrator moves the group
+    may_jump: bool = False  # true once after an administrator moves the group
     newest: Event | None = None  # delivery with the highest attempt
     complete: Event | None = None
 
 
 class _Lanes:
-    """Reads a history once."""
+    """Reads a history once and collects the findings."""
 
     def __init__(self, history: Sequence[Event], groups: set[str]) -> None:
         self.findings: list[Finding] = []
         self._groups = groups
         self._by_property = groups_by_property(history)
-        # What is in a lane; of all groups that go by the key of a message under no group.
+        # The messages of each lane. Lanes that go by the message's key are the same for all groups and stand under the
+        # group "".
         self._known: dict[_LaneId, dict[int, Event]] = defaultdict(dict)
-        # Likewise the keys of the lanes of what retention took.
+        # The lane keys of messages that retention took, with the same use of groups.
         self._dropped: dict[tuple[str, str, str, int], str] = {}
         places = {(e.topic, e.queue, e.offset) for e in history if e.kind is Kind.DROPPED}
         for event in history:
@@ -83,7 +84,7 @@ class _Lanes:
             case Kind.DRAINED if event.group in self._groups:
                 self._drained(event)
             case Kind.LAPSED if event.group in self._groups and event.attempt < 0:
-                # Seen from outside: all that the client works on in this queue, whatever the keys.
+                # The history shows only the client: the event covers all keys that it works on in this queue.
                 _end_work_of(event.client, self._lanes_of(event))
             case Kind.RESET if event.group in self._groups:
                 for lane in self._lanes_of(event):
@@ -114,7 +115,7 @@ class _Lanes:
 
     @staticmethod
     def _want_again(lane: _Lane, offset: int) -> None:
-        """Owe the messages behind the offset of a reset; running deliveries may be done all the same."""
+        """Mark the messages from the offset of a reset on as owed again; running deliveries may still end as done."""
         again = {each for each in lane.settled if each >= offset}
         lane.settled -= again
         lane.delivered = {o: e for o, e in lane.delivered.items() if o not in again}
@@ -124,7 +125,7 @@ class _Lanes:
         lane.settled.add(event.offset)
 
     def _drop(self, group: str, event: Event) -> None:
-        """Settle what retention took; who reports it knows neither its key nor its lane."""
+        """Settle a message that retention took; the event names neither its key nor its lane."""
         whose = group if group in self._by_property else ""
         place = event.topic, event.queue, event.offset
         lane = self._dropped.get((whose, *place), _key(event))
@@ -156,7 +157,7 @@ class _Lanes:
     def _check_order(self, lane: _Lane, event: Event) -> None:
         while lane.pending and lane.pending[0] in lane.settled:
             lane.pending.popleft()
-        # Where a group begins is not judged: what stands before its first delivery in the lane is not owed.
+        # The start of a group is not judged: messages before its first delivery in the lane are not owed.
         lane.first = min(lane.first, event.offset)
         overtaken = self._overtaken(lane, event)
         if overtaken is not None and lane.may_jump:
@@ -168,7 +169,7 @@ class _Lanes:
         lane.told.discard(event.offset)
 
     def _overtaken(self, lane: _Lane, event: Event) -> tuple[Defect, Event, str, Event] | None:
-        """Return the finding where *event* is delivered before one that is due earlier."""
+        """Return the finding if *event* is delivered before a message that is due earlier."""
         for offset in lane.pending:
             if offset >= event.offset:
                 break
@@ -227,5 +228,5 @@ def _end_work_of(client: str, lanes: Iterable[_Lane]) -> None:
 
 
 def _key(event: Event) -> str:
-    """Return the key of a lane; a message without one is its own lane."""
+    """Return the key of a lane; a message without a key is its own lane."""
     return event.lane or event.key or f"offset {event.offset}"

@@ -1,8 +1,8 @@
 """
-The order oracle for groups that consume by queue: it judges each queue for itself. Pure.
+The order oracle for groups that consume by queue: it judges each queue separately. Pure.
 
-Rules of a queue: one client owns it, no message is passed over, and no committed offset falls. A group is by queue when it reports
-that listeners are done, and its deliveries name no attempts.
+Rules of a queue: one client owns it, no message is passed over, and no committed offset falls. A group is by queue if
+it reports that listeners are done, and its deliveries name no attempts.
 """
 
 from bisect import bisect_left
@@ -21,31 +21,31 @@ def judge_queues(facts: Facts) -> list[Finding]:
 
 @dataclass(slots=True)
 class _Line:
-    """One queue as one ordered group sees it."""
+    """One queue from the view of one ordered group."""
 
     open: dict[str, Event] = field(default_factory=dict)  # client -> delivery under way
     delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
     settled: set[int] = field(default_factory=set)  # offsets done or dead-lettered
-    owed: set[int] = field(default_factory=set)  # offsets delivered, and neither settled nor told
+    owed: set[int] = field(default_factory=set)  # delivered, not settled, and not reported yet
     again: set[int] = field(
         default_factory=set
     )  # offsets settled before a reset that wants them again
     highest: int = -1
-    may_jump: bool = False  # once: an administrator moves the group
+    may_jump: bool = False  # true once after an administrator moves the group
     newest: Event | None = None  # delivery with the highest epoch
     committed: Event | None = None
 
 
 class _Queues:
-    """Checks of one queue at a time: one owner, no gaps, no offset that falls."""
+    """Checks each queue: one owner, no gaps, no committed offset that falls."""
 
     def __init__(self, facts: Facts) -> None:
         self.findings: list[Finding] = []
         self._lines: dict[tuple[str, str, str], _Line] = defaultdict(_Line)
         self._known: dict[tuple[str, str], dict[int, Event]] = defaultdict(dict)
         self._dropped: dict[tuple[str, str], set[int]] = defaultdict(set)
-        # A group that never reports DONE is a concurrent one: its queues have no single owner.
-        # A group by key is judged lane by lane.
+        # A group that never reports DONE is a concurrent one: its queues have no single owner. A group by key is judged
+        # lane by lane.
         ordered = {event.group for event in facts.history if event.kind is Kind.DONE}
         self._ordered = ordered - groups_by_key(facts.history)
         for events in (facts.acks.values(), *facts.stored.values()):
@@ -100,7 +100,7 @@ class _Queues:
             newest is not None
             and 0 <= event.epoch == newest.epoch
             and event.client != newest.client
-            and newest.client not in line.open  # who works still is told above
+            and newest.client not in line.open  # a client that still works is reported above
         ):
             why = f"epoch {event.epoch} was given to {newest.client}"
             self._add(Defect.OVERLAPPED, event, why, newest)
@@ -109,8 +109,8 @@ class _Queues:
 
         self._check_gap(line, event)
         committed = line.committed
-        # A later holder begins where the former one's last commit stood. One holder's own commit may be
-        # on its way while it asks where to begin again: that is a redelivery, and no defect.
+        # A later holder begins at the last commit of the former one. A holder's own commit may still be on its way
+        # while it asks where to restart: that is a redelivery and no defect.
         later = committed is not None and 0 <= committed.epoch < event.epoch
         if committed is not None and later and event.offset < committed.offset:
             why = f"delivered again although everything before {committed.offset} is committed"
@@ -131,15 +131,15 @@ class _Queues:
         line.owed = {offset for offset in line.owed if offset >= event.offset}
 
     def _skipped(self, line: _Line, event: Event) -> tuple[Defect, Event, str, Event] | None:
-        # Only offsets between the highest one seen and this one can have been jumped over now;
-        # a first delivery may start anywhere, where the group's start position said.
+        # Only offsets between the highest one seen and this one can have been jumped over now. A first delivery may
+        # start anywhere, because the group's start position decides.
         if not line.delivered:
             return None
         place = event.topic, event.queue
         offsets = self._offsets.get(place, [])
         first, end = (bisect_left(offsets, each) for each in (line.highest + 1, event.offset))
         for offset in map(offsets.__getitem__, range(first, end)):
-            # Messages behind a dead letter of a parked key are handed over unseen.
+            # Messages after a dead letter of a parked key are handed over without a delivery.
             if offset not in self._dropped[place] and offset not in line.settled:
                 why = f"offset {offset} was never delivered before {event.offset}"
                 return Defect.SKIPPED, event, why, self._known[place][offset]
@@ -154,7 +154,7 @@ class _Queues:
         return Defect.OVERTAKEN, event, why, line.delivered[offset]
 
     def _drained(self, event: Event) -> None:
-        """Find what no later delivery shows: the last acknowledged message of a queue that was begun and not done."""
+        """Find losses that no later delivery shows: acknowledged messages at the end of a queue that were begun and not done."""
         for (group, topic, queue), line in self._lines.items():
             if (group, topic) != (event.group, event.topic) or line.may_jump:
                 continue

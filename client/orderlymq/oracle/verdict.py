@@ -1,11 +1,10 @@
 """
 The order oracle: reads a history of what happened and says whether the promise was kept.
 
-One definition of order serves the demo, the simulator, the tests and ``orderlymq verify``. The
-oracle is pure: it gets events and returns a verdict, it never asks a broker. What the history
-does not show is not judged, and the verdict says so: without a final read of the log
-(``stored``) or the word that a group has drained its queues (``drained``), nothing can be
-called lost. ``history.py`` reads and writes histories as JSON lines.
+The demo, the simulator, the tests and ``orderlymq verify`` use this one definition of order. The oracle is pure: it
+gets events and returns a verdict, and never asks a broker. It does not judge what the history does not show, and the
+verdict says so. Without a final read of the log (``stored``), or an event that a group has drained its queues
+(``drained``), no message can be called lost. ``history.py`` reads and writes histories as JSON lines.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,12 +26,11 @@ class Verdict:
     """Verdict on a history.
 
     Attributes:
-        findings: empty when the promise held.
-        counts: numbers of sent, acknowledged, refused, unknown, delivered, redelivered and
-            dead-lettered messages.
-        not_judged: checks for which the history holds no evidence.
-        duration_s: from the first to the last event.
-        ack_gap_ms: longest time without an acknowledgement around each fault, by its detail.
+        findings: the broken promises; empty if the promise held.
+        counts: numbers of sent, acknowledged, refused, unknown, delivered, redelivered and dead-lettered messages.
+        not_judged: checks for which the history has no evidence.
+        duration_s: time from the first to the last event.
+        ack_gap_ms: longest time without an acknowledgement around each fault, by the detail of the fault.
     """
 
     findings: tuple[Finding, ...]
@@ -76,7 +74,7 @@ def judge(events: Iterable[Event]) -> Verdict:
 
 
 def _place_of(events: Iterable[Event]) -> dict[str, dict[tuple[str, str, int], Event]]:
-    """Return, per message, every place it was seen at, with the first event that says so."""
+    """Return, for each message, every place where it was seen, with the first event that shows it."""
     places: dict[str, dict[tuple[str, str, int], Event]] = defaultdict(dict)
     for event in events:
         if event.offset >= 0 and event.message:
@@ -88,7 +86,7 @@ def _lost(facts: Facts) -> list[Finding]:
     findings = []
     for message, ack in facts.acks.items():
         if message in facts.dropped:
-            continue  # it was kept as long as was promised
+            continue  # it was kept as long as promised
         scan = facts.scanned.get(ack.topic)
         if scan is not None and ack.at < scan.at and message not in facts.stored:
             findings.append(
@@ -141,10 +139,10 @@ def _resurrected(facts: Facts) -> list[Finding]:
         if message in facts.acks:
             continue  # a later attempt of the same send succeeded
         if message in facts.unknowns:
-            continue  # a refusal speaks of its own attempt, not of the one that nobody knows about
+            continue  # a refusal says nothing about other attempts of unknown outcome
         repeat = facts.repeats.get(message)
         if repeat is not None and repeat.at > refused.at:
-            continue  # it was tried again, and nobody knows how that ended
+            continue  # it was tried again, and the outcome is unknown
         sightings = [*facts.stored.get(message, ()), *facts.deliveries.get(message, ())]
         if sightings:
             sight = min(sightings, key=lambda event: event.at)
@@ -161,7 +159,7 @@ def _resurrected(facts: Facts) -> list[Finding]:
 
 
 def _by_key(facts: Facts) -> Iterator[tuple[str, list[Event]]]:
-    """Yield the topic and the acknowledged sends of each key, of every sender, in the order in which they began."""
+    """Yield the topic and the acknowledged sends of each key, of all senders, in the order in which the sends began."""
     keys: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for message, send in facts.sends.items():
         if send.key and message in facts.acks:
@@ -171,11 +169,12 @@ def _by_key(facts: Facts) -> Iterator[tuple[str, list[Event]]]:
 
 
 def _steps(facts: Facts, sends: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
-    """Yield each send of a key with those that were acknowledged since the one before it began.
+    """Yield each send of a key with the sends that were acknowledged since the one before it began.
 
-    The order of a send and of all that were acknowledged before it began is promised; two in flight have none.
+    A send must come after all sends that were acknowledged before it began. Two sends in flight at the same time have
+    no order.
     """
-    # No send precedes itself, however coarse the clock is.
+    # A send never precedes itself, even if the clock is coarse.
     ends = [(max(facts.acks[send.message].at, send.at + 1), send) for send in sends]
     ends.sort(key=lambda end: end[0], reverse=True)
     for send in sends:
@@ -189,7 +188,7 @@ def _misplaced(facts: Facts) -> list[Finding]:
     findings: list[Finding] = []
     for topic, sends in _by_key(facts):
         highest: dict[str, Event] = {}  # queue -> acknowledgement
-        moved: dict[str, tuple[int, Event]] = {}  # queue -> most moves, and who had made them
+        moved: dict[str, tuple[int, Event]] = {}  # queue -> most moves, and their acknowledgement
         moves: dict[str, int] = {}  # message -> moves of its key in sends that followed each other
         overtaken: set[str] = set()
         for after, before in _steps(facts, sends):
@@ -207,7 +206,7 @@ def _misplaced(facts: Facts) -> list[Finding]:
                     moves[after.message], last = number + 1, first
                     why = f"key {after.key!r} moved from {queue} to {second.queue}"
                     found = [(first, why)]
-            # What a move that is due to an expansion may not do is overtake: that is judged by the deliveries.
+            # An expansion may move a key. Whether the move lets a message overtake another is judged by the deliveries.
             if moves[after.message] <= sum(e.at <= second.at for e in facts.expansions[topic]):
                 found = []
             top = highest.get(second.queue)
@@ -223,9 +222,10 @@ def _misplaced(facts: Facts) -> list[Finding]:
 
 
 def _turns(facts: Facts) -> dict[tuple[str, str], Event]:
-    """Return when each message that a group was given had its turn there.
+    """Return the turn of each message in each group that got it.
 
-    That is its first delivery, or when it was handed over unseen: a delivery after that is a repetition.
+    The turn is the first delivery, or an earlier hand-over to the dead letters without a delivery; a delivery after
+    that is a repeat.
     """
     firsts: dict[tuple[str, str], Event] = {}
     for message, deliveries in facts.deliveries.items():
@@ -243,7 +243,7 @@ def _delivered_out_of_order(facts: Facts) -> list[Finding]:
     for event in facts.history:
         if event.group:
             since.setdefault(event.group, event.at)
-    # What one wants by another property than the key has its order in its lanes alone.
+    # Groups whose lanes go by another property than the key have an order only in their lanes.
     groups = {group for group, _ in firsts} - groups_by_property(facts.history)
 
     return [
@@ -262,10 +262,10 @@ def _overtaken(
     topic: str,
     sends: Sequence[Event],
 ) -> Iterator[Finding]:
-    """Yield each message of a key that a group got after one that was sent when it was acknowledged."""
-    # Nobody could wait for a group that came after the key had moved.
+    """Yield a finding for each message that a group got before one of its key that was acknowledged before it was sent."""
+    # These expansions could not wait for the group, which came after the key had moved.
     expansions = [grown.at for grown in facts.expansions[topic] if grown.at < since]
-    # By queue the last turn; by queue and expansions before the send the last end of work; each since a reset.
+    # The last turn, by queue and reset; the last end of work, by queue, expansions before the send, and reset.
     turns: dict[tuple[str, int], Event] = {}
     ends: dict[tuple[str, int, int], Event] = {}
     found: set[str] = set()
@@ -286,7 +286,7 @@ def _overtaken(
         ack = facts.acks[after.message]
         grown = bisect_right(expansions, ack.at)
         others = [t for (queue, s), t in turns.items() if queue == ack.queue and s <= second.at]
-        # In two queues nothing but the end of the first one's work keeps the order.
+        # In two queues, only the end of the first message's work keeps the order.
         others += [
             end
             for (queue, n, s), end in ends.items()
@@ -303,7 +303,7 @@ def _time(event: Event) -> int:
     return event.at
 
 
-#: How far after a fault its effect on acknowledgements is looked for.
+#: Time after a fault in which its effect on acknowledgements is looked for.
 _FAULT_WINDOW_NS = 30_000_000_000
 
 

@@ -120,7 +120,7 @@ async def bench(  # noqa: PLR0913, PLR0917 - click passes every option as an arg
 async def _place(
     admin: AdminClient, topic: str | None, queues: int
 ) -> AsyncIterator[tuple[str, str]]:
-    """Give a topic and a group that stands at its end; remove what was made here."""
+    """Provide a topic, and a group whose offsets are at its end; remove what was created here."""
     group = f"{OWN}-{secrets.token_hex(4)}"
     name = topic or group
     if topic is None:
@@ -132,7 +132,7 @@ async def _place(
     finally:
         try:
             await admin.delete_group(group)
-            with suppress(TopicNotFound):  # made by the heartbeat of a member
+            with suppress(TopicNotFound):  # the heartbeat of a member may have created it
                 await admin.delete_topic(retry_topic(group))
             if topic is None:
                 await admin.delete_topic(name)

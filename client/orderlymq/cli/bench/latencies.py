@@ -1,5 +1,5 @@
 """
-Latencies of any number of messages in bounded room: counts by bucket, each one per cent wider than the one before.
+Latencies of any number of messages in bounded memory: counts in buckets, each one per cent wider than the one before.
 
 Rule: a quantile is the upper edge of its bucket, so it is never too small, and at most one per cent too large.
 """
@@ -19,15 +19,15 @@ class Latencies:
         self._buckets: Counter[int] = Counter()
 
     def add(self, span_s: float) -> None:
-        """Count one."""
+        """Count one time span."""
         self._buckets[math.ceil(math.log(max(span_s, _LEAST_S) / _LEAST_S) / _STEP)] += 1
 
     def take(self, other: "Latencies") -> None:
-        """Count all of *other* too."""
+        """Add the counts of *other*."""
         self._buckets.update(other._buckets)
 
     def quantile_ms(self, share: float) -> float | None:
-        """Return the milliseconds that *share* of the spans, 0 to 1, did not exceed; None without any."""
+        """Return the milliseconds that *share* of the spans, 0 to 1, did not exceed; None if there are no spans."""
         wanted = math.ceil(share * self._buckets.total())
         seen = 0
         for bucket in sorted(self._buckets):

@@ -1,8 +1,8 @@
 """
 One run of the bench: senders that wait for each acknowledgement, and a consumer of all queues.
 
-Rules: a key has one sender; a send that fails is repeated with the same message until its outcome is known, so the
-numbers of a key have no holes. Senders and consumer share one process and one clock.
+Rules: each key has one sender. A send that fails is repeated with the same message until its outcome is known, so the
+numbers of a key have no gaps. Senders and consumer share one process and one clock.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from orderlymq.producer.producer import Producer
 # Run, key, number in the key, nanoseconds of the sender's clock.
 _HEAD: Final = struct.Struct(">8sIQQ")
 SIZE_MIN_BYTES: Final = _HEAD.size
-# The run ends when nothing was delivered for so long, although messages are missing.
+# The run ends if nothing was delivered for this time, although messages are missing.
 DRAIN_S: Final = 10.0
 _AGAIN_S: Final = 0.1
 _BATCH: Final = 32
@@ -95,7 +95,7 @@ class Run:
         """Send until the time is over, consume the messages, report the progress of each second.
 
         Raises:
-            OrderlyMQError: What no repetition of a send cures.
+            OrderlyMQError: An error that a repeated send cannot cure.
         """
         async with self._producer, self._consumer:
             self._tally = Tally()
@@ -131,7 +131,7 @@ class Run:
         }
 
     async def _send(self, first: int) -> None:
-        """Send to every key of one sender in turn."""
+        """Send to all keys of one sender in turn."""
         own = range(first, self.load.keys, self.load.senders)
         number = 0
         while True:
@@ -141,7 +141,7 @@ class Run:
             number += 1
 
     async def _send_one(self, key: int, number: int) -> bool:
-        """Send until it is stored; False when the time was over before."""
+        """Send until the message is stored; return False if the time was over before."""
         began_s = time.perf_counter()
         head = _HEAD.pack(self._run, key, number, time.perf_counter_ns())
         message = Message(topic=self.load.topic, body=head + self._padding, key=key)
@@ -168,7 +168,7 @@ class Run:
                 continue
             run, key, number, sent_ns = _HEAD.unpack_from(message.body)
             if run != self._run:
-                continue  # somebody else sends to this topic as well
+                continue  # another program also sends to this topic
             if self.order.delivered(key, number):
                 self._tally.consumed += 1
                 self.end_to_end.add((now_ns - sent_ns) / 1e9)
@@ -177,7 +177,7 @@ class Run:
     async def _watch(
         self, senders: Sequence["asyncio.Task[None]"], tell: Callable[[Progress], None]
     ) -> None:
-        """Report each second until everything is sent and delivered, or nothing comes any more."""
+        """Report each second until everything is sent and delivered, or no more deliveries come."""
         second = 0
         while True:
             second += 1

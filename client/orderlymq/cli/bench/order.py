@@ -1,9 +1,10 @@
 """
-Judge the order of a run while it runs: one number per key instead of a history.
+Judges the order of a run while it runs: one number per key instead of a history.
 
-Rules: the messages of a key are numbered from 0 by one sender, which has the acknowledgement of one before it sends
-the next. A delivery is the next of its key, or a repeat of an earlier one; anything else broke the order. What was
-acknowledged and never came is missing. The oracle (`orderlymq.oracle`) judges more, from a whole history.
+Rules: one sender numbers the messages of a key from 0, and waits for the acknowledgement of one before it sends the
+next. A delivery is the next message of its key, or a repeat of an earlier one; any other delivery breaks the order. A
+message that was acknowledged and never delivered is missing. The oracle (`orderlymq.oracle`) judges more, from a whole
+history.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,9 @@ class OrderCheck:
     """The verdict on the deliveries of one consumer group.
 
     Attributes:
-        repeats: repeated deliveries; at least once allows them.
-        broken: deliveries that broke the order.
-        findings: a sentence about each of the first that did.
+        repeats: number of repeated deliveries, which at-least-once delivery allows.
+        broken: number of deliveries that broke the order.
+        findings: a sentence about each of the first deliveries that did.
     """
 
     def __init__(self, keys: int) -> None:
@@ -30,15 +31,15 @@ class OrderCheck:
 
     @property
     def findings(self) -> Sequence[str]:
-        """Return the first findings, FINDINGS_MAX at most."""
+        """Return the first findings, at most FINDINGS_MAX."""
         return self._findings
 
     def acknowledged(self, key: int, number: int) -> None:
-        """Note that a message is stored."""
+        """Record that a message is stored."""
         self._acknowledged[key] = number
 
     def delivered(self, key: int, number: int) -> bool:
-        """Note a delivery; return whether it is the first of its message."""
+        """Record a delivery; return whether it is the first of its message."""
         last = self._delivered[key]
         if number <= last:
             self.repeats += 1
@@ -53,7 +54,7 @@ class OrderCheck:
         return True
 
     def missing(self) -> int:
-        """Return how many acknowledged messages, behind the last delivery of their key, were not delivered."""
+        """Return how many acknowledged messages after the last delivery of their key were not delivered."""
         return sum(
             max(0, acknowledged - delivered)
             for acknowledged, delivered in zip(self._acknowledged, self._delivered, strict=True)
