@@ -1,8 +1,8 @@
 """
-A real cluster in this process: a name server and the replicas of one broker group, on a loop of their own.
+A real cluster in this process: a name server and the replicas of one broker group, on an event loop of their own.
 
-Rules: every call may be made from any thread and from a running event loop; it returns when what it asks for is
-done. Everything is on loopback and on ports that were free. Data is not synced to disk: a test has no power cut.
+Rules: every method may be called from any thread, also while an event loop runs there. It returns when its work is
+done. All servers listen on loopback, on free ports. Data is not synced to disk, because a test has no power cut.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ T = TypeVar("T")
 START_TIMEOUT_S: Final = 20.0
 _LOOK_S: Final = 0.003
 _HOST: Final = "127.0.0.1"
-# An election takes tens of milliseconds, where all replicas are in one process.
+# An election takes tens of milliseconds, because all replicas are in one process.
 _RAFT: Final = RaftSettings(tick_ms=10, heartbeat_ms=20, election_ms=80)
 _STORAGE: Final = StorageSettings(
     flush="ASYNC_FLUSH", tail_cache_size=8 << 20, block_cache_size=8 << 20
@@ -56,14 +56,14 @@ _SLOW: Final = {
 
 
 class Cluster:
-    """A cluster of one broker group; `with`, or `start` and `close`. Names include a namespace: `shop%orders`.
+    """A cluster of one broker group; use `with`, or `start` and `close`. Names include a namespace: `shop%orders`.
 
     Attributes:
-        name_server: its address, ``host:port``, for clients.
+        name_server: address of the name server, ``host:port``, for clients.
 
     Args:
-        directory: where its data is, which begins empty.
-        replicas: 1 is ready soonest; 3 elect another leader when one is killed.
+        directory: directory for the data, empty at the start.
+        replicas: 1 is ready soonest; with 3, another replica is elected when the leader is killed.
 
     Raises:
         SettingError: The number of replicas is not above 0.
@@ -89,12 +89,12 @@ class Cluster:
     # -- life
 
     def start(self) -> None:
-        """Start everything; return when the group serves clients."""
+        """Start all servers; return when the broker group serves clients."""
         self._thread.run(self._start())
         self._forget = install(self.recording)
 
     def close(self) -> None:
-        """End everything and forget who observes."""
+        """Stop all servers and remove the observer."""
         if self._forget is not None:
             self._forget()
             self._forget = None
@@ -118,7 +118,7 @@ class Cluster:
     # -- topics
 
     def create_topic(self, name: str, *, queues: int = 4, ordered: bool = True) -> None:
-        """Create a topic; return when it can be sent to."""
+        """Create a topic; return when clients can send to it."""
 
         async def create(admin: AdminClient) -> None:
             deadline = time.monotonic() + START_TIMEOUT_S
@@ -127,7 +127,7 @@ class Cluster:
                     await admin.create_topic(name, queues=queues, ordered=ordered)
                     return
                 except BrokerError as error:
-                    # Where the machine stood still, the leader has lost its lease for a moment.
+                    # If the machine was stalled, the leader may have lost its lease for a moment.
                     if "does not lead" not in error.remark or time.monotonic() > deadline:
                         raise
                 await asyncio.sleep(_LOOK_S)
@@ -138,23 +138,24 @@ class Cluster:
 
     @property
     def leader(self) -> int | None:
-        """The number of the replica that serves clients, None while none does."""
+        """The number of the replica that serves clients, None if no replica does."""
         return next((node for node, (each, _) in self._replicas.items() if each.serves), None)
 
     def kill_leader(self) -> int:
-        """End the leader without a word and start it again; return its number.
+        """Kill the leader without a clean shutdown and start it again; return its number.
 
-        With three replicas another one leads by then; with one, clients wait until it is back.
+        With three replicas, another one leads when this call returns. With one, clients wait until it is back.
         """
         return self._call(self._kill_leader())
 
     def expire_locks(self, group: str) -> int:
-        """Have every queue lock of an ordered group end, by key every lane in hand, as if its holder had died.
+        """End every queue lock of a consumer group, and by key every lane in hand, as if the holders had died.
 
-        The holder is not notified. It notices with its next pull or renewal. By key the message in hand has one try more.
+        The holder is not notified. It notices with its next pull or renewal. By key, the message in hand counts one
+        more try.
 
         Returns:
-            How many there were.
+            The number of locks and lanes that were held.
         """
 
         async def expire(admin: AdminClient) -> int:
@@ -164,7 +165,7 @@ class Cluster:
             if config is not None and config.concurrency == BY_KEY:
                 table = await admin.lanes(group)
                 count += sum(each.in_hand for each in table.queues)
-                # A broker names some lanes only, those in trouble first.
+                # A broker names only some of the lanes, those in trouble first.
                 holders += [*await admin.members(group), *(each.holder for each in table.lanes)]
             for client_id in set(filter(None, holders)):
                 for address in (await admin.brokers()).values():
@@ -178,7 +179,7 @@ class Cluster:
         """Serve the next requests of a kind late: `send`, `pull`, `lock`, `commit`, or by key `fetch`, `complete`.
 
         Raises:
-            SettingError: It is another kind, or the time or the number means nothing.
+            SettingError: The kind is another, or the time is negative, or the number is less than 1.
         """
         codes, wait_s = _SLOW.get(what), float(seconds(by))
         if codes is None:
@@ -195,12 +196,13 @@ class Cluster:
     def verdict(self) -> Verdict:
         """Read every topic that was sent to, and the dead letters, and judge the whole history.
 
-        Its `not_judged` names what is left open: messages with a time that have not come, those that were deleted with
-        their topic, and those whose send was not seen, as of transactions, one-way sends and other processes.
+        `not_judged` of the verdict names what remains open: messages with a delivery time that have not arrived,
+        messages that were deleted with their topic, and messages whose send was not observed, such as those of
+        transactions, one-way sends and other processes.
         """
         ordered = self._administer(self._read_topics)
         verdict = judge(self.recording.own)
-        # Other topics keep every copy of a repeat.
+        # Topics without order keep every copy of a repeated send.
         findings = tuple(
             found
             for found in verdict.findings
@@ -213,7 +215,7 @@ class Cluster:
         """Fail unless the order was kept and no message that was acknowledged in a topic is lost.
 
         Raises:
-            AssertionError: With what was broken, and the shortest history that shows it.
+            AssertionError: The promise was broken; the text has the findings, and the shortest history that shows each.
         """
         verdict = self.verdict()
         shown = [
@@ -230,14 +232,14 @@ class Cluster:
     async def _start(self) -> None:
         ports = iter(_free_ports(2 + 2 * self._count))
         settings = NameServerSettings(listen=ServerAddress(_HOST, next(ports)))
-        server = NameServer(settings, is_new=False)  # the cluster is new, and no broker comes back
+        server = NameServer(settings, is_new=False)  # the cluster is new, so no broker comes back
         await server.start()
         self._server = server
         self.name_server = str(server.address)
         peers = {node: Address(_HOST, next(ports)) for node in range(1, self._count + 1)}
         address = Address(_HOST, next(ports))
         self.recording.begin(address.host, address.port)
-        secret = new_cluster_secret().encode()  # by which the replicas know each other
+        secret = new_cluster_secret().encode()  # the replicas authenticate each other with it
         for node in peers:
             self._settings[node] = BrokerSettings(
                 cluster="test",
@@ -260,7 +262,7 @@ class Cluster:
         self._replicas[node] = replica, asyncio.create_task(replica.run(), name=f"replica {node}")
 
     async def _ready(self) -> int:
-        """Return who leads when a client would be served; raise what ended a replica before."""
+        """Return the leader once a client would be served; raise if a replica ends before that."""
         end_s = time.monotonic() + START_TIMEOUT_S
         async with AdminClient(self.name_server) as admin:
             while time.monotonic() < end_s:
@@ -307,8 +309,8 @@ class Cluster:
         return self._thread.run(work)
 
     async def _read_topics(self, admin: AdminClient) -> set[str]:
-        """Record what is in the topics; return those that are ordered."""
-        # The broker is asked: a route that is missing is waited for, as it may come.
+        """Record the messages of the topics; return the ordered topics."""
+        # Ask the broker, because a client waits for a missing route, which may still appear.
         stored = await admin.topic_configs()
         for topic in self.recording.topics:
             if topic in stored:
@@ -338,7 +340,7 @@ async def _messages(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses now; all are held until the last is found."""
+    """Return ports that are free now; all are held until the last is found."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

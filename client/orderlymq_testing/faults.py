@@ -1,7 +1,7 @@
 """
 A broker replica in this process that can be broken on purpose.
 
-Rule: a fault is what a client may see of a real one: a replica that ends without a word, a lock whose holder
+Rule: a fault shows a client only what a real fault may show: a replica that ends without notice, a lock whose holder
 counts as dead, an answer that comes late.
 """
 
@@ -24,7 +24,7 @@ from orderlymq_testing.history import Recording
 
 @dataclass(slots=True)
 class Delay:
-    """The next *times* requests with one of these codes are served *wait_s* later."""
+    """Requests with one of these codes are served *wait_s* later, the next *times* of them."""
 
     codes: tuple[int, ...]
     wait_s: float
@@ -32,7 +32,7 @@ class Delay:
 
 
 class _Interposed:
-    """The service of a replica whose requests go through *handle* first."""
+    """The service of a replica; its requests go through *handle* first."""
 
     def __init__(self, service: Service, handle: Callable[[RemotingCommand, Peer], None]) -> None:
         self.handle = handle
@@ -44,9 +44,9 @@ class _Interposed:
 
 
 class Replica(BrokerProcess):
-    """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader.
+    """One replica; all replicas of a cluster share *delays*, so that these outlast a change of leader.
 
-    *recording* gets what administrators do and what groups want.
+    *recording* gets what administrators do and what consumer groups subscribe to.
     """
 
     def __init__(self, settings: BrokerSettings, delays: list[Delay], recording: Recording) -> None:
@@ -56,16 +56,16 @@ class Replica(BrokerProcess):
 
     @property
     def serves(self) -> bool:
-        """Whether it leads and clients can reach it."""
+        """Whether this replica leads and clients can reach it."""
         instance = getattr(self, "instance", None)
         return instance is not None and bool(instance.loop.serving)
 
     def crash(self) -> None:
-        """End without a word to anybody."""
+        """End without notice to anyone."""
         self._end(EXIT_BROKEN_INVARIANT)
 
     def service(self) -> Service:
-        """Return who answers clients, late if that was asked for."""
+        """Return the service that answers clients, late if a delay was set."""
         return _Interposed(super().service(), self._handle)
 
     def _handle(self, request: RemotingCommand, peer: Peer) -> None:
@@ -86,7 +86,7 @@ class Replica(BrokerProcess):
             case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
                 self._recording.reset(request.ext.get("group", ""), request.ext.get("topic", ""))
             case RequestCode.HEART_BEAT:
-                with suppress(ModelError, JsonError):  # the broker refuses it
+                with suppress(ModelError, JsonError):  # the broker refuses such a heartbeat
                     for each in read_heartbeat(request.body).consumer_data_set:
                         self._recording.subscribed(each.group_name, each.subscription_data_set)
             case _:

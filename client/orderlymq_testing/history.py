@@ -1,10 +1,10 @@
 """
 The history of a test for the oracle: what its producers sent and its ordered listeners did.
 
-Rules: topics and groups have the names that brokers know, with their namespace. Only what is known is recorded. A
-concurrent consumer promises no order, so its deliveries are left out. A message with a time gets its place in the queue
-when its time has come, so its send is left out. What administrators delete or pass over, and what a group does not
-select, is recorded as settled.
+Rules: topics and groups have the names that brokers know, with their namespace. Only known facts are recorded.
+Deliveries to concurrent consumers are left out, because these promise no order. Sends of messages with a delivery time
+are left out, because such a message gets its place in the queue only at that time. Messages that administrators delete
+or pass over, and messages that a group does not select, are recorded as settled.
 """
 
 import threading
@@ -28,33 +28,33 @@ _Sending: TypeAlias = tuple[dict[str, str], list[Event]]
 
 
 class Recording:
-    """An observer of this process that keeps a history; what clients of another cluster do is left out."""
+    """An observer of this process that keeps a history; it leaves out what clients of another cluster do."""
 
-    # Where brokers store messages: of all clusters that run in this process.
+    # The addresses at which brokers store messages, of all clusters that run in this process.
     _addresses: ClassVar[set[tuple[str, int]]] = set()
 
     def __init__(self) -> None:
         self._address = ("", 0)
         self.events: list[Event] = []
-        self._elsewhere: set[tuple[int, str]] = set()  # when such sends began, and of what
+        self._elsewhere: set[tuple[int, str]] = set()  # sends to other clusters: begin, message
         self._lock = threading.Lock()
-        # By message: the topic of one with a time, and what a topic is called here since it was deleted.
+        # By message: the topic of a message with a delivery time, and the name that a deleted topic got here.
         self._timed: dict[str, str] = {}
         self._deleted: dict[str, str] = {}
         self._wanted: dict[tuple[str, str], set[SubscriptionData]] = defaultdict(set)
 
     def begin(self, host: str, port: int) -> None:
-        """Keep what happens in the cluster that stores its messages at this address."""
+        """Record what happens in the cluster that stores its messages at this address."""
         self._address = host, port
         self._addresses.add(self._address)
 
     def end(self) -> None:
-        """Forget the address: a message that it stands in is from then on one of the cluster that restored it."""
+        """Forget the address: from now on, a message that carries it belongs to the cluster that restored it."""
         self._addresses.discard(self._address)
 
     @property
     def own(self) -> list[Event]:
-        """The events without sends that another cluster took."""
+        """The events, without sends that another cluster took."""
         with self._lock:
             return [
                 event
@@ -70,7 +70,7 @@ class Recording:
         return sorted(used.union(self._timed.values()))
 
     def note(self, kind: Kind, **facts: str | int) -> Event:
-        """Keep an event that happens now; clients of several threads may call."""
+        """Record an event that happens now; may be called from several threads."""
         event = Event(time.monotonic_ns(), kind, **facts)  # type: ignore[arg-type]  # fields by name
         with self._lock:
             if event.message in self._deleted:
@@ -84,14 +84,14 @@ class Recording:
         return sorted({event.group for event in self.events if event.kind is Kind.DELIVER})
 
     def dead(self, group: str, message_id: str) -> None:
-        """Keep that a message became a dead letter of *group*: when its listener had failed the last time."""
+        """Record that a message became a dead letter of *group*, at its listener's last failure."""
         for event in reversed(self.events):
             if (event.kind, event.group, event.message) == (Kind.FAILED, group, message_id):
                 self.events.append(replace(event, kind=Kind.DEAD, at=event.at + 1))
                 return
 
     def deleted(self, topic: str) -> None:
-        """Keep that an administrator has the topic deleted: one that is created again has nothing to do with it."""
+        """Record that an administrator deletes the topic: a topic that is created again under this name is a different one."""
         name = f"{topic}, which was deleted after {len(self.events)} events"
         with self._lock:
             gone = [event for event in self.events if event.topic == topic]
@@ -104,17 +104,17 @@ class Recording:
             self.note(Kind.DROPPED, message=message)
 
     def reset(self, group: str, topic: str) -> None:
-        """Keep that an administrator moves a group: its members are notified later."""
+        """Record that an administrator moves the offsets of a group: its members are notified later."""
         for queue in {event.queue for event in self.events if event.topic == topic}:
             self.note(Kind.RESET, group=group, topic=topic, queue=queue)
 
     def subscribed(self, group: str, wanted: Iterable[SubscriptionData]) -> None:
-        """Keep what a member of a group wants."""
+        """Record the subscriptions of a member of a group."""
         for each in wanted:
             self._wanted[group, each.topic].add(each)
 
     def stored(self, queue: MessageQueue, message: ReceivedMessage) -> None:
-        """Keep what the final read of a queue has found; a group is through with what it does not select."""
+        """Record a message that the final read of a queue found; a group that does not select it is done with it."""
         place: dict[str, Any] = _place(queue, message)
         self.note(Kind.STORED, **place)
         for (group, topic), wanted in self._wanted.items():
@@ -123,7 +123,7 @@ class Recording:
 
     @property
     def not_judged(self) -> list[str]:
-        """Parts that the recording leaves open, after the final read."""
+        """The checks that the recording leaves open, after the final read."""
         seen = {event.message for event in self.own if event.kind is Kind.SEND}
         stored = {e.message: e.topic for e in self.own if e.kind is Kind.STORED}
         dropped = (event.topic for event in self.own if event.kind is Kind.DROPPED)
@@ -143,7 +143,7 @@ class Recording:
     # Observer.
 
     def sending(self, group: str, topic: str, messages: Sequence[Message]) -> _Sending:
-        """Keep the beginning of a send."""
+        """Record the start of a send."""
         facts = {"process": f"{group} {threading.get_ident()}", "topic": topic}
         sends = [
             self.note(Kind.SEND, **facts, **_sent(message))
@@ -157,7 +157,7 @@ class Recording:
         messages: Sequence[Message],
         outcome: SendResult | BaseException,
     ) -> None:
-        """Keep what became of it."""
+        """Record the outcome of a send."""
         of_all, sends = token
         if isinstance(outcome, SendResult) and not self._is_here(outcome.offset_message_id):
             self._elsewhere.update((each.at, each.message) for each in sends)
@@ -177,11 +177,11 @@ class Recording:
                 self.note(kind, detail=str(outcome)[:200], **facts)
 
     def before(self, context: ConsumeContext) -> None:
-        """Keep that a listener call begins with its first message."""
+        """Record that a listener call starts with its first message."""
         self._listened(Kind.DELIVER, context, context.messages[0])
 
     def after(self, context: ConsumeContext) -> None:
-        """Keep how it ended: a call with several messages has done one after the other, or none."""
+        """Record how a listener call ended: with several messages, it has done one after the other, or none."""
         first, *others = context.messages
         if not context.success:
             self._listened(Kind.FAILED, context, first)
@@ -207,19 +207,22 @@ class Recording:
 
 
 def _has_its_place(message: Message) -> bool:
-    """Return whether the acknowledgement says where the message is delivered from."""
+    """Return whether the acknowledgement says from which place the message is delivered."""
     return not (message.delay_level or message.delay or message.deliver_at)
 
 
 def _selects(wanted: SubscriptionData, message: ReceivedMessage) -> bool:
-    """Return whether a message is surely given to the group; conditions on properties are not evaluated here."""
+    """Return whether the group is certain to get a message; conditions on properties are not evaluated here."""
     if wanted.expression_type != EXPRESSION_TAG:
         return False
     return not wanted.tags_set or message.tags in wanted.tags_set
 
 
 def _other_lane(lane: LaneContext | None, message: ReceivedMessage) -> str:
-    """Return the key of a lane that is not the message's, by another property; that of a message without it is its own lane."""
+    """Return the key of a lane if it goes by another property than the message's key; empty otherwise.
+
+    A message without that property is its own lane.
+    """
     if lane is None or lane.key == (message.key or "")[:KEY_LENGTH_SHOWN]:
         return ""
     return lane.key or f"offset {message.queue_offset}"

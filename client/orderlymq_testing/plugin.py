@@ -1,8 +1,8 @@
 """
 The pytest plugin: `orderlymq_cluster` is an empty cluster, ready for each test that asks for it.
 
-Rule: the test fails at its end when the oracle finds that the order was broken or a message was lost.
-Clients need no address: the fixture sets ORDERLYMQ_NAME_SERVER for the time of the test.
+Rule: a test fails at its end if the oracle finds that the order was broken or a message was lost. Clients need no
+address: the fixture sets ORDERLYMQ_NAME_SERVER for the duration of the test.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def orderlymq_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> "Iterator[Cluster]":
-    """Yield a cluster; `@pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)` has three replicas."""
-    # Brokers take a second to import; a run whose tests need none does not wait for it.
+    """Yield a cluster; `@pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)` gives it three replicas."""
+    # The import of brokers takes a second; a run whose tests need none does not wait for it.
     from orderlymq_testing.cluster import Cluster  # noqa: PLC0415
 
     with Cluster(tmp_path / "orderlymq", replicas=getattr(request, "param", 1)) as cluster:

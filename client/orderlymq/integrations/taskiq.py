@@ -8,8 +8,8 @@ A taskiq broker: the tasks of one key run one after the other, in the order in w
 
     await charge.kicker().with_labels(key=order).kiq(order)
 
-Rules: a task is a message; it is done when taskiq acknowledges it, so a task whose worker dies comes again. What
-taskiq never acknowledges holds its queue, or its key, until the worker ends, and then until the lease ends.
+Rules: each task is a message. It is done when taskiq acknowledges it, so if a worker dies, its task is delivered again.
+A task that taskiq never acknowledges holds its queue, or its key, until the worker ends, and then until the lease ends.
 """
 
 import asyncio
@@ -41,11 +41,15 @@ DELAY: Final = "delay"
 
 
 class TaskAgain(Exception):  # noqa: N818 - says what happens next
-    """A task is to run again before the next one of its key."""
+    """A task must run again before the next task of its key."""
 
 
 class _Delivery:
-    """A task on its way: `done` ends the listener call that brought it; once taskiq has taken it, only its acknowledgement does."""
+    """A task on its way to taskiq.
+
+    `done` ends the listener call that brought the task. Once taskiq has taken the task, only its acknowledgement ends
+    the call.
+    """
 
     def __init__(
         self, message: ReceivedMessage, context: OrderedContext | ConcurrentContext
@@ -57,7 +61,7 @@ class _Delivery:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the lock of its queue, or of its key, is still held."""
+        """Whether the lock of the task's queue, or of its key, is still held."""
         return isinstance(self._context, ConcurrentContext) or self._context.still_holds()
 
     def end(self, error: Exception | None = None) -> None:
@@ -70,24 +74,24 @@ class _Delivery:
             self.done.set_exception(error)
 
     def give_back(self, why: str) -> None:
-        """Have a task come again that has not begun; no try is counted for it."""
+        """Have a task that has not begun delivered again; no try is counted for it."""
         self.end(NotBegun(why))
 
 
 class OrderlyMQBroker(AsyncBroker):
-    """Tasks in a topic, for the workers of a consumer group.
+    """A broker whose tasks are in a topic, for the workers of a consumer group.
 
     Args:
-        topic: where tasks go; an ordered topic, or repeated sends are stored twice.
+        topic: topic of the tasks; it must be ordered, or repeated sends are stored twice.
         group: the consumer group of the workers.
-        name_servers: as of `orderlymq.Producer`.
-        ordered: as of `orderlymq.Consumer`: by queue, "key" by key, False without order.
-        concurrency: tasks at the same time in one worker process, beside taskiq's own limit.
-        retry_failed: a task that raises runs again before the next one of its key, and its result is stored when
-            it succeeds; else it is done, as with taskiq's other brokers. It takes a task's `ack_type` that is not
-            `when_received`.
-        settings: of the consumer; `max_reconsume_times` limits the tries of a failed task.
-        client_settings: of both connections.
+        name_servers: as in `orderlymq.Producer`.
+        ordered: as in `orderlymq.Consumer`: True by queue, "key" by key, False without order.
+        concurrency: number of tasks at the same time in one worker process, in addition to taskiq's own limit.
+        retry_failed: if true, a task that raises runs again before the next task of its key, and its result is stored
+            when it succeeds. If false, such a task is done, as with taskiq's other brokers. True requires that the
+            task's `ack_type` is not `when_received`.
+        settings: settings of the consumer; `max_reconsume_times` limits the tries of a failed task.
+        client_settings: settings of both connections.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class OrderlyMQBroker(AsyncBroker):
         self._name_servers = name_servers
         self._ordered = ordered
         self._concurrency = concurrency
-        # One task per call: taskiq acknowledges each alone.
+        # One task per call, because taskiq acknowledges each task separately.
         self._settings = replace(settings or ConsumerSettings(), consume_message_batch_max_size=1)
         self._client_settings = client_settings
         self._producer: Producer | None = None
@@ -119,7 +123,7 @@ class OrderlyMQBroker(AsyncBroker):
             self.add_middlewares(_RetryInPlace(self._failed))
 
     async def startup(self) -> None:
-        """Connect for sends; workers join the group when they listen."""
+        """Connect for sends; workers join the consumer group when they listen."""
         await super().startup()
         self._producer = Producer(
             self._group, self._name_servers, client_settings=self._client_settings
@@ -127,7 +131,7 @@ class OrderlyMQBroker(AsyncBroker):
         await self._producer.start()
 
     async def shutdown(self) -> None:
-        """Wait for the tasks that run, give their queues back, disconnect."""
+        """Wait for the running tasks, give their queues back, disconnect."""
         self._give_back()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
@@ -157,7 +161,7 @@ class OrderlyMQBroker(AsyncBroker):
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Join the group and yield tasks, until the generator is closed."""
+        """Join the consumer group and yield tasks, until the generator is closed."""
         if self._consumer is None:
             self._consumer = Consumer(
                 self._group,
@@ -173,11 +177,11 @@ class OrderlyMQBroker(AsyncBroker):
             try:
                 await self._consumer.start()
             except BaseException:
-                self._consumer = None  # one that did not start never will
+                self._consumer = None  # a consumer whose start failed cannot be started again
                 raise
             assert self._consumer.listeners is not None
             self._consumer.listeners.cancels = (
-                False  # taskiq has the task, whatever becomes of the offer
+                False  # taskiq has the task, even if its offer is cancelled
             )
         else:
             self._consumer.resume()
@@ -199,7 +203,7 @@ class OrderlyMQBroker(AsyncBroker):
         messages: Sequence[ReceivedMessage],
         context: OrderedContext | ConcurrentContext,
     ) -> None:
-        """Be the listener: return when taskiq has acknowledged the task."""
+        """Act as the listener: return when taskiq has acknowledged the task."""
         delivery = _Delivery(messages[0], context)
         self._deliveries.put_nowait(delivery)
         try:
@@ -208,9 +212,9 @@ class OrderlyMQBroker(AsyncBroker):
             except asyncio.CancelledError:
                 if not delivery.is_taken:
                     raise
-                await delivery.done  # the broker is shut down, and taskiq still has the task
+                await delivery.done  # the broker is shut down while taskiq still has the task
         finally:
-            delivery.done.cancel()  # when the call itself was cancelled, nobody is to begin the task
+            delivery.done.cancel()  # if the call was cancelled, taskiq must not begin the task
             self._failed.discard(" ".join(messages[0].keys))
 
     def _ack(self, delivery: _Delivery) -> Callable[[], None]:
@@ -225,13 +229,13 @@ class OrderlyMQBroker(AsyncBroker):
         return ack
 
     def _give_back(self) -> None:
-        """Have the tasks come again that taskiq has not taken."""
+        """Have the tasks that taskiq has not taken delivered again."""
         while not self._deliveries.empty():
             self._deliveries.get_nowait().give_back("the worker stops listening")
 
 
 class _RetryInPlace(TaskiqMiddleware):
-    """Notes the tasks that failed, before they are acknowledged."""
+    """Records the tasks that failed, before they are acknowledged."""
 
     def __init__(self, failed: set[str]) -> None:
         super().__init__()
@@ -240,8 +244,8 @@ class _RetryInPlace(TaskiqMiddleware):
     def on_error(
         self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException
     ) -> None:
-        """Have the task come again, and keep this try's error from its result."""
+        """Have the task delivered again, and do not store this try's error as its result."""
         if isinstance(result.error, NoResultError):
-            return  # another middleware has taken it over
+            return  # another middleware has taken the task over
         self._failed.add(message.task_id)
         result.error = NoResultError()

@@ -51,9 +51,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 LOCAL_RETRY_MS: Final = (
     5_000  # as in RocketMQ: a message that the broker did not take back is tried here again
 )
-EXPIRED_LEVEL: Final = (
-    3  # as in RocketMQ: delay level of messages that stayed in a listener too long
-)
+EXPIRED_LEVEL: Final = 3  # as in RocketMQ: delay level of messages kept too long by a listener
 EXPIRED_PER_PASS: Final = 16  # as in RocketMQ: at most so many of them per queue and pass
 
 
@@ -83,9 +81,7 @@ class QueueState(AssignedQueue):
 
     batches: dict[int, Batch] = field(default_factory=dict)
     returning: set[int] = field(default_factory=set)  # offsets that are being given back
-    retry_at_ms: dict[int, int] = field(
-        default_factory=dict
-    )  # offsets to be tried here again, with the time
+    retry_at_ms: dict[int, int] = field(default_factory=dict)  # when offsets are tried here again
     expire_at_ms: int | None = None  # when to look for batches that a listener has not finished
 
 

@@ -69,9 +69,7 @@ _NO_ADDRESS: Final = "no leader's address"
 _LOCK_TIMEOUT_S: Final = 1.0  # as in RocketMQ; a lease is long enough for several tries
 # The time-out for a broker with slow disks; never longer than the pause between renewals.
 _LOCK_TIMEOUT_MAX_S: Final = 4.0
-_PULL_MARGIN_S: Final = (
-    15.0  # beyond the time a broker may hold the pull: 30 s in all, as in RocketMQ
-)
+_PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull; 30 s in all, as RocketMQ
 
 # Like the broker's clock, this one also runs while a laptop or virtual machine sleeps: a member that slept holds
 # nothing.

@@ -1,8 +1,9 @@
 """
 The FastStream broker: it registers subscribers and publishers, and owns the connection that they share.
 
-Rules: a consumer group has one subscriber in a broker, because a group subscribes to the same things in all its
-members. FastStream's parts are taken from its inner modules, as its own brokers do, so its minor version is pinned.
+Rules: each consumer group has one subscriber in a broker, because all members of a group must have the same
+subscriptions. The broker uses FastStream's internal modules, as FastStream's own brokers do, so FastStream's minor
+version is pinned.
 """
 
 import asyncio
@@ -52,15 +53,16 @@ from orderlymq.settings import ClientSettings, ProducerSettings
 
 
 class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
-    """A cluster of OrderlyMQ as a FastStream broker.
+    """An OrderlyMQ cluster as a FastStream broker.
 
     Args:
-        name_servers: as of `orderlymq.Producer`.
-        client_settings: of the connection.
-        producer_settings: of `publish`.
+        name_servers: as in `orderlymq.Producer`.
+        client_settings: settings of the connection.
+        producer_settings: settings of `publish`.
         graceful_timeout: seconds that handlers have to finish when the broker stops.
-        ack_policy: the meaning of a handler's end, `NACK_ON_ERROR` unless a subscriber says otherwise.
-        decoder, parser, codec, dependencies, middlewares, apply_types, logger, log_level, description: FastStream's.
+        ack_policy: what the end of a handler means; `NACK_ON_ERROR` by default. A subscriber may override it.
+        decoder, parser, codec, dependencies, middlewares, apply_types, logger, log_level, description: as in
+            FastStream.
     """
 
     def __init__(  # noqa: PLR0913 - what FastStream lets a user say about a broker
@@ -141,14 +143,14 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         """Register a subscriber; decorate a handler with it.
 
         Args:
-            topic: what to consume.
+            topic: topic to consume.
             group: the consumer group.
             tags: a tag expression such as `A || B`.
-            ordered: as of `orderlymq.Consumer`: by queue, "key" by key, False without order.
-            concurrency: handler calls at the same time.
-            consume_from: where a group without an offset begins.
-            settings: of the consumer.
-            ack_policy: `NACK_ON_ERROR` has a message come again in its place when the handler raises.
+            ordered: as in `orderlymq.Consumer`: True by queue, "key" by key, False without order.
+            concurrency: number of handler calls at the same time.
+            consume_from: where a consumer group without a committed offset starts.
+            settings: settings of the consumer.
+            ack_policy: with `NACK_ON_ERROR`, a message is delivered again, in its place, if the handler raises.
 
         Raises:
             SetupError: Another subscriber of this broker has the group.
@@ -196,10 +198,10 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         schema: Any = None,
         include_in_schema: bool = True,
     ) -> OrderlyMQPublisher:
-        """Register a publisher; a handler that it decorates sends its result, with the key of its message.
+        """Register a publisher; a handler that it decorates sends its result, with the key of the handled message.
 
         Args:
-            topic: where to.
+            topic: topic to send to.
             headers: properties of each message.
         """
         publisher = OrderlyMQPublisher(
@@ -234,7 +236,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         return producer
 
     async def start(self) -> None:
-        """Connect and begin to consume."""
+        """Connect and start to consume."""
         await self.connect()
         await super().start()
 
@@ -244,7 +246,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Finish the running handlers, leave the groups, disconnect."""
+        """Finish the running handlers, leave the consumer groups, disconnect."""
         await super().stop(exc_type, exc_val, exc_tb)
         producer, self._connection = self._connection, None
         self._shared.instance = self._shared.producer.producer = None
@@ -252,7 +254,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
             await producer.close()
 
     async def ping(self, timeout: float | None) -> bool:
-        """Return whether a name server answers within *timeout* seconds; None waits for all of them."""
+        """Return whether a name server answers within *timeout* seconds; None waits until all of them were tried."""
         instance = self._shared.instance
         if instance is None:
             return False
@@ -281,13 +283,13 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         """Send a message and wait until it is stored.
 
         Args:
-            message: bytes, text, or what FastStream makes JSON of.
-            topic: where to.
+            message: bytes, text, or a value that FastStream converts to JSON.
+            topic: topic to send to.
             key: sharding key: messages of one key stay in order.
             tags: one tag.
             headers: properties of the message.
-            correlation_id: follows a message through handlers; one is made.
-            timeout: covers all tries.
+            correlation_id: id that follows a message through handlers; None creates one.
+            timeout: limit for all tries together.
 
         Raises:
             SendRefused, SendUnknown, TopicNotFound, SettingError: As `orderlymq.Producer.send`.
@@ -305,7 +307,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         return result
 
     async def request(self, *_: Any, **__: Any) -> Any:
-        """Refuse: answers go through topics."""
+        """Refuse, because replies use topics."""
         raise FeatureNotSupportedException(
             "this broker has no `request`; publish to a topic, or use orderlymq.Producer.request"
         )

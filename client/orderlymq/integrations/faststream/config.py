@@ -20,7 +20,7 @@ from orderlymq.integrations.faststream.publisher import OrderlyMQProducer
 
 @dataclass(kw_only=True)
 class OrderlyMQConfig(BrokerConfig):
-    """Shared by subscribers and publishers; `instance` while the broker is connected."""
+    """Shared by subscribers and publishers; `instance` is set while the broker is connected."""
 
     producer: OrderlyMQProducer
     instance: ClientInstance | None = None
@@ -36,10 +36,10 @@ class OrderlyMQConfig(BrokerConfig):
 
 
 class LogStorage(DefaultLoggerStorage):
-    """FastStream's access log, with topic and group in each line."""
+    """FastStream's access log, with the topic and the consumer group in each line."""
 
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Note nothing: columns are not padded."""
+        """Do nothing, because columns are not padded."""
 
     def get_logger(self, *, context: ContextRepo) -> LoggerProto:
         """Return the logger of the broker."""

@@ -1,8 +1,8 @@
 """
 Messages on their way through FastStream: received, ended and published ones.
 
-Rule: a handler's end decides the result of the SDK's listener. Acknowledged and rejected messages are done; any other
-message comes again, before the next one of its queue or key.
+Rule: the end of a handler decides the result of the SDK's listener. Acknowledged and rejected messages are done. All
+other messages are delivered again, before the next one of their queue or key.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ CORRELATION_ID: Final = "correlation-id"
 
 @dataclass(slots=True)
 class Delivery:
-    """One call of the SDK's listener; `outcome` stays None until a handler or FastStream decides."""
+    """One call of the SDK's listener; `outcome` is None until a handler or FastStream decides."""
 
     message: ReceivedMessage
     outcome: AckStatus | None = None
 
 
 class OrderlyMQMessage(StreamMessage[Delivery]):
-    """A message as handlers see it; `raw_message.message` is the SDK's own."""
+    """A message as handlers get it; `raw_message.message` is the SDK's message."""
 
     @property
     def key(self) -> str | None:
@@ -40,7 +40,7 @@ class OrderlyMQMessage(StreamMessage[Delivery]):
         return self.raw_message.message.key
 
     async def ack(self) -> None:
-        """Take the message as done."""
+        """Mark the message as done."""
         await super().ack()
         self._note()
 
@@ -50,7 +50,7 @@ class OrderlyMQMessage(StreamMessage[Delivery]):
         self._note()
 
     async def reject(self) -> None:
-        """Take the message as done, although it was not handled; the next one follows."""
+        """Mark the message as done, although it was not handled; the next one follows."""
         await super().reject()
         self._note()
 
@@ -64,7 +64,7 @@ HandledMessage = Annotated[OrderlyMQMessage, Context("message")]
 
 
 async def parse(delivery: Delivery) -> OrderlyMQMessage:
-    """Return FastStream's view of a delivery."""
+    """Return a delivery as FastStream's message."""
     message = delivery.message
     headers = {
         name: value
@@ -82,18 +82,18 @@ async def parse(delivery: Delivery) -> OrderlyMQMessage:
 
 
 async def decode(message: StreamMessage[Delivery]) -> Any:
-    """Return the value of the body, by its content type."""
+    """Return the value of the body, according to its content type."""
     return decode_message(message)
 
 
 class OrderlyMQResponse(Response):
-    """Return value of a handler that says more about the message that its publishers send.
+    """Return value of a handler with more settings for the message that its publishers send.
 
     Args:
-        body: as of `OrderlyMQBroker.publish`.
-        key: sharding key; None keeps the key of the message that was handled.
+        body: as in `OrderlyMQBroker.publish`.
+        key: sharding key; None keeps the key of the handled message.
         headers: properties of the message.
-        correlation_id: None keeps that of the message that was handled.
+        correlation_id: None keeps that of the handled message.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class OrderlyMQResponse(Response):
         return self.key
 
     def as_publish_command(self) -> "OrderlyMQPublishCommand":
-        """Return the message to publish; the publisher says where."""
+        """Return the message to publish; the publisher sets the topic."""
         return OrderlyMQPublishCommand(
             self.body,
             topic="",
@@ -123,7 +123,7 @@ class OrderlyMQResponse(Response):
 
 
 class OrderlyMQPublishCommand(PublishCommand):
-    """A message that is to be sent."""
+    """A message to send."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class OrderlyMQPublishCommand(PublishCommand):
 
     @classmethod
     def of(cls, command: PublishCommand) -> "OrderlyMQPublishCommand":
-        """Return the command itself, or one with the fields of a plain command."""
+        """Return the command itself if it is one of this class, or else one with the fields of a plain command."""
         if isinstance(command, OrderlyMQPublishCommand):
             return command
         return cls(

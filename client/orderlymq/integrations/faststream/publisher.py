@@ -31,7 +31,7 @@ from orderlymq.producer.producer import Producer
 
 
 class OrderlyMQProducer(ProducerProto[OrderlyMQPublishCommand]):
-    """The end of FastStream's `publish`."""
+    """Performs FastStream's `publish` with a producer of the SDK."""
 
     def __init__(self, parser: CustomCallable | None, decoder: CustomCallable | None) -> None:
         self._parser = ParserComposition(parser, parse)
@@ -41,13 +41,13 @@ class OrderlyMQProducer(ProducerProto[OrderlyMQPublishCommand]):
         self.producer: Producer | None = None
 
     async def publish(self, cmd: OrderlyMQPublishCommand) -> SendResult:
-        """Send; return where the message is stored."""
+        """Send the message; return where it is stored."""
         if self.producer is None:
             raise IncorrectState("the broker is not connected: call start(), or use `async with`")
         return await self.producer.send(await self.message(cmd), timeout=cmd.timeout)
 
     async def message(self, cmd: OrderlyMQPublishCommand) -> Message:
-        """Return the message that a command asks for; None and empty text are sent as JSON, since no body is empty."""
+        """Return the message for a command; None and empty text become JSON, because no body may be empty."""
         body, content_type = await self.codec.encode(cmd.body, self.serializer)
         if isinstance(cmd.body, str | bytes | None) and not cmd.body:
             body = b"null" if cmd.body is None else b'""'
@@ -62,13 +62,13 @@ class OrderlyMQProducer(ProducerProto[OrderlyMQPublishCommand]):
         )
 
     async def request(self, cmd: OrderlyMQPublishCommand) -> Any:
-        """Refuse: answers go through topics."""
+        """Refuse, because replies use topics."""
         raise FeatureNotSupportedException(
             "this broker has no `request`; publish to a topic, or use orderlymq.Producer.request"
         )
 
     async def publish_batch(self, cmd: OrderlyMQPublishCommand) -> Any:
-        """Refuse: a batch would need one key."""
+        """Refuse, because a batch needs one key."""
         raise FeatureNotSupportedException(
             "this broker has no `publish_batch`; use orderlymq.Producer.send_batch"
         )
@@ -76,21 +76,21 @@ class OrderlyMQProducer(ProducerProto[OrderlyMQPublishCommand]):
 
 @dataclass(kw_only=True)
 class PublisherConfig(PublisherSpecificationConfig):
-    """AsyncAPI of a publisher."""
+    """Settings of a publisher for AsyncAPI."""
 
     topic: str
 
 
 class OrderlyMQPublisherSpecification(PublisherSpecification[Any, PublisherConfig]):
-    """A publisher in AsyncAPI."""
+    """Describes a publisher for AsyncAPI."""
 
     @property
     def name(self) -> str:
-        """The key of its channel."""
+        """The key of the publisher's channel."""
         return self.config.title_ or f"{self.config.topic}:Publisher"
 
     def get_schema(self) -> dict[str, PublisherSpec]:
-        """Return the channel."""
+        """Return the channel of the publisher."""
         message = MessageSpec(
             title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads(), "Publisher")
         )
@@ -142,7 +142,7 @@ class OrderlyMQPublisher(PublisherUsecase):
     async def _publish(
         self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
     ) -> None:
-        """Send the result of a handler; without a key of its own it keeps that of the handled message."""
+        """Send the result of a handler; if it has no key, it gets the key of the handled message."""
         command = OrderlyMQPublishCommand.of(cmd)
         command.destination = self.topic
         command.add_headers(self.headers, override=False)
@@ -154,5 +154,5 @@ class OrderlyMQPublisher(PublisherUsecase):
         )
 
     async def request(self, *_: Any, **__: Any) -> Any:
-        """Refuse, as `OrderlyMQProducer.request`."""
+        """Refuse, as `OrderlyMQProducer.request` does."""
         raise FeatureNotSupportedException("this broker has no `request`")

@@ -41,12 +41,12 @@ from orderlymq_runtime.wallclock import machine_ms
 
 
 class MessageAgain(Exception):  # noqa: N818 - says what happens next
-    """A message is to be delivered again; FastStream's log has the reason."""
+    """A message must be delivered again; FastStream's log has the reason."""
 
 
 @dataclass(kw_only=True)
 class SubscriberConfig(SubscriberUsecaseConfig):
-    """Arguments of a subscriber for its consumer; the fields as of `orderlymq.Consumer`."""
+    """Arguments of a subscriber for its consumer; the fields are those of `orderlymq.Consumer`."""
 
     topic: str
     group: str
@@ -58,7 +58,7 @@ class SubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """Meaning of a handler's end: an error has the message come again, unless set otherwise."""
+        """What the end of a handler means; by default, after an error the message is delivered again."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
             if policy is not EMPTY:
                 return policy
@@ -67,21 +67,21 @@ class SubscriberConfig(SubscriberUsecaseConfig):
 
 @dataclass(kw_only=True)
 class SubscriberShown(SubscriberSpecificationConfig):
-    """AsyncAPI of a subscriber."""
+    """Settings of a subscriber for AsyncAPI."""
 
     topic: str
 
 
 class OrderlyMQSubscriberSpecification(SubscriberSpecification[Any, SubscriberShown]):
-    """A subscriber in AsyncAPI."""
+    """Describes a subscriber for AsyncAPI."""
 
     @property
     def channel_labels(self) -> list[str]:
-        """The topic."""
+        """The topic of the subscriber."""
         return [self.config.topic]
 
     def get_schema(self) -> dict[str, SubscriberSpec]:
-        """Return the channel."""
+        """Return the channel of the subscriber."""
         message = MessageSpec(
             title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads())
         )
@@ -96,7 +96,7 @@ class OrderlyMQSubscriberSpecification(SubscriberSpecification[Any, SubscriberSh
 
 
 class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
-    """Handlers of one topic in one consumer group."""
+    """The handlers of one topic in one consumer group."""
 
     _outer_config: OrderlyMQConfig
 
@@ -121,12 +121,12 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Join the group."""
+        """Join the consumer group."""
         await super().start()
         self._post_start()
         if not self.calls:
             return
-        # FastStream calls what is no coroutine function in a thread.
+        # FastStream calls a handler that is not a coroutine function in a thread.
         self._in_threads = not all(
             is_coroutine_callable(each.handler._original_call) for each in self.calls
         )
@@ -146,20 +146,21 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
             self._consumer.listeners.cancels = False
 
     async def stop(self) -> None:
-        """Finish the running handlers, commit, leave the group."""
+        """Finish the running handlers, commit, leave the consumer group."""
         if self._consumer is not None:
-            # What FastStream no longer handles would count as failed.
+            # Messages that FastStream no longer handles would count as failed.
             self._consumer.suspend()
         await super().stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             self._closing = asyncio.create_task(consumer.close(), name=f"close {self.group}")
-        # A handler that stops its subscriber is one of those that `close` waits for.
+        # If a handler stops its own subscriber, `close` waits for that handler, so the handler must not wait for
+        # `close`.
         if self._closing is not None and asyncio.current_task() not in self._calling:
             await self._closing
 
     async def _listen(self, messages: Sequence[ReceivedMessage], _context: object) -> None:
-        """Be the listener: return when the message is done, raise when it is to come again."""
+        """Act as the listener: return when the message is done, raise if it must be delivered again."""
         delivery = Delivery(messages[0])
         call = self._call(delivery)
         await (_to_the_end(call) if self._in_threads else call)
@@ -170,7 +171,7 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
         if not self.running:
             raise NotBegun(
                 f"the subscriber of {self.topic} stops"
-            )  # FastStream would drop it without a word
+            )  # FastStream would drop it silently
         task = asyncio.current_task()
         assert task is not None
         self._calling.add(task)
@@ -180,11 +181,11 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
             self._calling.discard(task)
 
     def wants(self, topic: str, tag: str | None) -> bool:
-        """Return whether a message to *topic* is for the handlers."""
+        """Return whether a message to *topic* with this tag is for the handlers."""
         return topic == self.topic and self._wanted_tags.matches_tag(tag)
 
     def get_log_context(self, message: StreamMessage[Delivery] | None) -> dict[str, str]:
-        """Return what each line of the log says beside its text."""
+        """Return the fields of each log line in addition to its text."""
         return {
             "topic": self.topic,
             "group": self.group,
@@ -195,7 +196,7 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
         return []
 
     async def get_one(self, *, timeout: float = 5) -> OrderlyMQMessage | None:
-        """Refuse: a consumer group has no single reads."""
+        """Refuse, because a consumer group has no single reads."""
         raise FeatureNotSupportedException(
             "this broker has no `get_one`; use a handler, or orderlymq.Consumer"
         )
@@ -208,7 +209,10 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
 
 
 async def _to_the_end(call: Coroutine[Any, Any, None]) -> None:
-    """Await a call, also when this is cancelled meanwhile: nothing stops a thread, and its message must not come again beside it."""
+    """Await a call to its end, even if this is cancelled.
+
+    A thread cannot be stopped, and its message must not be delivered again while it runs.
+    """
     task = asyncio.create_task(call)
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):

@@ -22,12 +22,12 @@ from orderlymq_runtime.wallclock import machine_ms
 
 
 class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=OrderlyMQBroker):
-    """`async with TestOrderlyMQBroker(broker) as broker`, as FastStream's own."""
+    """Use `async with TestOrderlyMQBroker(broker) as broker`, as with FastStream's own test brokers."""
 
     def create_publisher_fake_subscriber(
         self, broker: OrderlyMQBroker, publisher: OrderlyMQPublisher
     ) -> tuple[OrderlyMQSubscriber, bool]:
-        """Return the subscriber of a publisher's messages; one is made where there is none."""
+        """Return a subscriber to a publisher's topic, and whether a real one exists; otherwise register one."""
         for each in _subscribers(self.brokers):
             if each.wants(publisher.topic, None):
                 return each, True
@@ -49,7 +49,7 @@ class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=O
 
 
 class _InProcess(OrderlyMQProducer):
-    """Calls handlers instead of sending; refuses the messages that a producer refuses."""
+    """Calls handlers instead of sending; refuses the messages that a producer would refuse."""
 
     def __init__(
         self,
