@@ -149,7 +149,7 @@ class Cluster:
         return self._call(self._kill_leader())
 
     def expire_locks(self, group: str) -> int:
-        """End every queue lock of a consumer group, and by key every lane in hand, as if the holders had died.
+        """End every queue lock of an ordered consumer group, and by key every lane in hand, as if the holders had died.
 
         The holder is not notified. It notices with its next pull or renewal. By key, the message in hand counts one
         more try.

@@ -1,10 +1,10 @@
 """
 The `orderlymq` command: one program whose subcommands come from several packages.
 
-Exit codes: 0 done; 1 failed or refused; 2 wrong usage; 3 no such topic, group or message; 4 nobody answers;
-5 the outcome of a send is unknown; 130 interrupted. Rules: every command that prints data has `--json`; an error is
-one sentence that says what to do next, never a traceback. Begin with `table.py`, which finds and loads the
-commands.
+Exit codes: 0 done; 1 failed or refused; 2 wrong usage; 3 no such topic, group or message; 4 no answer from a name
+server or broker; 5 the outcome of a send is unknown; 130 interrupted. Rules: every command that prints data has
+`--json`; an error is one sentence that says what to do next, never a traceback. Begin with `table.py`, which finds and
+loads the commands.
 """
 
 import io

@@ -30,7 +30,7 @@ class AssignmentStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """Return RocketMQ's name of the strategy, which requests to brokers carry."""
+        """RocketMQ's name of the strategy, which requests to brokers carry."""
 
     def assign(
         self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str], /
@@ -197,7 +197,7 @@ class MachineRoomNearby:
 
     @property
     def name(self) -> str:
-        """Return RocketMQ's name, which contains the name of the inner strategy."""
+        """RocketMQ's name, which contains the name of the inner strategy."""
         return f"MACHINE_ROOM_NEARBY-{self.inner.name}"
 
     def assign(

@@ -17,7 +17,7 @@ class Kind(StrEnum):
     FAILED = "failed"  # the listener failed and wants it again
     DEAD = "dead"  # handed over to the dead-letter queue
     COMMIT = "commit"  # a consumer offset is durable: group, queue, offset; with attempt and key: of a lane, inclusive
-    RESET = "reset"  # an administrator moved an offset: group, queue, offset; without offset: later than this
+    RESET = "reset"  # an administrator moved an offset: group, queue, offset; without offset: some time later
     LOCK = "lock"  # a queue was granted: group, queue, client, epoch
     GONE = "gone"  # a client's process is dead: client
     LAPSED = "lapsed"  # the client's lease ended while its listener ran; without attempt: all its leases of the queue

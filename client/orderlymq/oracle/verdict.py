@@ -262,7 +262,10 @@ def _overtaken(
     topic: str,
     sends: Sequence[Event],
 ) -> Iterator[Finding]:
-    """Yield a finding for each message that a group got before one of its key that was acknowledged before it was sent."""
+    """Yield a finding for each message that a group got before an earlier message of its key.
+
+    Earlier means that it was acknowledged before the send of the other began.
+    """
     # These expansions could not wait for the group, which came after the key had moved.
     expansions = [grown.at for grown in facts.expansions[topic] if grown.at < since]
     # The last turn, by queue and reset; the last end of work, by queue, expansions before the send, and reset.

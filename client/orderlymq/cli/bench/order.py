@@ -31,7 +31,7 @@ class OrderCheck:
 
     @property
     def findings(self) -> Sequence[str]:
-        """Return the first findings, at most FINDINGS_MAX."""
+        """The first findings, at most FINDINGS_MAX."""
         return self._findings
 
     def acknowledged(self, key: int, number: int) -> None:

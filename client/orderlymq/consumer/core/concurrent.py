@@ -97,7 +97,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no listener runs and no queue remains to be given back."""
+        """Whether no listener runs and no queue remains to be given back."""
         return not self._queues and not self._running and not self._releasing
 
     def maybe_start(self, deliver: Deliver, _now_ms: int) -> bool:

@@ -48,11 +48,11 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class ParkedFrom:
-    """The message from which on a key is parked.
+    """The first dead letter of a parked key.
 
     Attributes:
-        offset: offset of the key's first dead letter in the queue.
-        message_id: id of that message.
+        offset: its offset in the queue.
+        message_id: its id.
     """
 
     offset: int
@@ -177,7 +177,8 @@ class CopySent(OfFetcher):
     """A message was handed back to the broker, as a retry or a dead letter; or that failed.
 
     Attributes:
-        parked: the dead letter from which on the message's key is parked, or may be parked because the answer was lost.
+        parked: the first dead letter of the message's key, if the key is parked, or may be parked because the answer
+            was lost.
         released: true if the message was not sent because its key is no longer parked.
     """
 

@@ -77,7 +77,7 @@ class OrderedConsumer(LockedQueues):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no queue remains to be given back."""
+        """Whether no queue remains to be given back."""
         return not self._queues and not self._releasing
 
     def maybe_start(self, deliver: Deliver, now_ms: int) -> bool:

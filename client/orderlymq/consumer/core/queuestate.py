@@ -77,7 +77,7 @@ class QueueState(AssignedQueue):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a listener has messages of the queue, or a message is being handed over."""
+        """Whether a listener has messages of the queue, or a message is being handed over."""
         return self.delivery is not None or self.copying
 
     def holds(self, now_ms: int) -> bool:
@@ -86,7 +86,7 @@ class QueueState(AssignedQueue):
 
     @property
     def all_dead(self) -> bool:
-        """Return whether all messages that were taken and not committed are handed over as dead letters."""
+        """Whether all messages that were taken and not committed are handed over as dead letters."""
         return all(message.queue_offset in self.dead for message in self.fetcher.cache.taken)
 
     def must_rest(self, now_ms: int, continuous_max_ms: int) -> bool:

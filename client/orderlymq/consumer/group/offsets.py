@@ -69,7 +69,7 @@ class BrokerOffsets:
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """Return the queues that have a remembered offset."""
+        """The queues that have a remembered offset."""
         return tuple(self._offsets)
 
     async def load(self) -> None:

@@ -52,9 +52,8 @@ GATHER_MS: Final = 2
 # the time for which those lanes wait. A request costs its broker and each replica one log entry, for one lane or for
 # many.
 GATHER_BUSY_MS: Final = 20
-# The time for which waiting lanes should keep the workers busy, at least and at most: twice the time of a broker's
-# answer. With less, workers would wait for the next fetch; with more, lanes would wait here although another member has
-# a free worker.
+# Waiting lanes should keep the workers busy for twice the time of a broker's answer, within these limits. With less,
+# workers would wait for the next fetch; with more, lanes would wait here although another member has a free worker.
 AHEAD_MS: Final = 50
 AHEAD_MS_MAX: Final = 500
 # Assumed duration of a call that took no measurable time.
@@ -138,7 +137,7 @@ class LaneCore:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no lane is in hand."""
+        """Whether no lane is in hand."""
         return not self._hands
 
     def holds(self, hand_id: HandId, now_ms: int) -> bool:
@@ -269,7 +268,7 @@ class LaneCore:
         self._out += reports
         is_wanted = self._sources[event.place].is_wanted and not self._is_closing
         until_ms = event.asked_at_ms + event.lease_ms
-        # At worst half of the remaining lease, so that one renewal may be lost.
+        # At worst two thirds of the lease remain. Check after half of that, so that one renewal may be lost.
         check_ms = min(now_ms + self._rules.renew_ms, until_ms - event.lease_ms // 3)
         for given in event.lanes:
             hand = hand_of(

@@ -71,14 +71,14 @@ class Hand:
 
     @property
     def lane_id(self) -> LaneId:
-        """Return the identity of the lane, for which this process runs one listener at a time."""
+        """The identity of the lane, for which this process runs one listener at a time."""
         place, queue_id, _ = self.id
 
         return place, queue_id, self.key or self.lane.lane
 
     @property
     def name(self) -> str:
-        """Return the lane's name for users."""
+        """The lane's name for users."""
         place, queue_id, _ = self.id
         key = f"key {self.lane.key}" if self.lane.key else f"lane {self.lane.lane}"
 

@@ -64,7 +64,7 @@ class _InHand:
         return None if isinstance(self.worker, int) else self.worker
 
     def is_done(self, by: "Worker", *, group: str) -> bool:
-        """Whether the message is done when *by* leaves the block without an error.
+        """Return whether the message is done when *by* leaves the block without an error.
 
         It is if *by* had it, or if its task has ended without an error. The outcome is unknown for another thread, and
         for a task that has left its loop but still runs.
@@ -79,14 +79,14 @@ class _InHand:
         return error is None
 
     def has_ended(self, by: "Worker", *, in_block: bool) -> bool:
-        """Whether no task or thread works on the message any more, as far as *by* can tell."""
+        """Return whether no task or thread works on the message any more, as far as *by* can tell."""
         task = self.task
         if task is not None and task.done() and (self.has_later or not self._is_handed_on(task)):
             return True
         return self.stream() is None and (self.worker == by or not in_block or self.has_later)
 
     def _is_handed_on(self, ended: "asyncio.Task[Any]") -> bool:
-        """Whether a task that has ended has returned the message, so that it is unknown who works on it."""
+        """Return whether a task that has ended has returned the message, so that it is unknown who works on it."""
         if ended.cancelled() or ended._exception is not None:  # the method would mark it as seen
             return False
         return ended.result() is self.message
@@ -177,11 +177,11 @@ class MessageLoop:
         raise StopAsyncIteration
 
     def is_in_hand_of(self, stream: "MessageStream") -> bool:
-        """Whether this loop has the message in hand."""
+        """Return whether this loop has the message in hand."""
         return self._in_hand is not None and self._in_hand.stream() is stream
 
     def is_current(self, stream: "MessageStream") -> bool:
-        """Whether no other loop has begun since this one."""
+        """Return whether no other loop has begun since this one."""
         return self._current is not None and self._current() is stream
 
     def _check_current(self, stream: "MessageStream") -> None:
@@ -216,7 +216,7 @@ class MessageLoop:
             (self.settle if is_done and hand.is_done(by, group=self._group) else self.leave)()
 
     def is_at_work(self, worker: Worker) -> bool:
-        """Whether this task or thread works on the message in hand, so that it cannot wait for the end of the message."""
+        """Return whether this task or thread works on the message in hand, and so cannot wait for the message's end."""
         hand = self._in_hand
         return (
             hand is not None
@@ -245,7 +245,7 @@ class MessageLoop:
             begin()
 
     def _is_others(self, by: Worker) -> bool:
-        """Whether another task or thread than *by* works on the message in hand."""
+        """Return whether another task or thread than *by* works on the message in hand."""
         hand = self._in_hand
         return (
             hand is not None

@@ -134,16 +134,16 @@ class ListenerPool:
 
     @property
     def slots(self) -> asyncio.Semaphore:
-        """Hold a slot while a listener runs; waiting callers get slots in the order in which they asked."""
+        """The slots for calls: hold one while a listener runs; callers get slots in the order in which they ask."""
         return self._slots
 
     @property
     def running(self) -> tuple[OrderedContext | ConcurrentContext, ...]:
-        """Return the running calls; a thread, or a coroutine that catches its cancellation, cannot be ended."""
+        """The running calls; a thread, or a coroutine that catches its cancellation, cannot be ended."""
         return tuple(self._running.values())
 
     def is_calling(self, worker: asyncio.Task[Any] | int | None) -> bool:
-        """Whether this task, or the thread with this number, runs the listener and so cannot wait for its end."""
+        """Return whether this task, or the thread with this number, runs the listener and so cannot wait for its end."""
         return worker in self._running or worker in self._calling_threads
 
     def outlives(

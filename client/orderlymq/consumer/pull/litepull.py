@@ -198,7 +198,7 @@ class LitePullConsumer(GroupReader):
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """Return the queues that the consumer reads now."""
+        """The queues that the consumer reads now."""
         return tuple(sorted(self._positions))
 
     # -- reading

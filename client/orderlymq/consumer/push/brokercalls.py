@@ -252,7 +252,7 @@ class BrokerCalls(GroupCalls):
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
 
     def _failed(self, queue: MessageQueue, error: object) -> None:
-        """Record a call about a queue that failed, unless it is about a retry topic, which may not exist yet."""
+        """Record a failed call about a queue, except a refusal about a retry topic, which may not exist yet."""
         if not (isinstance(error, BrokerError) and is_retry_topic(queue.topic)):
             self._instance.troubles.failed(queue.broker_name, f"pulls of {queue.topic}", error)
 

@@ -179,22 +179,22 @@ class Consumer(LoopedConsumer):
 
     @property
     def client_id(self) -> str:
-        """Return the id under which brokers know this client."""
+        """The id under which brokers know this client."""
         return self._instance.client_id
 
     @property
     def state(self) -> str:
-        """Return CREATE_JUST, START_FAILED, RUNNING or SHUTDOWN_ALREADY."""
+        """CREATE_JUST, START_FAILED, RUNNING or SHUTDOWN_ALREADY."""
         return self._state
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """Return the queues that this member has or is trying to get."""
+        """The queues that this member has or is trying to get."""
         return tuple(sorted(self._core.queues))
 
     @property
     def core(self) -> OrderedConsumer | ConcurrentConsumer:
-        """Return the core of a consumer by queue, which makes its decisions; read only.
+        """The core of a consumer by queue, which makes its decisions; read only.
 
         Raises:
             StateError: The consumer consumes by key; see `lanes`.
@@ -205,12 +205,12 @@ class Consumer(LoopedConsumer):
 
     @property
     def lanes(self) -> LaneFigures | None:
-        """Return the figures of a consumer by key; None for any other consumer."""
+        """The figures of a consumer by key; None for any other consumer."""
         return self._core.figures() if isinstance(self._core, LaneCore) else None
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """Return the subscriptions, including that to the group's retry topic."""
+        """The subscriptions, including that to the group's retry topic."""
         return self._subscriptions
 
     def stats(self) -> Mapping[str, TopicCounters]:
@@ -219,18 +219,18 @@ class Consumer(LoopedConsumer):
 
     @property
     def flow_control_times(self) -> int:
-        """Return how often a pull of the current queues had to wait because the cache was full."""
+        """How often a pull of the current queues had to wait because the cache was full."""
         if self.by_key:
             return 0
         return sum(state.fetcher.flow_waits for state in self.core.queues.values())
 
     @property
     def instance(self) -> ClientInstance:
-        """Return the connections, routes and heartbeats that the consumer uses."""
+        """The connections, routes and heartbeats that the consumer uses."""
         return self._instance
 
     def subscribe(self, topic: str, expression: str = "*", *, kind: str = "TAG") -> None:
-        """Subscribe to a topic; `*` selects all messages, `A || B` tags, and the kind SQL92 properties.
+        """Subscribe to a topic; `*` selects all messages, `A || B` selects by tags, and the kind SQL92 by properties.
 
         Raises:
             SettingError: The topic's name or the expression is not allowed.
@@ -521,7 +521,7 @@ class Consumer(LoopedConsumer):
 
     @property
     def listeners(self) -> ListenerPool | None:
-        """Return the workers, None before the start."""
+        """The workers, None before the start."""
         return self._executor.listeners
 
     # -- parts of start

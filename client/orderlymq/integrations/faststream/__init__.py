@@ -6,8 +6,7 @@ A FastStream broker: handlers get the messages of one key one after the other, i
     @broker.subscriber("orders", group="billing")
     async def bill(order: Order) -> None: ...
 
-Begin with `broker`; `testing` has FastStream's test broker, without a cluster. Not supported: routers, `request`,
-`get_one`.
+Begin with `broker`; `testing` has FastStream's test broker, without a cluster. Missing: routers, `request`, `get_one`.
 """
 
 try:
