@@ -1,8 +1,8 @@
 """
 OrderlyMQ's client: strictly ordered messaging, and everything else that RocketMQ's clients can do.
 
-Start with `Producer` and `Consumer`; `orderlymq.blocking` has the same without asyncio. Names are loaded
-when they are first used, so that importing one thing does not cost everything.
+Start with `Producer` and `Consumer`; `orderlymq.blocking` offers the same without asyncio. Each name is loaded
+when it is first used, so that importing one of them does not load the whole SDK.
 """
 
 from importlib import import_module

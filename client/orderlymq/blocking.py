@@ -1,11 +1,11 @@
 """
-The SDK for programs without asyncio: the same classes, methods and errors, each call waiting for its result.
+The SDK for programs without asyncio: the same classes, methods and errors, but each call blocks for its result.
 
-Every object runs an event loop in a thread of its own, or several share a `LoopThread`. Rules: a call from
-any thread is safe; Ctrl-C interrupts the waiting call and cancels what it waited for; a listener that is a
-plain function runs in a worker thread and may block. A listener that raises `SystemExit` or `KeyboardInterrupt`
-interrupts the main thread as Ctrl-C does, and the loop goes on, so that the program can close its clients.
-A process that forks keeps its clients to itself: the thread does not follow into the child, which makes its own.
+Each object runs an event loop in its own thread; several objects can share a `LoopThread`. Rules: any thread may
+call. Ctrl-C interrupts a blocked call and cancels the work that it waits for. A listener that is a plain function
+runs in a worker thread and may block. A listener that raises `SystemExit` or `KeyboardInterrupt` interrupts the main
+thread as Ctrl-C does; the loop goes on, so that the program can close its clients. A forked child cannot use its
+parent's clients, because the thread does not exist in the child; the child makes its own clients.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ _log = logging.getLogger(__name__)
 
 
 class LoopThread:
-    """An event loop in a thread, which ends with the program or by `close`."""
+    """An event loop in its own thread; it ends when the program ends or `close` is called."""
 
     def __init__(self, name: str = "orderlymq") -> None:
         self._loop = asyncio.new_event_loop()
-        # Held while a call is handed to the loop, so that none is handed to one that has ended. A signal handler
-        # may close the client that its thread is calling: it must not wait for itself.
+        # Held while a call is handed to the loop, so that no call reaches a loop that has ended. The lock is
+        # reentrant because a signal handler may close the client that its own thread is calling.
         self._handing = threading.RLock()
         self._is_closing = False
         self._process = os.getpid()
@@ -64,12 +64,12 @@ class LoopThread:
         self._loop.close()
 
     def _insist(self, run: Callable[[], object]) -> None:
-        """Run the loop until it ends as it is meant to."""
+        """Run the loop until it ends normally."""
         while True:
             try:
                 run()
             except (KeyboardInterrupt, SystemExit) as error:
-                # A loop that ended here would leave every caller waiting for ever.
+                # If the loop ended here, every caller would wait for ever.
                 _log.critical(
                     "%r was raised on the client's loop: the program is interrupted", error
                 )
@@ -80,9 +80,9 @@ class LoopThread:
                 return
 
     async def _end(self) -> None:
-        # Each call that was handed over stands before this task, so it has begun and can say why it ends.
-        # A client that nobody has closed would answer the end of its tasks with new ones, and send back messages
-        # that no listener has seen.
+        # Every call that was handed over was scheduled before this task, so it has begun and can report why it ends.
+        # A client that is still open would react to the end of its tasks by starting new ones, and would send back
+        # messages that no listener has seen. The task factory prevents that.
         self._loop.set_task_factory(_stillborn)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
@@ -93,20 +93,20 @@ class LoopThread:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the loop has ended, or is about to, in this process."""
+        """Whether this process's loop has ended or is about to end."""
         return self._is_closing and os.getpid() == self._process
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run *work* on the loop and return its result.
 
         Raises:
-            StateError: The thread is closed, or was closed while *work* ran; or it is called on the loop's own
-                thread, where it would wait for itself, or in a child of the process that made it.
+            StateError: The thread is closed, or was closed while *work* ran. Also if the caller is on the loop's own
+                thread, where it would wait for itself, or in a child of the process that made this object.
         """
         return self.submit(work).result_or_cancel()
 
     def look(self, read: Callable[[], R]) -> R:
-        """Return what *read* finds while nothing else happens on the loop, or after its end."""
+        """Return the result of *read*, called on the loop so that nothing else runs there, or after the loop has ended."""
         if threading.current_thread() is not self._thread:
             try:
                 return self.run(_made(read))
@@ -120,7 +120,7 @@ class LoopThread:
         """Start *work* on the loop."""
         if os.getpid() != self._process:
             work.close()
-            raise StateError(_FORKED)  # and the lock may be held for ever
+            raise StateError(_FORKED)  # and in the child the lock may be held for ever
         with self._handing:
             if self._is_closing or threading.current_thread() is self._thread:
                 work.close()
@@ -142,11 +142,11 @@ class LoopThread:
             ) from None
 
     def close(self) -> None:
-        """End the loop and its thread; what still runs there is cancelled, and calls that wait raise `StateError`.
+        """End the loop and its thread. Work that still runs there is cancelled, and its callers get `StateError`.
 
         Raises:
-            StateError: It is called on the loop's own thread, which cannot wait for its end, or in a child of the process
-                that made it.
+            StateError: The caller is on the loop's own thread, which cannot wait for its own end, or in a child of the
+                process that made this object.
         """
         if os.getpid() != self._process:
             raise StateError(_FORKED)
@@ -167,20 +167,20 @@ def _stillborn(
     /,
     **options: Any,
 ) -> "asyncio.Task[R]":
-    """Make a task that ends before it begins."""
+    """Make a task that is cancelled before it starts."""
     task = asyncio.Task(work, loop=loop, **options)
     task.cancel()
     return task
 
 
 class Waiting(Generic[R]):
-    """A result that is on its way."""
+    """The pending result of a call on the loop."""
 
     def __init__(self, future: "Future[R]") -> None:
         self.future = future
 
     def result_or_cancel(self) -> R:
-        """Wait; when the wait is interrupted, cancel the work too."""
+        """Wait for the result; if the wait is interrupted, cancel the work."""
         try:
             return self.future.result()
         except BaseException:
@@ -198,7 +198,7 @@ T = TypeVar("T", bound=_Client)
 
 
 class Facade(Generic[T]):
-    """An async client with the thread that its calls run on; start and end are those of its class."""
+    """An async client and the thread that its calls run on. `start` and `close` behave as those of the async class."""
 
     _make: Callable[..., T]
 
@@ -208,11 +208,11 @@ class Facade(Generic[T]):
         self._owns_thread = thread is None
 
     def start(self) -> None:
-        """Start, or raise as the async class does."""
+        """Start the client; raises what the async class raises."""
         self.thread.run(self.inner.start())
 
     def close(self) -> None:
-        """End as the async class does, then the thread unless it is shared; further calls do nothing."""
+        """Close the client as the async class does, then the thread unless it is shared. Further calls do nothing."""
         if self._owns_thread and self.thread.is_closed:
             return
         try:
@@ -236,7 +236,7 @@ class Facade(Generic[T]):
 def _blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Facade[Any], P], R]:
-    """Return the blocking twin of an async method, with the same arguments."""
+    """Return the blocking version of an async method, with the same arguments."""
 
     @functools.wraps(method)
     def call(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -248,7 +248,7 @@ def _blocking(
 def _on_loop(
     method: Callable[Concatenate[Any, P], R],
 ) -> Callable[Concatenate[Facade[Any], P], R]:
-    """Return the twin of a plain method that must run on the loop's thread."""
+    """Return the blocking version of a plain method that must run on the loop's thread."""
 
     @functools.wraps(method)
     def call(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -258,7 +258,7 @@ def _on_loop(
 
 
 class _Over(Exception):  # noqa: N818 - says what happened
-    """There are no more messages; a StopAsyncIteration cannot leave a coroutine."""
+    """The stream has ended. It replaces StopAsyncIteration, which cannot leave a coroutine."""
 
 
 async def _made(make: Callable[[], R]) -> R:
@@ -273,7 +273,7 @@ async def _following(stream: AsyncIterator[R]) -> R:
 
 
 class Producer(Facade[producer.Producer]):
-    """As `orderlymq.Producer`; also takes *thread*, to share one."""
+    """The blocking `orderlymq.Producer`; takes *thread* to share one."""
 
     _make: Callable[..., producer.Producer] = producer.Producer
 
@@ -286,7 +286,7 @@ class Producer(Facade[producer.Producer]):
     queues = _blocking(producer.Producer.queues)
 
     def send_nowait(self, *args: Any, **kwargs: Any) -> "Future[SendResult]":
-        """Send without waiting, as `orderlymq.Producer.send_nowait`; order of calls is kept per key."""
+        """Send without waiting, as `orderlymq.Producer.send_nowait` does; keeps the order of calls per key."""
 
         async def work() -> SendResult:
             return await entered
@@ -294,13 +294,13 @@ class Producer(Facade[producer.Producer]):
         async def enter() -> "asyncio.Future[SendResult]":
             return self.inner.send_nowait(*args, **kwargs)
 
-        # Entered before this call returns: the next call of this thread then stands behind it.
+        # The send takes its place before this call returns, so the next call of this thread stands behind it.
         entered = self.thread.run(enter())
         return self.thread.submit(work()).future
 
 
 class TransactionProducer(Producer):
-    """As `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
+    """The blocking `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
 
     _make = transactions.TransactionProducer
 
@@ -308,7 +308,10 @@ class TransactionProducer(Producer):
 
 
 class Consumer(Facade[consumer.Consumer]):
-    """As `orderlymq.Consumer`. A loop in another thread than that of the `with` block leaves its last message undone."""
+    """The blocking `orderlymq.Consumer`.
+
+    A loop in another thread than that of the `with` block leaves its last message undone.
+    """
 
     _make = consumer.Consumer
     _ends_with_loop = False
@@ -320,21 +323,22 @@ class Consumer(Facade[consumer.Consumer]):
     resume = _on_loop(consumer.Consumer.resume)
     stats = _on_loop(consumer.Consumer.stats)
 
-    # What goes through queues or lanes is asked on the loop, which changes them; a single fact is read as it stands.
+    # Reads that walk over queues or lanes run on the loop, because the loop changes them. Single values are read
+    # directly.
 
     @property
     def flow_control_times(self) -> int:
-        """Return how often a pull of the present queues had to wait because enough is cached."""
+        """Return how often a pull of the present queues had to wait because enough messages are cached."""
         return self.thread.look(lambda: self.inner.flow_control_times)
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """Return the queues this member has or is trying to get."""
+        """Return the queues that this member holds or is trying to get."""
         return self.thread.look(lambda: self.inner.queues)
 
     @property
     def is_suspended(self) -> bool:
-        """Whether `suspend` was called last, and not `resume`."""
+        """Whether `suspend` was called later than `resume`."""
         return self.inner.is_suspended
 
     @property
@@ -349,7 +353,7 @@ class Consumer(Facade[consumer.Consumer]):
 
     @property
     def client_id(self) -> str:
-        """Return the id brokers know this client by."""
+        """Return the id by which brokers know this client."""
         return self.inner.client_id
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -362,22 +366,23 @@ class Consumer(Facade[consumer.Consumer]):
                 except _Over:
                     return
                 except BaseException:
-                    # Where the wait was interrupted, a message may be in hand that nobody has seen.
+                    # If the wait was interrupted, the loop may hold a message that the caller has not seen.
                     with contextlib.suppress(StateError):
                         self.thread.run(_made(stream.leave))
                     raise
                 yield message
         finally:
-            del stream  # which says that the loop was left
-            # At the end of the program the thread has stopped already, and would answer nothing.
+            del stream  # dropping the stream marks the loop as left
+            # At the end of the program the thread has stopped already and would not answer.
             if self._ends_with_loop and not (self._in_block or sys.is_finalizing()):
                 self.close()
 
     def close(self) -> None:
-        """End as the async class does, then the thread unless it is shared; further calls do nothing.
+        """Close the consumer as the async class does, then the thread unless it is shared. Further calls do nothing.
 
-        Called in a loop over it, by a signal handler in there, or in a listener, it returns before that; the consumer ends behind
-        these. The thread ends with the loop, with the `with` block around it, or with the next call.
+        If it is called in a loop over the consumer, by a signal handler in such a loop, or in a listener, it returns
+        immediately and the consumer ends after them. The thread ends with the loop, with the `with` block around it,
+        or with the next call.
         """
         if self._owns_thread and self.thread.is_closed:
             return
@@ -406,7 +411,7 @@ class Consumer(Facade[consumer.Consumer]):
         super().__exit__(*error)
 
     def run(self) -> None:
-        """Start, consume until SIGINT or SIGTERM, close; only on the main thread.
+        """Start, consume until SIGINT or SIGTERM, then close; only on the main thread.
 
         Raises:
             Exception: As `orderlymq.Consumer.run`.
@@ -419,7 +424,7 @@ class Consumer(Facade[consumer.Consumer]):
         try:
             self.start()
             over = self.thread.submit(self.inner.run()).future
-            # A wait without an end would miss a signal that comes right before it.
+            # A wait without a time-out would miss a signal that arrives just before it.
             while not received and not wait([over], _SIGNAL_POLL_S).done:
                 pass
             self.thread.run(self.inner.close())
@@ -431,7 +436,7 @@ class Consumer(Facade[consumer.Consumer]):
 
 
 class PullConsumer(Facade[pullconsumer.PullConsumer]):
-    """As `orderlymq.PullConsumer`."""
+    """The blocking `orderlymq.PullConsumer`."""
 
     _make = pullconsumer.PullConsumer
 
@@ -449,14 +454,14 @@ class PullConsumer(Facade[pullconsumer.PullConsumer]):
     def messages(
         self, queue: MessageQueue, offset: int, expression: str | None = None
     ) -> Iterator[ReceivedMessage]:
-        """Yield the messages of a queue for ever, waiting for new ones."""
+        """Yield the messages of a queue for ever; wait when there is none."""
         found = self.inner.messages(queue, offset, expression)
         while True:
             yield self.thread.run(_following(found))
 
 
 class LitePullConsumer(Facade[litepull.LitePullConsumer]):
-    """As `orderlymq.LitePullConsumer`."""
+    """The blocking `orderlymq.LitePullConsumer`."""
 
     _make = litepull.LitePullConsumer
 
@@ -473,7 +478,7 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     resume = _on_loop(litepull.LitePullConsumer.resume)
 
     def poll(self, timeout: Duration = 5, count: int = 32) -> list[ReceivedMessage]:
-        """As `orderlymq.LitePullConsumer.poll`; what an interrupted call has found is returned by the next one."""
+        """As `orderlymq.LitePullConsumer.poll`; if a call is interrupted, the next call returns its messages."""
         found: list[ReceivedMessage] = []
 
         async def poll() -> None:
@@ -494,12 +499,12 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
 
 
 class AdminClient(Facade[admin.AdminClient]):
-    """As `orderlymq.AdminClient`."""
+    """The blocking `orderlymq.AdminClient`."""
 
     _make = admin.AdminClient
 
     def at(self, broker: str, address: str) -> "AdminClient":
-        """Return a client over the same connections, on the same thread, that asks one broker group only."""
+        """Return a client that asks one broker group only; it shares these connections and this thread."""
         only = {broker: address}
         return AdminClient(instance=self.inner.instance, only=only, thread=self.thread)
 

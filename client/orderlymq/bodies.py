@@ -1,13 +1,13 @@
 """
-Typed bodies: values of a program, to and from the bytes of a message.
+Typed bodies: conversion between a program's values and the bytes of a message.
 
     ORDERS = Json(Order)
     await producer.send("orders", ORDERS.encode(order), key=order.id)
     order = ORDERS.decode(message)
 
-Rules: a body that is something else raises `BodyInvalid`, which names the message and the fields and shows no
-content; in a listener or a loop it has the effect of any other error there. A value whose body could not be read
-again is refused when it is written.
+Rules: a body of another type raises `BodyInvalid`, which names the message and the fields but shows no content. In a
+listener or a loop it has the effect of any other error there. `encode` refuses a value whose body could not be
+read again.
 """
 
 import json
@@ -27,11 +27,11 @@ T = TypeVar("T")
 AvroSchema: TypeAlias = str | dict[str, Any] | list[Any]
 _AVRO_MARKER: Final = b"\xc3\x01"
 _AVRO_HEAD_BYTES: Final = len(_AVRO_MARKER) + 8
-# The logical type of decimals as bodies are read by; fastavro's own has no limit.
+# The logical type that decimals in bodies are read as; fastavro's own decimal has no limit.
 _BOUNDED: Final = "orderlymq-decimal"
-# A byte holds two digits, and some writers fill up with leading ones. Time grows with the square of the length.
+# A byte holds two digits, and some writers add leading bytes. Conversion time grows with the square of the length.
 _DECIMAL_SPARE_BYTES: Final = 16
-# What Avro's logical types are in Python.
+# The Python types of Avro's logical types.
 _AVRO_TYPES: Final = (bytes, datetime, date, time, Decimal, UUID)
 
 
@@ -47,7 +47,7 @@ class Json(Generic[T]):
         self._adapter: TypeAdapter[T] = TypeAdapter(kind)
 
     def encode(self, value: T) -> bytes:
-        """Return the body of a value; fields have their aliases.
+        """Return the body of a value; fields are written under their aliases.
 
         Raises:
             BodyInvalid: The value is not of the type, or `decode` would refuse its body.
@@ -66,7 +66,7 @@ class Json(Generic[T]):
         """Return the value of a body.
 
         Raises:
-            BodyInvalid: It is no JSON of the type.
+            BodyInvalid: The body is not JSON of the type.
         """
         return self._read(message.body, message)
 
@@ -77,7 +77,7 @@ class Json(Generic[T]):
             return self._adapter.validate_json(body)
         except ValidationError as error:
             errors = error.errors(include_input=False, include_url=False, include_context=False)
-            # Texts may quote the body, and a place may be a key of a dict: only what the type names is shown.
+            # Error texts may quote the body, and a location may be a key of a dict: only names of the type are shown.
             known = repr(self._adapter.core_schema)
             faults = list[str]()
             for each in errors:
@@ -117,7 +117,7 @@ class Msgpack(Generic[T]):
         """Return the value of a body.
 
         Raises:
-            BodyInvalid: It is no MessagePack of the type.
+            BodyInvalid: The body is not MessagePack of the type.
         """
         return self._read(message.body, message)
 
@@ -133,17 +133,17 @@ class Msgpack(Generic[T]):
 class Avro(Generic[T]):
     """Avro's single-object encoding of a type that msgspec knows: a Struct, a dataclass, `dict[str, Any]`.
 
-    Each body names the schema that it was written by, so readers and writers may change their schemas at different
+    Each body names the schema that it was written with. So readers and writers can change their schemas at different
     times, by Avro's rules.
 
     Args:
-        kind: what values are; its fields are those of the schema.
-        schema: what bodies are written by, and read as; as JSON text or as its value.
-        older: schemas that bodies may also be written by.
+        kind: the type of the values; its fields are those of the schema.
+        schema: the schema that bodies are written with and read as; JSON text or its parsed value.
+        older: further schemas that bodies may have been written with.
 
     Raises:
-        SettingError: A schema is none, or a body by it has no bound: an array's items take no bytes, so that a short body could
-            hold any number, or a type holds values of itself, which could nest deeper than the process bears.
+        SettingError: A schema is invalid, or its bodies have no bound: the items of an array take no bytes, so that a
+            short body could hold any number of them, or a type contains itself, so that values could nest too deep.
     """
 
     def __init__(self, kind: type[T], schema: AvroSchema, *older: AvroSchema) -> None:
@@ -173,10 +173,10 @@ class Avro(Generic[T]):
         return into.getvalue()
 
     def decode(self, message: ReceivedMessage) -> T:
-        """Return the value of a body in the form of the schema.
+        """Return the value of a body, converted to the form of the schema.
 
         Raises:
-            BodyInvalid: It is no Avro, of an unknown schema, or not of the type.
+            BodyInvalid: The body is not Avro, its schema is unknown, or its value is not of the type.
         """
         from msgspec import ValidationError, convert  # noqa: PLC0415 - loaded already
 
@@ -191,7 +191,7 @@ class Avro(Generic[T]):
             )
         try:
             record = self._read(body, written, self._wanted)
-        except Exception as error:  # whatever a foreign reader raises; its text may show the body
+        except Exception as error:  # a foreign reader may raise anything; the error's text may show the body
             why = f"it cannot be read by its schema ({type(error).__name__})"
             raise _invalid(message, self._kind, why) from None
         if body.read(1):
@@ -203,7 +203,7 @@ class Avro(Generic[T]):
 
 
 def _parsed(schema: AvroSchema) -> tuple[bytes, Any, Any]:
-    """Return the head of bodies that are written by a schema, and the schema as fastavro wants it to write and to read by."""
+    """Return the head of bodies written with a schema, and fastavro's forms of the schema to write and to read with."""
     from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form  # noqa: PLC0415
 
     try:
@@ -227,7 +227,10 @@ def _parsed(schema: AvroSchema) -> tuple[bytes, Any, Any]:
 def _avro_types(
     schema: Any, around: frozenset[str] = frozenset()
 ) -> Iterator[tuple[Any, frozenset[str]]]:
-    """Yield a schema that fastavro has parsed, and every type in it, with the names of those *around*; names of types stand for themselves."""
+    """Yield a schema that fastavro has parsed, and every type in it, each with the names of the types *around* it.
+
+    A type that is referred to by name is yielded as that name.
+    """
     yield schema, around
     inner: list[Any] = []
     if isinstance(schema, list):
@@ -241,7 +244,10 @@ def _avro_types(
 
 
 def bounded_schema(schema: Any) -> Any:
-    """Return a schema, unparsed, by which decimals are read that have no more digits than they may, once there is an `Avro`."""
+    """Return an unparsed schema whose decimals may have no more digits than their precision.
+
+    It works once an `Avro` has been made.
+    """
     if isinstance(schema, list):
         return [bounded_schema(each) for each in schema]
     if not isinstance(schema, dict):
@@ -261,7 +267,7 @@ def _bounded_decimal(data: bytes, writer: Any = None, reader: Any = None) -> Any
 
 
 def _takes_bytes(schema: Any) -> bool:
-    """Return whether each value of a type takes a byte at least; names of types are trusted to."""
+    """Return whether each value of a type takes at least one byte; a type given by its name is assumed to."""
     if not isinstance(schema, dict):
         return bool(schema != "null")
     match schema["type"]:
@@ -274,7 +280,7 @@ def _takes_bytes(schema: Any) -> bool:
 
 
 def _fault(error: Exception) -> str:
-    """Return msgspec's error about a body, without its quotations and without the texts of the type's own checks."""
+    """Return msgspec's error about a body, without quotations of it and without texts of the type's own checks."""
     text = str(error)
     if error.__cause__ is not None or not text.startswith(
         ("Expected ", "Object missing ", "Invalid ")
@@ -284,6 +290,6 @@ def _fault(error: Exception) -> str:
 
 
 def _invalid(message: ReceivedMessage | None, kind: Any, why: str) -> BodyInvalid:
-    """Return the error for a received body, or for a value that was to be sent when there is no message."""
+    """Return the error for a received body, or, without a message, for a value to be sent."""
     what = "the value" if message is None else f"the body of {message!r}"
     return BodyInvalid(f"{what} is no {getattr(kind, '__name__', kind)}: {why}")

@@ -26,7 +26,7 @@ def seconds(span: Duration) -> float:
         is_span = (
             isinstance(span, int | float) and not isinstance(span, bool) and not math.isnan(span)
         )
-    except OverflowError:  # of a number with hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         is_span = False
     if not is_span:
         raise SettingError(f"{span!r:.40} is no time span; give seconds or a timedelta")
@@ -34,7 +34,7 @@ def seconds(span: Duration) -> float:
 
 
 def milliseconds(span: Duration) -> int:
-    """Return a span in whole milliseconds; raises as `seconds`, and for one without an end."""
+    """Return a span in whole milliseconds; raises as `seconds` does, and refuses an infinite span."""
     span_s = seconds(span)
     if math.isinf(span_s):
         raise SettingError(f"{span!r} has no end; give seconds or a timedelta")

@@ -1,10 +1,10 @@
 """
-Errors of the SDK, named by the caller's next step.
+Errors of the SDK, named after what the caller can do next.
 
-Rule: an error of a send says whether the message may have been stored. `SendRefused` is definite: the
-message is not in the log and never will be. `SendUnknown` is honest: it may be there; sending the same
-`Message` object again is safe on an ordered topic, because it keeps its unique key. Each class has a section of
-its name in the docs, and each error leads there.
+Rule: an error of a send says whether the message may have been stored. `SendRefused` is definite: the message is not
+in the log and never will be. `SendUnknown` means that the message may be in the log. Sending the same `Message` object
+again is safe on an ordered topic, because it keeps its unique key. The docs have a section for each class, and each
+error carries the link to it.
 """
 
 from typing import Any, ClassVar, Final, Literal
@@ -15,7 +15,7 @@ TROUBLESHOOTING: Final = "docs/reference/errors.md"
 
 
 class OrderlyMQError(Exception):
-    """Everything the SDK raises on purpose derives from this.
+    """The base class of every error that the SDK raises on purpose.
 
     Attributes:
         docs: page and section that say what to do; also a note in the traceback.
@@ -25,7 +25,7 @@ class OrderlyMQError(Exception):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.__module__ == __name__:  # those of others lead where their parents do
+        if cls.__module__ == __name__:  # subclasses in other modules inherit their parent's section
             cls.docs = f"{TROUBLESHOOTING}#{cls.__name__.lower()}"
 
     def __init__(self, *args: object) -> None:
@@ -44,7 +44,7 @@ def _remade(kind: type[OrderlyMQError], args: tuple[object, ...]) -> OrderlyMQEr
 
 
 class SettingError(OrderlyMQError, ValueError):
-    """A setting, a name or an argument is not allowed; the text names it and what is."""
+    """A setting, a name or an argument is not allowed; the text names it and the allowed values."""
 
 
 class StateError(OrderlyMQError, RuntimeError):
@@ -52,7 +52,7 @@ class StateError(OrderlyMQError, RuntimeError):
 
 
 class NameServersUnreachable(OrderlyMQError, ConnectionError):  # noqa: N818 - says what happened
-    """No name server answered; check the addresses and that one of them runs."""
+    """No name server answered; check their addresses and that one of them runs."""
 
 
 class BrokerUnreachable(OrderlyMQError, ConnectionError):  # noqa: N818 - says what happened
@@ -63,7 +63,7 @@ class TopicNotFound(OrderlyMQError, LookupError):  # noqa: N818 - says what happ
     """No broker has the topic; create it (`orderlymq topic create`) or correct its name.
 
     Attributes:
-        topic: its name, where it is known.
+        topic: its name, if it is known.
     """
 
     def __init__(self, message: str, *, topic: str = "") -> None:
@@ -77,7 +77,7 @@ class BrokerError(OrderlyMQError):
     Attributes:
         code: the response code of the remoting protocol.
         remark: the broker's own words.
-        address: who answered, ``host:port``.
+        address: the server that answered, ``host:port``.
     """
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
@@ -106,7 +106,7 @@ class SendError(OrderlyMQError):
 
 
 class SendRefused(SendError):  # noqa: N818 - says what happened
-    """The message was not stored and never will be; correct the cause or send it again."""
+    """The message was not stored and never will be; correct the cause, then send it again."""
 
     stored = "no"
 
@@ -118,14 +118,14 @@ class SendUnknown(SendError):  # noqa: N818 - says what happened
 
 
 class BodyInvalid(OrderlyMQError, ValueError):  # noqa: N818 - says what happened
-    """The body of a message, or a value for one, is not of the type that the program expects; the text shows no content."""
+    """A body, or a value for a body, is not of the type that the program expects; the text shows no content."""
 
 
 class BodyUnreadable(OrderlyMQError, ValueError):  # noqa: N818 - says what happened
-    """The body of a stored message cannot be inflated; a pull from the next offset on leaves it out.
+    """The body of a stored message cannot be inflated; a pull from the next offset skips it.
 
     Attributes:
-        queue, offset: where the message lies.
+        queue, offset: where the message is stored.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, reason: str) -> None:
@@ -138,7 +138,7 @@ class BodyUnreadable(OrderlyMQError, ValueError):  # noqa: N818 - says what happ
 
 
 class ReplyTimeout(OrderlyMQError, TimeoutError):  # noqa: N818 - says what happened
-    """Nobody answered a request in time; it may have been consumed all the same."""
+    """No reply to a request arrived in time; the request may have been consumed all the same."""
 
 
 class PullError(OrderlyMQError):

@@ -1,8 +1,8 @@
 """
 Observers see every send and every listener call of this process: for traces, metrics and tests.
 
-Rule: an observer changes nothing of the outcome; its errors are logged and dropped. Without one this costs
-the look at an empty list. An observer may mark a message before it is sent, with properties of its own.
+Rule: an observer does not change the outcome; its errors are logged and dropped. Without observers the only cost is
+checking an empty list. An observer may add its own properties to a message before it is sent.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Sees what producers and consumers do; called on their event loops, so it must not block."""
+    """An observer of producers and consumers. It is called on their event loops, so it must not block."""
 
     def sending(self, group: str, topic: str, messages: Sequence[Message], /) -> object:
-        """See messages before they are sent together; the returned value comes back with their outcome.
+        """Handle messages that are about to be sent together; `sent` gets the returned value as its token.
 
         *group* and *topic* are the names that brokers know, with the namespace.
         """
@@ -27,13 +27,13 @@ class Observer(Protocol):
     def sent(
         self, token: Any, messages: Sequence[Message], outcome: SendResult | BaseException, /
     ) -> None:
-        """See where they are stored, or why it is not known that they are."""
+        """Handle the outcome of a send: the place of the messages, or the error."""
 
     def before(self, context: Any, /) -> None:
-        """See a listener call (`orderlymq.ConsumeContext`) before it."""
+        """Handle a listener call (`orderlymq.ConsumeContext`) before it starts."""
 
     def after(self, context: Any, /) -> None:
-        """See how it ended."""
+        """Handle the same call after it has ended."""
 
 
 Whole: TypeAlias = Callable[[str], str]
@@ -43,7 +43,7 @@ installed: list[Observer] = []
 
 
 def install(observer: Observer) -> Callable[[], None]:
-    """Let *observer* see everything from now on; return what takes it out again."""
+    """Let *observer* see everything from now on; return a function that removes it."""
     installed.append(observer)
     return lambda: installed.remove(observer)
 
@@ -81,7 +81,7 @@ async def observed(
     messages: Sequence[Message],
     work: Callable[[], Awaitable[SendResult]],
 ) -> SendResult:
-    """Do the *work* of sending messages of one topic and notify the observers; *whole* adds the namespace to its name."""
+    """Send messages of one topic by *work* and notify the observers; *whole* adds the namespace to the topic."""
     tokens = _sending(group, whole, messages)
     try:
         result = await work()
@@ -95,7 +95,7 @@ async def observed(
 def observed_future(
     group: str, whole: Whole, message: Message, enter: Callable[[], "asyncio.Future[SendResult]"]
 ) -> "asyncio.Future[SendResult]":
-    """Begin a send that nobody waits for and notify the observers, also of its end."""
+    """Begin a send that the caller does not await, and notify the observers of its start and its end."""
     tokens = _sending(group, whole, [message])
 
     def ended(future: "asyncio.Future[SendResult]") -> None:

@@ -1,9 +1,9 @@
 """
-Tasks with an owner: started with a name, ended together, their failures never lost.
+Tasks with an owner: they are started with a name and ended together, and their failures are never lost.
 
-For objects whose life spans `start()` and `close()`, where a TaskGroup's block does not fit. Rule: only the
-owner ends a task early, by `stop` or `cancel`. Any other end before its time, a `CancelledError` that
-a user's code raised included, is logged and reported to the object that waits for the result.
+For objects that live from `start()` to `close()`, where a TaskGroup's block does not fit. Rule: only the owner ends
+a task early, by `stop` or `cancel`. Any other early end is logged and reported to the object that waits for the
+result; that includes a `CancelledError` raised by a user's code.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ Lost: TypeAlias = Callable[[BaseException], object]
 
 
 def reason(error: BaseException) -> str:
-    """Return in words why a task ended before its time, as text that can be sent: lone surrogates become `?`."""
+    """Return why a task ended before its time, as text that can be sent: lone surrogates become `?`."""
     cancelled = isinstance(error, asyncio.CancelledError)
     text = "cancelled" if cancelled else f"{type(error).__name__}: {error}"
     return text.encode("utf-8", "replace").decode()
 
 
 class Lifecycle:
-    """An object that begins by `start` and ends by `close`; `async with` calls both."""
+    """An object with `start` and `close`; `async with` calls both."""
 
     async def start(self) -> None:
         """Begin."""
@@ -47,7 +47,7 @@ class Lifecycle:
 
 
 class Shutdown:
-    """The end of one object: a task of its own, so that a cancelled `close` does not leave it half open.
+    """The end of one object. It runs as its own task, so that a cancelled `close` does not leave the object half open.
 
     The first call of `close` begins it, and every call waits for it.
     """
@@ -60,7 +60,7 @@ class Shutdown:
         self._task = asyncio.create_task(work, name=name)
 
     async def wait(self) -> None:
-        """Return when the work is done, or immediately when it was never begun; raise its error."""
+        """Return when the work is done, or immediately if it was never begun; raise its error."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
@@ -74,13 +74,13 @@ class OwnedTasks:
         self._restarts: dict[str, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
-        """Return how many of them have not ended."""
+        """Return the number of tasks that have not ended."""
         return len(self._tasks)
 
     def start(
         self, work: Coroutine[Any, Any, None], name: str, lost: Lost | None = None
     ) -> asyncio.Task[None]:
-        """Run *work*; when it raises or somebody else cancels it, log that and call *lost*."""
+        """Run *work*; if it raises or another caller cancels it, log that and call *lost*."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, lost))
@@ -89,7 +89,7 @@ class OwnedTasks:
     def keep(
         self, work: Callable[[], Coroutine[Any, Any, None]], name: str, ended: Lost | None = None
     ) -> asyncio.Task[None]:
-        """Run *work*, which never ends; when it ends all the same, call *ended* and begin it again after a second."""
+        """Run *work*, which should never end; if it ends anyway, call *ended* and start it again after a second."""
 
         def begin_again() -> None:
             del self._restarts[name]
@@ -104,14 +104,14 @@ class OwnedTasks:
         return self.start(work(), name, lost)
 
     def stop(self, task: asyncio.Task[None]) -> None:
-        """Cancel one task; its `lost` is not called, also where it has just failed by itself."""
+        """Cancel one task; its `lost` is not called, even if the task has just failed by itself."""
         if task not in self._tasks:
             return
         self._stopped.add(task)
         task.cancel()
 
     async def cancel(self, within_s: float | None = None) -> None:
-        """Cancel everything and wait until it has ended, or not longer than *within_s*."""
+        """Cancel all tasks and wait until they have ended, or for at most *within_s*."""
         for handle in self._restarts.values():
             handle.cancel()
         self._restarts.clear()
@@ -121,7 +121,10 @@ class OwnedTasks:
     async def end(
         self, tasks: Iterable[asyncio.Task[None]], within_s: float | None = None
     ) -> set[asyncio.Task[None]]:
-        """Stop some tasks and wait until they have ended; return those that go on after *within_s*, which have no owner from then on."""
+        """Stop some tasks and wait until they have ended.
+
+        Return the tasks that still run after *within_s*; they have no owner from then on.
+        """
         stopped = list(tasks)
         for task in stopped:
             self.stop(task)

@@ -1,10 +1,10 @@
 """
 Every setting of the SDK: RocketMQ's keys in snake_case, with their defaults, units and ranges.
 
-Rule: a value outside its range is refused when the settings are made, with a text that names the key and
-the range; nothing is clipped silently except where RocketMQ says so. Times are seconds or a `timedelta`
-(`durations`); sizes have their unit in the name. RocketMQ's own name of a key is in the field's metadata, and
-the documentation's table is made from it.
+Rule: a value outside its range is refused when the settings are made; the error names the key and the range. No value
+is clipped silently, except where RocketMQ specifies it. Times are seconds or a `timedelta` (`durations`); the names of
+sizes include their unit. The field's metadata holds RocketMQ's own name of a key, and the documentation's table is made
+from it.
 """
 
 from collections.abc import Callable
@@ -21,17 +21,17 @@ S = TypeVar("S")
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
-# RocketMQ bounds its counts so.
+# RocketMQ limits its counts to this.
 COUNT_MAX: Final = 65_535
-# The longest that 32 bits of milliseconds hold is a little more.
+# 32 bits of milliseconds hold a little more than this.
 _DAYS_S: Final = 24 * 86_400
 
 
 def check_name(check: Callable[[str], None], name: str) -> None:
-    """Refuse a name that breaks the rule which *check* knows.
+    """Refuse a name that breaks the rule of *check*.
 
     Raises:
-        SettingError: With the rule.
+        SettingError: The text names the rule.
     """
     try:
         check(name)
@@ -40,10 +40,12 @@ def check_name(check: Callable[[str], None], name: str) -> None:
 
 
 def check_text(name: str, text: str) -> None:
-    """Refuse a text that cannot be sent: what heartbeats name would end those of all groups of its client.
+    """Refuse text that UTF-8 cannot encode.
+
+    Heartbeats carry such names. One that cannot be encoded would stop the heartbeats of all groups of its client.
 
     Raises:
-        SettingError: It has a lone surrogate.
+        SettingError: The text has a lone surrogate.
     """
     try:
         text.encode()
@@ -60,20 +62,20 @@ def setting(
     off: int | None = None,
     secret: bool = False,
 ) -> Any:
-    """Declare a setting: its RocketMQ name, its range, and a value that turns it off."""
+    """Declare a setting: its default, its RocketMQ name, its range, and a value that turns it off."""
     metadata = {"rocketmq": rocketmq, "low": low, "high": high, "off": off}
     return field(default=default, metadata=metadata, repr=not secret)
 
 
 def time_setting(default_s: float, rocketmq: str, low_s: float, high_s: float = _DAYS_S) -> Any:
-    """Declare a setting that is a time span: its default and its range in seconds."""
+    """Declare a setting that is a time span, with its default and its range in seconds."""
     metadata = {"rocketmq": rocketmq, "low": low_s, "high": high_s, "off": None, "unit": "s"}
     return field(default=float(default_s), metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Shared by producers and consumers.
+    """Settings that producers and consumers share.
 
     Attributes:
         client_ip: shown in the client id; the own address towards the name server when empty.
@@ -122,7 +124,7 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """Of a producer.
+    """Settings of a producer.
 
     Attributes:
         send_message_timeout: covers all tries of one send together.
@@ -160,7 +162,7 @@ class ProducerSettings:
         check_ranges(self)
 
     def compresses(self, body: bytes) -> bool:
-        """Return whether a message with this body is compressed where it is sent alone."""
+        """Return whether a message with this body is compressed when it is sent alone."""
         return len(body) >= self.compress_message_body_over_bytes
 
 
@@ -168,7 +170,7 @@ def settings_of(kind: type[S], given: S | None) -> S:
     """Return the settings that a user gave, or the defaults.
 
     Raises:
-        SettingError: They are of another kind.
+        SettingError: They are of another type.
     """
     if given is None:
         return kind()

@@ -1,9 +1,9 @@
 """
-OpenTelemetry: spans of sends and of listener calls, joined by the properties `traceparent` and `tracestate`.
+OpenTelemetry: spans of sends and of listener calls, linked by the properties `traceparent` and `tracestate`.
 
-Needs `orderlymq[otel]`; `instrument()` begins, once in a program. Names are those of OpenTelemetry's conventions
-for messaging. Rules: a batch is one span; a call with one message continues its sender's trace, one with several
-links to each. Without `instrument()` nothing of this is imported.
+Needs `orderlymq[otel]`. A program calls `instrument()` once to begin. Names follow OpenTelemetry's conventions for
+messaging. Rules: a batch is one span. A listener call with one message continues its sender's trace; a call with
+several messages links to the trace of each. Nothing of this is imported without `instrument()`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ except ImportError as error:
 
 
 def instrument(provider: TracerProvider | None = None) -> Callable[[], None]:
-    """Make spans from now on; return a function that ends that.
+    """Make spans from now on; return a function that stops it.
 
     Args:
         provider: makes the spans; the program's own when None.
@@ -67,7 +67,7 @@ class _Spans:
         token.end()
 
     def before(self, context: ConsumeContext) -> None:
-        """Begin the span of a listener call and make it the present one there."""
+        """Begin the span of a listener call and make it the current span there."""
         topic = context.messages[0].topic
         found = [
             propagate.extract(each.properties, contexts.Context()) for each in context.messages

@@ -1,9 +1,10 @@
 """
-The test kit beside the SDK: a real cluster in the process of a test.
+The SDK's test kit: a real cluster in the process of a test.
 
     from orderlymq.testing import Cluster
 
-The fixture `orderlymq_cluster` gives such a cluster to a test of pytest. The kit runs brokers, so that `orderlymq-server` brings it.
+The fixture `orderlymq_cluster` gives such a cluster to a pytest test. The kit runs brokers, so it is part of
+`orderlymq-server`.
 """
 
 try:
