@@ -191,7 +191,9 @@ class Avro(Generic[T]):
             )
         try:
             record = self._read(body, written, self._wanted)
-        except Exception as error:  # a foreign reader may raise anything; the error's text may show the body
+        except (
+            Exception
+        ) as error:  # a foreign reader may raise anything; the error's text may show the body
             why = f"it cannot be read by its schema ({type(error).__name__})"
             raise _invalid(message, self._kind, why) from None
         if body.read(1):

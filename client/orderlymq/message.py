@@ -1,8 +1,8 @@
 """
 Messages as users see them: sent messages, results of sends, received messages.
 
-Rule: a `Message` gets its unique key once, at the first send; every further send of the same object
-carries the same key, so that a broker can recognise a repeat. The wire form stands in `wire`.
+Rule: a `Message` gets its unique key once, at its first send. Every further send of the same object carries the same
+key, so that a broker can recognise a repeat. `wire` holds the wire form.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ BodyLike: TypeAlias = bytes | bytearray | memoryview | str
 
 
 def body_bytes(body: object) -> bytes:
-    """Return the body of a message as bytes of its own, which no later change of a buffer reaches.
+    """Return the body of a message as its own bytes, so that later changes of a buffer do not reach it.
 
     Raises:
-        SettingError: It is something else than bytes or text.
+        SettingError: It is neither bytes nor text.
     """
     if isinstance(body, bytes):
         return body
@@ -48,21 +48,22 @@ class Message:
     """A message to be sent.
 
     Attributes:
-        topic: where to.
+        topic: the topic to send to.
         body: bytes, opaque to the broker; text is encoded as UTF-8.
         tags: one tag that subscriptions may select by.
         keys: index keys, for queries; a text or several.
-        key: sharding key; messages of one key stay in order. A number is its text: 17 and "17" are one key.
+        key: sharding key; messages with one key stay in order. A number is stored as its text: 17 and "17" are one
+            key.
         properties: the user's own, visible to consumers and to SQL subscriptions.
         delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers immediately.
         delay: delivers after this time, seconds or a `timedelta`, up to three days; to the millisecond.
         deliver_at: delivers at this moment; a `datetime` without a zone is local time.
-        cancels: unique key (`SendResult.message_id`) of a waiting message with a time, which is never delivered
-            then; this one needs a time of its own, and is not delivered either.
-        flag: 32 bits of the user's, returned unchanged.
+        cancels: unique key (`SendResult.message_id`) of a waiting timer message, which is then never delivered. The
+            cancelling message needs `delay` or `deliver_at` too, and is not delivered either.
+        flag: 32 bits for the user, returned unchanged.
         unique_key: given by the SDK at the first send.
         marks: properties of the protocol that the SDK sets itself, for transactions and requests.
-        maybe_stored: whether an earlier send of this object may have stored it; a refusal of a later one does not undo that.
+        maybe_stored: whether an earlier send of this object may have stored it; a later refusal does not undo that.
     """
 
     topic: str
@@ -82,7 +83,7 @@ class Message:
     maybe_stored: bool = field(default=False, init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
-        # As it is made at run time, but for what a body may be given as.
+        # The same as at run time, except for the types that a body may have.
         def __init__(  # noqa: PLR0913
             self,
             *,
@@ -135,7 +136,7 @@ class Message:
 
     @property
     def stored_key(self) -> str | None:
-        """The sharding key as it is stored, which also chooses the queue."""
+        """The sharding key as it is stored; it also chooses the queue."""
         return None if self.key is None else str(self.key)
 
     def wire_properties(self) -> dict[str, str]:
@@ -161,7 +162,7 @@ class Message:
 
 
 class SendStatus(Enum):
-    """How safely a message was stored; anything but OK is stored all the same."""
+    """How safely a message was stored. With any of these it is stored, not only with OK."""
 
     OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -177,8 +178,8 @@ class SendResult:
         message_id: the unique key given by the client.
         offset_message_id: the id that leads to the stored record; several, joined by commas, for a batch.
         queue_offset: the position in the queue; of the first message for a batch.
-        recall_handle: takes a message with a time of its own back, see `Producer.recall`; else empty.
-        places: queue and offset of each message of a batch of which a part was stored before; else empty.
+        recall_handle: takes back a timer message, see `Producer.recall`; empty for other messages.
+        places: queue and offset of each message, for a batch of which a part was stored before; else empty.
     """
 
     status: SendStatus
@@ -190,21 +191,22 @@ class SendResult:
     places: tuple[tuple[MessageQueue, int], ...] = ()
 
     def place(self, number: int) -> tuple[MessageQueue, int]:
-        """Return queue and offset of a message of a batch, the first is 0."""
+        """Return queue and offset of a message of a batch; the first one is number 0."""
         return self.places[number] if self.places else (self.queue, self.queue_offset + number)
 
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """A message as a consumer gets it; the topic of a redelivered message is the original one.
+    """A message as a consumer gets it; a redelivered message has its original topic.
 
     Attributes:
-        queue: where it was read, a `%RETRY%` queue for a redelivered message.
+        queue: the queue it was read from, a `%RETRY%` queue for a redelivered message.
         born_timestamp, store_timestamp: milliseconds since the epoch.
         reconsume_times: how often it was tried before.
-        properties: all of them, the protocol's included, but for the checksums of a body that was compressed.
-        size_bytes: of the body, inflated; where only the first bytes of a compressed body were wanted, of these.
-        unreadable: why the body could not be inflated, and is as it is stored; listeners get no such message.
+        properties: all of them, the protocol's included, except the checksums of a compressed body.
+        size_bytes: of the inflated body; of the inflated part if only the first bytes of a compressed body were
+            wanted.
+        unreadable: why the body could not be inflated and is given as stored; listeners get no such message.
     """
 
     topic: str
@@ -230,7 +232,7 @@ class ReceivedMessage:
         """The body as UTF-8 text.
 
         Raises:
-            UnicodeDecodeError: The body is something else.
+            UnicodeDecodeError: The body is not UTF-8.
         """
         return self.body.decode()
 
@@ -250,7 +252,7 @@ class ReceivedMessage:
         return self.properties.get(names.SHARDING_KEY)
 
     def __repr__(self) -> str:
-        # Bodies may be private and large, so they are never part of what is logged.
+        # Bodies may be private and large, so logs never show them.
         return (
             f"ReceivedMessage({self.topic} {self.queue.broker_name}:{self.queue.queue_id}"
             f"@{self.queue_offset} {self.message_id} tries={self.reconsume_times})"
@@ -265,7 +267,7 @@ def received(
     Args:
         stored: the record.
         body: its inflated body.
-        queue: where it was read; the record of a view by id carries no broker name.
+        queue: the queue it was read from; the record of a view by id carries no broker name.
         id_text: its offset message id.
     """
     found = names.decode_properties(stored.properties)

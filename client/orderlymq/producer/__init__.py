@@ -1,6 +1,6 @@
 """
 Producers: ordered, plain, batch and transactional sends, request and reply, recalls of timers.
 
-A key chooses its queue in `selectors.py`; a send is tried again in `delivery.py`. What both producers and consumers
-need lives in `orderlymq.connection`. Begin with `producer.py`; `sendoutcome.py` tells the outcomes of failed sends apart.
+`selectors.py` chooses the queue of a key, and `delivery.py` retries sends. `orderlymq.connection` holds the parts
+that consumers need too. Begin with `producer.py`; `sendoutcome.py` distinguishes the outcomes of failed sends.
 """

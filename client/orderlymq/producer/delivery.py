@@ -1,10 +1,10 @@
 """
-Delivery of sends to queues: one queue until the time is over, or any queue of the round robin.
+Delivery of sends to queues: one fixed queue until the time is over, or any queue of the round robin.
 
-Rules: a send with a fixed queue is tried again on that queue, as the same command, until it is stored, refused
-for good or out of time; any other one may go to another broker, where all its tries go to one queue: in another
-queue it would be another message. Where there is no other broker it waits for a leader, as long as nothing can have
-been stored. What is known of the tries stands in `sendoutcome`.
+Rules: a send with a fixed queue is retried on that queue, as the same command, until it is stored, finally refused or
+out of time. Any other send may go to another broker. At each broker all its tries go to one queue, because in another
+queue it would be another message. If there is no other broker, the send waits for a leader as long as no try can have
+stored it. `sendoutcome` keeps what is known about the tries.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingError
 
 _RETRY_FIRST_S: Final = 0.01
-# A further try with less time than that proves nothing: it hides why the others failed, or makes a refusal unknown.
+# A try with less time than this proves nothing: it would hide why the others failed, or make a refusal unknown.
 _TRY_MIN_S: Final = 0.01
-_RETRY_MAX_S: Final = 0.05  # a new leader is found this late at most
+_RETRY_MAX_S: Final = 0.05  # a new leader is found at most this late
 
 Build: TypeAlias = Callable[[MessageQueue], RemotingCommand]
 T = TypeVar("T")
 
 
 class Delivery:
-    """Brings the commands of one producer to brokers."""
+    """Sends the commands of one producer to brokers."""
 
     def __init__(self, instance: ClientInstance, settings: ProducerSettings) -> None:
         self._instance = instance
@@ -52,10 +52,10 @@ class Delivery:
         timeout: Duration | None,
         patience_s: float | None = None,
     ) -> T:
-        """Send by the route of now, again while the topic's queues change; raises as `queuechanges`.
+        """Send by the current route, and again while the topic's queues change; raises as `queuechanges`.
 
-        *send* gets the route and its deadline on the monotonic clock. A *timeout* is for everything together; without one each
-        route and each send has the usual time, and a change *patience_s*, or what the settings say.
+        *send* gets the route and its deadline on the monotonic clock. A *timeout* covers everything together. Without
+        one, each route and each send has the usual time, and a change has *patience_s*, or the time in the settings.
         """
         end_s = None if timeout is None else self.deadline(timeout)
         whole = self._instance.whole(topic)
@@ -82,7 +82,7 @@ class Delivery:
         deadline_s: float,
         retries: int,
     ) -> SendResult:
-        """Send to the chosen queue, or to any when None is chosen, until *deadline_s* on the monotonic clock."""
+        """Send to the chosen queue, or to any queue if it is None, until *deadline_s* on the monotonic clock."""
         attempts = Attempts(deadline_s, route.publish[0].topic)
         if chosen is not None:
             return await self._send_to(chosen, build, message_id, attempts)
@@ -91,13 +91,13 @@ class Delivery:
     async def _send_to(
         self, queue: MessageQueue, build: Build, message_id: str, attempts: Attempts
     ) -> SendResult:
-        """Send to this very queue until it is stored, refused for good, or the time is over."""
+        """Send to exactly this queue until the message is stored, finally refused, or out of time."""
         if self._settings.retry_another_broker_when_not_store_ok:
             raise SettingError(
                 "retry_another_broker_when_not_store_ok cannot be used with key, selector or queue: "
                 "another broker means another queue, which breaks the order"
             )
-        # One command for all tries: the same born time and key, so that a repeat is a repeat.
+        # All tries send one command with the same born time and key, so that the broker recognises a repeat.
         command = build(queue)
         delay_s = _RETRY_FIRST_S
         while True:
@@ -114,7 +114,7 @@ class Delivery:
     async def _send_anywhere(
         self, route: TopicRoute, build: Build, message_id: str, attempts: Attempts, retries: int
     ) -> SendResult:
-        """Send to a queue of the round robin; after a failure to another broker, or to the same queue."""
+        """Send to a queue of the round robin; after a failure to another broker, or else to the same queue."""
         topic = route.publish[0].topic
         queue = self.spread(route, topic)
         tried = {queue.broker_name: queue}
@@ -134,7 +134,7 @@ class Delivery:
             queue = self.spread(route, topic, {failed})
             queue = tried.setdefault(queue.broker_name, queue)
             stays = queue.broker_name == failed
-            # A group without a leader would use up all tries within milliseconds.
+            # A broker group without a leader would use up all tries within milliseconds.
             if not (stays and attempts.is_early and retries):
                 left -= 1
             remaining_s = attempts.remaining_s(time.monotonic())
@@ -154,7 +154,7 @@ class Delivery:
         tried: dict[str, MessageQueue],
         left: int,
     ) -> SendResult:
-        """Send to other brokers while the status is not OK; whatever becomes of that, the message is stored."""
+        """Send to other brokers while the status is not OK. The message is stored even if these tries fail."""
         asked = {result.queue.broker_name}
         while result.status is not SendStatus.OK and left > 0:
             queue = self.spread(route, result.queue.topic, asked)
@@ -172,7 +172,7 @@ class Delivery:
     async def attempt(
         self, queue: MessageQueue, command: RemotingCommand, attempts: Attempts
     ) -> RemotingCommand | None:
-        """Make one try, if there is time for it; what went wrong is noted in *attempts*."""
+        """Make one try if there is time for it; failures are noted in *attempts*."""
         remaining_s = attempts.remaining_s(time.monotonic())
         if attempts.tries and remaining_s < _TRY_MIN_S:
             return None
@@ -202,7 +202,7 @@ class Delivery:
         selector: Selector | None,
         argument: object,
     ) -> MessageQueue | None:
-        """Return the one queue that the arguments ask for; None when any will do."""
+        """Return the one queue that the arguments ask for; None if any queue will do."""
         check_choice(queue, selector, argument)
         queues = route.publish
         if queue is not None:
@@ -216,7 +216,7 @@ class Delivery:
         return None
 
     def spread(self, route: TopicRoute, topic: str, avoid: Collection[str] = ()) -> MessageQueue:
-        """Return the next queue of the round robin, of a broker that is not in *avoid* if there is one."""
+        """Return the next queue of the round robin; prefer brokers that are not in *avoid*."""
         turn = self._round_robin.get(topic)
         if turn is None:
             turn = self._round_robin[topic] = RoundRobin()
@@ -228,15 +228,15 @@ class Delivery:
         return turn.select(reachable or route.publish, avoid)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return where a topic is that a user names; raises as `route_of`."""
+        """Return the route of a topic that a user names; raises as `route_of`."""
         return await self.route_of(self._instance.whole(topic))
 
     async def route_of(self, topic: str) -> TopicRoute:
-        """Return where a topic is that has its whole name.
+        """Return the route of a topic, given by its whole name.
 
         Raises:
             TopicNotFound: No broker has it, or it has no queue to write to.
-            NameServersUnreachable: Nobody can be asked.
+            NameServersUnreachable: No name server answers.
         """
         route = await self._instance.route_or_template(
             topic, self._settings.create_topic_key, self._settings.default_topic_queue_nums
@@ -246,7 +246,7 @@ class Delivery:
         return route
 
     async def route_by(self, topic: str, deadline_s: float) -> TopicRoute:
-        """Return where a topic is that has its whole name, not later than *deadline_s* on the monotonic clock.
+        """Return the route of a topic, given by its whole name, before *deadline_s* on the monotonic clock.
 
         Raises:
             TopicNotFound, NameServersUnreachable: As `route_of`; the latter also when the time is over.
@@ -261,10 +261,10 @@ class Delivery:
             ) from None
 
     def deadline(self, timeout: Duration | None) -> float:
-        """Return when a send that begins now is out of time, on the monotonic clock.
+        """Return the deadline of a send that begins now, on the monotonic clock.
 
         Raises:
-            SettingError: The time is over already.
+            SettingError: The time-out is not positive.
         """
         wanted_s = seconds(self._settings.send_message_timeout if timeout is None else timeout)
         if wanted_s <= 0:

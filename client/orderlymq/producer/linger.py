@@ -1,11 +1,11 @@
 """
-Lingering: sends to one topic wait a moment for others and leave together, a batch per queue.
+Lingering: sends to one topic wait a moment for others, and leave together as one batch per queue.
 
-Rules: a topic has one round of batches under way, and the next begins when it has ended, so the order of calls
-with one key is the order in its queue, also when the topic's queues change. When a send fails, those that wait
-behind it with the same key or queue are refused unsent, as without lingering. What a batch cannot carry
-(delays, times, retry topics) leaves alone, in its turn. While the topic's queues change, each send waits until its own time is over,
-or its patience.
+Rules: a topic has one round of batches under way, and the next round begins when it has ended. So the order of calls
+with one key is the order in its queue, also while the topic's queues change. When a send fails, later sends with the
+same key or queue are refused without being sent, as without lingering. A message that a batch cannot carry (delays,
+times, retry topics) leaves alone, in its turn. While the topic's queues change, each send waits until its own
+time-out or its patience is over.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.process.waits import wait_for
 
-# So much is worth no more waiting.
+# With this many bytes, waiting longer gains nothing.
 FULL_BYTES: Final = 256 * 1024
 ROUND_MAX: Final = 10_000
 
@@ -45,12 +45,12 @@ ThroughChanges: TypeAlias = Callable[[Callable[[TopicRoute], Awaitable[None]]], 
 
 @dataclass(slots=True, eq=False)
 class Lingering:
-    """One send that waits, or that may have been stored before it was to choose its queue again.
+    """A waiting send; it may have been stored by a try before its queue had to be chosen again.
 
     Attributes:
-        until_s: when it is out of time, on the monotonic clock, since it was tried first; without a time-out of its own, when
-            its patience with a change is over, since that began.
-        refused: why it waits for the end of a change; None when it does not, or is tried.
+        until_s: when it is out of time, on the monotonic clock. With its own time-out this counts from the first try;
+            without one it is the end of its patience, counted from the start of the change.
+        refused: why it waits for the end of a change; None if it does not wait for one, or is being tried.
     """
 
     message: Message
@@ -63,11 +63,11 @@ class Lingering:
 
     @property
     def order(self) -> object:
-        """Key or queue of the sends that stay in order with it; None when there are none."""
+        """Key or queue of the sends that stay in order with this one; None if there are none."""
         return self.message.stored_key if self.queue is None else self.queue
 
     def fail(self, error: Exception) -> None:
-        """Give it its error, unless it has its outcome."""
+        """Set the error, unless the send has its outcome already."""
         if not self.future.done():
             self.future.set_exception(still_unknown(error) if self.maybe_stored else error)
 
@@ -76,14 +76,14 @@ class Linger:
     """The sends to one topic.
 
     Args:
-        wait_s: how long the first of a round waits for others.
+        wait_s: how long the first send of a round waits for others.
         size_max: the largest batch in bytes.
-        patience_s: how long a send without a time-out of its own waits while the topic's queues change.
-        deadline: returns when a send that begins now is out of time, on the monotonic clock.
-        choose: returns the queue of a message, None when any will do.
+        patience_s: how long a send without its own time-out waits while the topic's queues change.
+        deadline: returns the deadline of a send that begins now, on the monotonic clock.
+        choose: returns the queue of a message, None if any will do.
         send: sends messages as one, until a deadline; it raises the errors of a single send.
-        through_changes: calls with the route of now, again as long as the topic's queues change.
-        ended: called when nothing is left.
+        through_changes: calls with the current route, again as long as the topic's queues change.
+        ended: called when no send is left.
     """
 
     def __init__(
@@ -112,13 +112,13 @@ class Linger:
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._changing: Exception | None = None  # why the round waits for the end of a change
-        self._timer: asyncio.TimerHandle | None = None  # for what waits for it
+        self._timer: asyncio.TimerHandle | None = None  # for the sends that wait for that end
         self._due_s = 0.0
 
     def enter(
         self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
     ) -> "asyncio.Future[SendResult]":
-        """Append a send; its time-out counts from when it leaves, or from when it waits for the end of a change."""
+        """Append a send; its time-out counts from when it leaves or starts to wait for the end of a change."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         if timeout is not None:
             try:
@@ -164,7 +164,7 @@ class Linger:
             if self._timer is not None:
                 self._timer.cancel()
             for each in (*self._leaving, *self._waiting):
-                each.future.cancel()  # no effect on those that have their outcome
+                each.future.cancel()  # no effect on futures that have their outcome
 
     async def _round(self, sends: list[Lingering]) -> None:
         left = sends
@@ -186,7 +186,7 @@ class Linger:
             left = [each for part, _ in outcomes for each in part]
             for _, changed in outcomes:
                 if changed is not None:
-                    # Each send knows for itself whether it may be stored.
+                    # Each send has noted whether it may be stored.
                     raise QueuesChanged(changed.refused, maybe_stored=False)
 
         try:
@@ -197,7 +197,7 @@ class Linger:
     async def _in_order(
         self, chosen: MessageQueue | None, sends: list[Lingering], route: TopicRoute
     ) -> tuple[list[Lingering], QueuesChanged | None]:
-        """Send to one queue; return the sends whose queue must be chosen again, and why."""
+        """Send to one queue; return the sends whose queue must be chosen again, and the reason."""
         parts = list(self._parts(sends))
         for at, part in enumerate(parts):
             wanted = [each for each in part if not each.future.done()]
@@ -223,7 +223,7 @@ class Linger:
         return [], None
 
     def _try(self, sends: list[Lingering]) -> float:
-        """Note that these are tried now, and return until when."""
+        """Note that these sends are tried now, and return their deadline."""
         timeout, deadline_s = sends[0].timeout, sends[0].until_s
         if timeout is None or math.isinf(deadline_s):
             deadline_s = self._deadline(timeout)
@@ -236,7 +236,7 @@ class Linger:
     # -- while the queues change
 
     def _hold(self, sends: list[Lingering], refused: Exception) -> None:
-        """Let sends wait for the end of a change, and those that wait for their round; each as long as it may."""
+        """Let these sends and those of later rounds wait for the end of a change, each until its own time."""
         now_s = time.monotonic()
         if self._changing is None:
             sends = [*sends, *self._waiting]
@@ -249,7 +249,7 @@ class Linger:
         self._watch(sends, now_s)
 
     def _watch(self, held: list[Lingering], now_s: float) -> None:
-        """Look again when the first of these is out of time."""
+        """Set the timer to the moment when the first of these sends is out of time."""
         first_s = min(each.until_s for each in held)
         if self._timer is not None:
             if self._due_s <= first_s:
@@ -260,7 +260,7 @@ class Linger:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._give_up)
 
     def _give_up(self) -> None:
-        """Refuse sends that have waited for as long as they may, and those behind them; a running try ends by itself."""
+        """Refuse sends that are out of time, and those behind them; a try under way ends by itself."""
         self._timer, now_s = None, time.monotonic()
         failed: dict[object, Exception] = {}
         held: list[Lingering] = []
@@ -279,7 +279,7 @@ class Linger:
             self._watch(held, now_s)
 
     def _parts(self, sends: list[Lingering]) -> Iterator[list[Lingering]]:
-        """Cut sends to one queue into batches that may leave together, in order."""
+        """Cut the sends to one queue into batches that may leave together, in order."""
         for (alone, _), run in groupby(sends, key=_batch_key):
             entries = list(run)
             if alone:
@@ -292,7 +292,7 @@ class Linger:
     def _fail(
         self, sends: list[Lingering], error: Exception, behind: Iterable[Lingering] = ()
     ) -> None:
-        """Give sends their error, and refuse those that wait behind them."""
+        """Set the error of these sends, and refuse the sends that wait behind them."""
         orders = {each.order for each in sends} - {None}
         for each in sends:
             each.fail(error)
@@ -303,7 +303,7 @@ class Linger:
 
 
 def _batch_key(each: Lingering) -> tuple[bool, object]:
-    """Return whether a send must leave alone; else what those that leave with it have in common."""
+    """Return whether a send must leave alone, and what sends that leave together have in common."""
     message = each.message
     alone = bool(
         message.delay_level

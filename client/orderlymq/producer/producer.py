@@ -1,11 +1,11 @@
 """
 The producer: sends that keep the order of a key, and report whether a message is stored.
 
-Rules: a send with a key, a selector or a queue goes to that one queue or fails; it is tried again on the
-same queue under the same unique key until its time is over, and a broker recognises the repeat. A plain
-send may be tried on other brokers. `SendRefused` only when no try can have been stored, else `SendUnknown`.
-Sends of one key by `send_nowait` leave one after the other (`sendorder`), so the order of calls is the order
-in the queue; sends of this key that are awaited, batches and requests stay behind them.
+Rules: a send with a key, a selector or a queue goes to that one queue or fails. It is retried on the same queue under
+the same unique key until its time is over, and a broker recognises the repeat. A plain send may be tried on other
+brokers. `SendRefused` is raised only if no try can have stored the message, else `SendUnknown`. Sends of one key by
+`send_nowait` leave one after the other (`sendorder`), so the order of calls is the order in the queue. Awaited sends,
+batches and requests of this key stay behind them.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ from orderlymq_runtime.wallclock import machine_ms
 
 _log = logging.getLogger(__name__)
 
-# RocketMQ's client allows as many unanswered asynchronous requests.
+# RocketMQ's client allows the same number of unanswered asynchronous requests.
 PENDING_MAX: Final = 65_535
 
 
@@ -69,12 +69,12 @@ class Producer(Lifecycle):
 
     Args:
         group: names the application; shown in listings.
-        name_servers: "host:port;host:port"; else the environment says (ORDERLYMQ_NAME_SERVER,
-            NAMESRV_ADDR), else it is this machine.
+        name_servers: "host:port;host:port"; by default from the environment (ORDERLYMQ_NAME_SERVER,
+            NAMESRV_ADDR), else this machine.
         settings: of the producer.
         client_settings: of the connection.
         instance: share connections with other producers and consumers.
-        trace: report to the trace topic (or the topic named here) what becomes of each send.
+        trace: report the outcome of each send to the trace topic (or the topic named here).
         linger: how long a send may wait for others to the same topic, to leave with them as one batch per
             queue; 0 sends immediately. For `send` and `send_nowait` without a selector; order stays per key.
     """
@@ -112,7 +112,7 @@ class Producer(Lifecycle):
 
     @property
     def client_id(self) -> str:
-        """Return the id brokers know this client by."""
+        """Return the id by which brokers know this client."""
         return self._instance.client_id
 
     async def start(self) -> None:
@@ -133,7 +133,7 @@ class Producer(Lifecycle):
         _log.info("the producer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
-        """Wait for every send under way, then end; a cancelled call ends it all the same, a later one waits for that.
+        """Wait for every send under way, then end. A cancelled call still ends it; a later call waits for that.
 
         A request that waits for its reply ends with `StateError`.
         """
@@ -144,7 +144,7 @@ class Producer(Lifecycle):
         await self._shutdown.wait()
 
     async def _shut_down(self) -> None:
-        # Each of them ends within its own time-out.
+        # Each of these sends ends within its own time-out.
         await asyncio.gather(*self._pending, return_exceptions=True)
         if self._awaited:
             await self._idle.wait()
@@ -177,7 +177,7 @@ class Producer(Lifecycle):
         """Send one message and wait until it is stored.
 
         Args:
-            topic: where to, or a whole `Message`, which says the rest itself, but for *key*.
+            topic: the topic, or a whole `Message`, which then holds the rest except *key*.
             body: bytes, or text that becomes UTF-8.
             tags: one tag.
             keys: index keys for queries.
@@ -185,18 +185,19 @@ class Producer(Lifecycle):
             delay_level: 1 to 18; 0 delivers immediately.
             key: sharding key: messages of one key lie in one queue, in the order of their sends. Its text is
                 hashed; for the hash of a Java Integer pass `selector=by_hash` and the number as *argument*.
-            queue: this queue and no other, or its number in the sorted list of the topic's queues; not beside *key*, and
-                instead of the queue of a `Message`'s own key. An expansion of the topic does not change it: a key that it
-                was computed from keeps its order with `key` or *selector* only.
+            queue: exactly this queue, or its number in the sorted list of the topic's queues. Not together with
+                *key*; it replaces the queue of a `Message`'s own key. An expansion of the topic does not change it,
+                so if it was computed from a key, use `key` or *selector* instead to keep that key's order.
             selector: chooses the queue; it is asked again when the topic gets more queues.
-            argument: for the selector; the key when there is none.
-            timeout: covers all tries, with the questions where the topic is; not the wait behind earlier sends.
+            argument: for the selector; the key if there is none.
+            timeout: covers all tries and the requests for the route, but not the wait behind earlier sends.
 
         Raises:
             SendRefused: The message is not stored.
-            SendUnknown: It may be stored; on ordered topics the same `Message` may be sent again, with the same key or queue.
+            SendUnknown: It may be stored; on ordered topics the same `Message` may be sent again, with the same key
+                or queue.
             TopicNotFound: No broker has the topic.
-            NameServersUnreachable: Nobody can be asked where the topic is.
+            NameServersUnreachable: No name server answers the request for the route.
             SettingError: The message or an argument is not allowed; nothing was sent.
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
@@ -232,8 +233,8 @@ class Producer(Lifecycle):
     ) -> "asyncio.Future[SendResult]":
         """Send without waiting; the future has the outcome.
 
-        The order of calls with one key (or one queue) is the order in the queue. When one of them fails,
-        those that wait behind it are refused, unsent: the caller decides how to go on.
+        The order of calls with one key (or one queue) is the order in the queue. When one of them fails, the sends
+        that wait behind it are refused without being sent: the caller decides how to go on.
 
         Raises:
             SendRefused: Too many sends are pending, or more bytes than `send_buffer_bytes`.
@@ -263,12 +264,12 @@ class Producer(Lifecycle):
                 return await heard([message], entered)
 
         def begin() -> "asyncio.Future[SendResult]":
-            # A repeat, too, takes its place now: the next call stands behind it.
+            # A repeat takes its place now too, so that the next call stands behind it.
             entered = enter()
             if not is_repeat:
                 return entered
             outcome = asyncio.create_task(repeat(entered), name="repeat")
-            # A task that is cancelled before it has begun cancels nothing itself.
+            # A task that is cancelled before it starts cannot cancel *entered* itself.
             outcome.add_done_callback(lambda _: entered.cancel())
             return outcome
 
@@ -288,11 +289,11 @@ class Producer(Lifecycle):
         selector: Selector | None = None,
         argument: object = None,
     ) -> None:
-        """Send one message without an answer: it may be lost, and no error says so.
+        """Send one message without an answer: it may be lost without an error.
 
         Raises:
             SettingError, TopicNotFound: Before anything is sent.
-            NameServersUnreachable: Nobody says within `send_message_timeout` where the topic is.
+            NameServersUnreachable: No name server returns the route within `send_message_timeout`.
         """
         message = as_message(topic, body, tags, keys, properties, 0, key)
         self._check_running()
@@ -329,9 +330,9 @@ class Producer(Lifecycle):
     ) -> SendResult:
         """Send messages of one topic as one, to one queue.
 
-        Up to 1,024 messages are stored with consecutive offsets, all or none. Of a larger batch the first ones may be
-        stored alone when a leader fails: the outcome is `SendUnknown`, and sending the same messages again to an
-        ordered topic stores the rest. `split_batch` cuts a list that is too large.
+        Up to 1,024 messages are stored with consecutive offsets, all or none. If a leader fails during a larger
+        batch, only its first messages may be stored. The outcome is then `SendUnknown`, and sending the same messages
+        again to an ordered topic stores the rest. `split_batch` cuts a list that is too large.
 
         Raises:
             SettingError: Several topics or keys, a delay level, a retry topic, or too large together.
@@ -366,7 +367,7 @@ class Producer(Lifecycle):
             return await observed(self.group, self._instance.whole, messages, enter)
 
     async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
-        """Take a message with a time of its own back, by the handle of its `SendResult`.
+        """Take back a timer message by the handle of its `SendResult`.
 
         Returns:
             Its unique key; from now on it is not delivered.
@@ -395,9 +396,9 @@ class Producer(Lifecycle):
         """Send a message and wait for the reply of its consumer.
 
         Raises:
-            ReplyTimeout: There is no reply within *timeout*, which covers the send too.
-            StateError: The producer was closed before the reply came.
-            NameServersUnreachable: Nobody can be asked where the topic is.
+            ReplyTimeout: No reply arrived within *timeout*, which covers the send too.
+            StateError: The producer was closed before the reply arrived.
+            NameServersUnreachable: No name server answers the request for the route.
             SendRefused, SendUnknown, TopicNotFound, SettingError: As `send`.
         """
         message = as_message(topic, body, tags, "", properties, 0, key)
@@ -445,13 +446,13 @@ class Producer(Lifecycle):
         Raises:
             SendRefused: The requester is gone or has stopped waiting.
             SendUnknown: The broker did not say whether the reply arrived.
-            NameServersUnreachable: Nobody says within *timeout* where the broker is.
-            SettingError: The message is no request.
+            NameServersUnreachable: No name server returns the broker's address within *timeout*.
+            SettingError: The message is not a request.
         """
         message = reply_message(request, body, properties)
         self._check_running()
         self._prepare(message)
-        # Through the broker that carried the request: who asked is surely known there.
+        # The reply goes through the broker that carried the request, which surely knows the requester.
         queue = MessageQueue(message.topic, request.queue.broker_name, 0)
         with self._under_way():
             deadline_s = self._delivery.deadline(timeout)
@@ -504,7 +505,7 @@ class Producer(Lifecycle):
         *,
         as_batch: bool = False,
     ) -> SendResult:
-        """Send prepared messages as one command; a single one as itself unless *as_batch*."""
+        """Send prepared messages as one command; a single message is sent as such unless *as_batch* is true."""
 
         def build(target: MessageQueue) -> RemotingCommand:
             if as_batch or len(messages) > 1:
@@ -519,7 +520,7 @@ class Producer(Lifecycle):
             return await self._delivery.send_by(route, chosen, build, ids, deadline_s, retries)
 
     def _check_room(self, size: int) -> None:
-        """Refuse a send that nobody waits for when too much is pending."""
+        """Refuse a send without waiting if too much is pending."""
         if len(self._pending) >= PENDING_MAX:
             raise SendRefused(f"{PENDING_MAX} sends are pending; await some of their futures first")
         limit = self.settings.send_buffer_bytes

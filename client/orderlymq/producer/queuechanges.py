@@ -1,10 +1,10 @@
 """
 Sends to a topic whose number of queues changes.
 
-A topic refuses sends while it expands, until its old queues are drained. That refusal is definite: the send waits
-for the end of the change, reads the new queues and chooses again. Its caller sees a pause. Each send says from how
-many queues it was chosen, so that no broker takes one that was chosen from an old list. A try that may have been
-stored before the refusal leaves the send unknown, whatever ends it later.
+While a topic expands, it refuses sends until its old queues are drained. Such a refusal is definite: the send waits
+for the end of the change, reads the new queues and chooses again. Its caller sees only a pause. Each send carries the
+number of queues that it was chosen from, so that no broker takes one that was chosen from an old list. If an earlier
+try may have stored the message, the send stays unknown, however it ends later.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from orderlymq_protocol.header.extensions import EXT_QUEUE_TOTAL
 
 T = TypeVar("T")
 
-# How soon a refused send looks again: first immediately, for the list may be old and the change over.
+# When a refused send looks again. It looks first immediately: the list may be old and the change over.
 _PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 
 def chosen_from(route: TopicRoute, command: RemotingCommand) -> RemotingCommand:
-    """Return a send that says from how many queues it was chosen, where the number is part of the order."""
+    """Return the send with the number of queues it was chosen from, if that number is part of the order."""
     if route.is_ordered:
         command.ext[EXT_QUEUE_TOTAL] = str(len(route.publish))
     return command
@@ -40,9 +40,10 @@ async def through_changes(
     patience_s: float,
     end_s: float | None = None,
 ) -> T:
-    """Call *send*, which asks for the route of now, again while the topic's queues change.
+    """Call *send*, which asks for the current route, and call it again while the topic's queues change.
 
-    It is called until *end_s* on the monotonic clock; where that is None, until *patience_s* seconds after the first change.
+    It is called until *end_s* on the monotonic clock; if that is None, until *patience_s* seconds after the first
+    refusal.
 
     Raises:
         SendRefused: The change takes longer; nothing is stored.

@@ -1,8 +1,8 @@
 """
-Taking a timer message back by the handle of its send (`SendResult.recall_handle`).
+Taking back a timer message by the handle of its send (`SendResult.recall_handle`).
 
-Rule: the call is tried again until its time is over, because a repeat does no harm. After a
-success the message is not delivered any more.
+Rule: the call is retried until its time is over, because a repeat does no harm. After a success the message is not
+delivered any more.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
-# A replica that does not lead, and one that is just delivering or recalling the message.
+# From a replica that does not lead, and from one that is just delivering or recalling the message.
 _LATER: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
 _RETRY_S: Final = 0.05
 
@@ -27,7 +27,7 @@ def read_handle(topic: str, handle: str) -> RecallHandle:
     """Return the content of a handle.
 
     Raises:
-        SettingError: It is no handle, or not of a message of this topic.
+        SettingError: It is not a handle, or not one of a message of this topic.
     """
     if is_retry_topic(topic) or is_dlq_topic(topic):
         raise SettingError(f"messages of {topic} cannot be recalled: topic is not supported")
@@ -46,7 +46,7 @@ async def recall_message(
     """Ask the broker that has the message; return the message's unique key.
 
     Raises:
-        SettingError: As `read_handle`; nothing was asked.
+        SettingError: As `read_handle`; no broker was asked.
         BrokerError: The broker refuses: the message is due, or recalls are switched off.
         BrokerUnreachable: No broker said whether it was recalled; recall it again.
     """

@@ -1,10 +1,10 @@
 """
 Requests and replies over topics: a send that waits for an answer, and the answer.
 
-Rules: a request is a plain message with three marks: a number of its own, the client that waits, and for how
-long; the reply goes through the broker that carried the request, which pushes it to that client. An answer
-that comes too late is refused, so that the replier knows. Requests are not kept for a caller that is
-gone, and a fail-over may cost an answer: then the caller's time-out says so, and the caller decides.
+Rules: a request is a plain message with three marks: its own number, the client that waits, and the time-out. The
+reply goes through the broker that carried the request, which pushes it to that client. A reply that comes too late is
+refused, so that the replier knows. Requests are not kept for a caller that is gone, and a fail-over may lose an
+answer. The caller then gets a time-out and decides.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 _TIMEOUT_MIN_S: Final = 0.001
-# A program with more unanswered requests than this does not wait for them.
+# The most unanswered requests of a producer; a program with more does not wait for them.
 OPEN_MAX: Final = 65_535
 
 
@@ -43,7 +43,7 @@ class Reply:
     """The answer to a request.
 
     Attributes:
-        properties: all of them, the protocol's included, but for the checksums of a body that was compressed.
+        properties: all of them, the protocol's included, except the checksums of a compressed body.
         store_timestamp: when the broker got it, ms since the epoch.
     """
 
@@ -67,7 +67,7 @@ class OpenRequests:
         self._stop = instance.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
 
     def close(self) -> None:
-        """Take no more answers; a caller that still waits gets `StateError`."""
+        """Take no more answers; callers that still wait get `StateError`."""
         self._stop()
         for future in self._waiting.values():
             if not future.done():
@@ -97,7 +97,7 @@ class OpenRequests:
         return number
 
     async def identify(self, within_s: float) -> None:
-        """Let every broker know this client before the first reply can come; do not wait longer for one that hangs."""
+        """Make every broker know this client before a reply can arrive; wait at most *within_s* for them."""
         addresses = self._instance.routes.addresses()
         if not addresses <= self._known:
             with suppress(TimeoutError):
@@ -109,7 +109,7 @@ class OpenRequests:
         """Wait for the reply.
 
         Raises:
-            ReplyTimeout: there is none in time.
+            ReplyTimeout: No reply arrived in time.
             StateError: the producer was closed.
         """
         try:
@@ -122,7 +122,7 @@ class OpenRequests:
             ) from error
 
     def forget(self, number: str) -> None:
-        """Wait no more."""
+        """Stop waiting for a request's reply."""
         self._waiting.pop(number, None)
 
     def _on_reply(self, command: RemotingCommand, conn: Connection) -> bool:
@@ -150,7 +150,7 @@ def reply_message(
     """Return the message that answers *request*.
 
     Raises:
-        SettingError: it is no request.
+        SettingError: *request* is not a request.
     """
     found = request.properties
     cluster = found.get(properties.CLUSTER)

@@ -1,4 +1,4 @@
-"""Sends as commands, and the answers to them. Pure."""
+"""Commands of sends, and the answers to them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from orderlymq_protocol.message.compression import CompressionType, compress
 from orderlymq_protocol.message.record import body_crc
 
-# Value of MSG_TYPE in the answer of a request.
+# The value of MSG_TYPE in the answer to a request.
 REPLY: Final = "reply"
 _CHECKSUMS: Final = "{:08x},{:08x}"
-# What the checksums of a deflated body add to the properties.
+# The bytes that the checksums of a deflated body add to the properties.
 CHECKSUMS_SIZE: Final = len(
     properties.encode_properties({properties.BODY_CHECKSUMS: _CHECKSUMS.format(0, 0)})
 )
@@ -30,7 +30,7 @@ CHECKSUMS_SIZE: Final = len(
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
-    """Shared parts of all sends of a producer."""
+    """Parameters that all sends of a producer share."""
 
     group: str
     settings: ProducerSettings
@@ -39,12 +39,12 @@ class SendOptions:
 def send_request(
     message: Message, queue: MessageQueue, options: SendOptions, born_ms: int
 ) -> RemotingCommand:
-    """Return the send of one message; its body is deflated when it is large."""
+    """Return the send of one message; a large body is deflated."""
     body, flags, wanted = message.body, 0, message.wire_properties()
     if options.settings.compresses(body):
         body = compress(body, CompressionType.ZLIB, options.settings.compress_level)
         flags = sysflag.with_compression(0, CompressionType.ZLIB)
-        # The same message in a batch is not deflated, and is known by this to be the same.
+        # The same message in a batch is not deflated; these checksums show that it is the same.
         wanted[properties.BODY_CHECKSUMS] = checksums(message.body, body)
     text = properties.encode_properties(wanted).decode()
     if properties.TRAN_MSG in message.marks:
@@ -57,7 +57,7 @@ def send_request(
 
 
 def checksums(body: bytes, deflated: bytes) -> str:
-    """Return the property by which brokers know a body whether it was deflated or not."""
+    """Return the property by which brokers recognise a body, whether it is deflated or not."""
     return _CHECKSUMS.format(body_crc(body), body_crc(deflated))
 
 
@@ -66,8 +66,8 @@ def batch_request(
 ) -> RemotingCommand:
     """Return the atomic send of several messages of one topic; batches are never deflated."""
     body = encode_batch(batch_entry(message) for message in messages)
-    # RocketMQ puts these behind the properties of each message, where they win: a UNIQ_KEY here would become
-    # that of every message. Java 4.9 gives a batch none either.
+    # RocketMQ appends these to the properties of each message, where they win: a UNIQ_KEY here would become the key
+    # of every message. Java 4.9 gives a batch none either.
     shared = {properties.WAIT: "true" if messages[0].wait_store_ok else "false"}
     text = properties.encode_properties(shared).decode()
     header = _send_header(options, queue, 0, born_ms, text)
@@ -76,7 +76,7 @@ def batch_request(
 
 
 def batch_entry(message: Message) -> BatchEntry:
-    """Return one message as it stands in a batch body."""
+    """Return one message in the form of a batch body's entry."""
     return BatchEntry(
         message.flag, message.body, properties.encode_properties(message.wire_properties())
     )

@@ -1,10 +1,10 @@
 """
-Which queue a message goes to.
+Selectors: which queue a message goes to.
 
-Rule: the same key leads to the same queue whichever language sends it. Java's `SelectMessageQueueByHash`
-takes `abs(arg.hashCode()) % n` of the queues sorted by broker name and queue id; so do we. A sharding key is
-hashed as the text that is stored; only the argument of a selector may be hashed as a number. Where Java has
-no answer (a hash of Integer.MIN_VALUE, a negative id) one is defined here. Randomness comes from outside.
+Rule: the same key leads to the same queue, whichever language sends it. Java's `SelectMessageQueueByHash` takes
+`abs(arg.hashCode()) % n` of the queues sorted by broker name and queue id, and so do these selectors. A sharding key
+is hashed as the text that is stored; only the argument of a selector may be hashed as a number. Where Java has no
+answer (a hash of Integer.MIN_VALUE, a negative id), this module defines one. The caller supplies randomness.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -58,14 +58,14 @@ def hash_index(key: object, count: int) -> int:
 def modulo_index(number: int, count: int) -> int:
     """Return `number mod count`, the usual `id % size` selector; never negative.
 
-    A negative id takes the queue of its absolute value: Java's remainder without the sign, which is
-    what a Java program gets that repairs its negative index with `Math.abs`.
+    A negative id takes the queue of its absolute value: Java's remainder without the sign. A Java program that fixes
+    its negative index with `Math.abs` gets the same.
     """
     return abs(number) % count
 
 
 def by_hash(queues: Sequence[MessageQueue], _message: Message, argument: object) -> MessageQueue:
-    """Select as Java's `SelectMessageQueueByHash`."""
+    """Select as Java's `SelectMessageQueueByHash` does."""
     return queues[hash_index(argument, len(queues))]
 
 
@@ -83,7 +83,7 @@ def by_modulo(queues: Sequence[MessageQueue], _message: Message, argument: objec
 
 
 def by_random(draw: Callable[[int], int]) -> Selector:
-    """Return a selector that takes a random queue; *draw* gives a number below its argument."""
+    """Return a selector that takes a random queue; *draw* returns a number below its argument."""
 
     def select(
         queues: Sequence[MessageQueue], _message: Message, _argument: object
@@ -96,10 +96,10 @@ def by_random(draw: Callable[[int], int]) -> Selector:
 def by_machine_room(rooms: frozenset[str], draw: Callable[[int], int]) -> Selector:
     """Return a selector among the brokers of some machine rooms.
 
-    A broker's room is the part of its name before the `@`, as RocketMQ writes it.
+    A broker's room is the part of its name before the `@`, as in RocketMQ.
 
     Raises:
-        SettingError: At selection, when no queue lies in one of the rooms.
+        SettingError: At selection, if no queue lies in one of the rooms.
     """
 
     def select(
@@ -119,7 +119,7 @@ def by_selector(
     """Return the choice of a user's selector, if it is one of the given queues.
 
     Raises:
-        SettingError: It raised, returned nothing or something foreign; nothing has been sent.
+        SettingError: The selector raised, returned nothing, or returned another value; nothing has been sent.
     """
     try:
         selected: object = selector(queues, message, argument)
@@ -135,10 +135,10 @@ def by_selector(
 
 
 def pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
-    """Return the queue that the caller names, by itself or by its number in the list.
+    """Return the queue that the caller names, itself or by its number in the list.
 
     Raises:
-        SettingError: It is none of the topic's.
+        SettingError: The topic has no such queue.
     """
     if isinstance(queue, MessageQueue):
         if queue.topic != topic:
@@ -150,7 +150,7 @@ def pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) 
 
 
 class RoundRobin:
-    """Spread plain sends evenly, leaving out brokers that failed when there is another."""
+    """Spreads plain sends evenly; avoids brokers that failed if there is another."""
 
     __slots__ = ("_next",)
 
@@ -158,7 +158,7 @@ class RoundRobin:
         self._next = 0
 
     def select(self, queues: Sequence[MessageQueue], avoid: Collection[str] = ()) -> MessageQueue:
-        """Return the next queue; queues of the brokers in *avoid* only when there is no other."""
+        """Return the next queue; a queue of a broker in *avoid* only if there is no other."""
         count = len(queues)
         assert count, "a topic without queues is refused before a queue is selected"
         for _ in range(count):

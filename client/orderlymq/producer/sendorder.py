@@ -1,9 +1,9 @@
 """
-The order of one producer's sends: which of them wait for each other, and in which line.
+The order of one producer's sends: which sends wait for which others.
 
-Rules: sends of one key, or to one queue, by `send_nowait` leave one after the other (`sendqueue`); sends that linger leave
-in batches of their topic (`linger`). A send that is awaited enters neither, but stays behind those of its key or queue
-that are there before it.
+Rules: sends of one key, or to one queue, by `send_nowait` leave one after the other (`sendqueue`). Lingering sends
+leave in batches of their topic (`linger`). An awaited send enters neither, but waits for the earlier sends of its key
+or queue.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from orderlymq.producer.sendqueue import Send, SendQueue, SendQueueKey
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-# A send that lingers longer than this has been forgotten.
+# A longer linger time is surely a mistake.
 _LINGER_MAX_S: Final = 60
 
 SendTogether: TypeAlias = Callable[
@@ -36,7 +36,8 @@ class SendOrder:
 
     Args:
         linger: how long a send may wait for others to the same topic; 0 for not at all.
-        send_together: sends messages by a route to a queue, until a time on the monotonic clock and with so many more tries.
+        send_together: sends messages by a route to a queue, until a time on the monotonic clock, with a number of
+            retries.
 
     Attributes:
         lingers: whether sends wait for others to the same topic.
@@ -66,14 +67,14 @@ class SendOrder:
     def linger(
         self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
     ) -> "asyncio.Future[SendResult]":
-        """Send a message with others to its topic."""
+        """Send a message together with others to its topic."""
         topic, queue, _ = self._key(message, queue)
         return self._linger(topic).enter(message, queue, timeout)
 
     def enter(
         self, message: Message, queue: MessageQueue | int | None, send: Send
     ) -> "asyncio.Future[SendResult]":
-        """Send behind every earlier one of the same key or queue."""
+        """Send behind every earlier send of the same key or queue."""
         name = self._key(message, queue)
         waiting = self._send_queues.get(name)
         if waiting is None:
@@ -88,7 +89,7 @@ class SendOrder:
         argument: object,
         send: Send,
     ) -> SendResult:
-        """Send behind what `send_nowait` has taken of the leading message's key, or of the queue, and is not stored yet."""
+        """Send behind the unfinished sends by `send_nowait` of the leading message's key, or of the queue."""
         name = self._key(leading, queue, argument)
         waiting = self._send_queues.get(name)
         if waiting is not None:
@@ -104,7 +105,7 @@ class SendOrder:
     ) -> SendQueueKey:
         """Return the order that a send belongs to: topic and queue by their whole names, and the key.
 
-        The argument of a selector stands for a key that is not there.
+        If there is no key, the argument of a selector stands for it.
         """
         key = None if queue is not None else message.stored_key
         if key is None and isinstance(argument, str | int):

@@ -1,9 +1,9 @@
 """
-Knowledge about a send while it is tried, and checks before it. Pure.
+What is known about a send while it is tried, and checks before it. Pure.
 
-Rule: "refused" is said only when no try can have been stored: as soon as one try may have arrived and
-was not answered, a later refusal does not undo that, and the outcome is "unknown". The tries of earlier sends of
-the same `Message` object count as well.
+Rule: a send is "refused" only if no try can have stored it. As soon as one try may have arrived and was not answered,
+a later refusal does not undo that, and the outcome is "unknown". The tries of earlier sends of the same `Message`
+object count as well.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from orderlymq_protocol.names import (
 )
 from orderlymq_runtime.remoting.client import RemotingError
 
-# What RocketMQ's producer tries on another broker as well (DefaultMQProducerImpl, retryResponseCodes).
+# The codes after which RocketMQ's producer tries another broker (DefaultMQProducerImpl, retryResponseCodes).
 _ELSEWHERE: Final = frozenset(
     {
         *LATER,
@@ -55,8 +55,8 @@ _ELSEWHERE: Final = frozenset(
 )
 _BUSY_MARKS: Final = ("[PC_SYNCHRONIZED]", "[PCBUSY_CLEAN_QUEUE]", "[TIMEOUT_CLEAN_QUEUE]")
 DELAY_LEVEL_MAX: Final = 18
-# What a message gets when it is sent: a unique key of 56 characters at most, and from observers the properties
-# `traceparent` and `tracestate`, of 55 and 512 characters at most.
+# The bytes that a send adds to a message: a unique key of at most 56 characters, and by observers the properties
+# `traceparent` and `tracestate`, of at most 55 and 512 characters.
 _UNIQUE_KEY_BYTES: Final = 10 + 56
 _TRACE_BYTES: Final = 13 + 55 + 12 + 512
 
@@ -65,8 +65,8 @@ class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
     """The queue was chosen from a list that changes or has changed; this try stored nothing.
 
     Attributes:
-        refused: the error for the caller when waiting does not help.
-        maybe_stored: an earlier try may have stored the message; then nothing that follows is a refusal.
+        refused: the error for the caller if waiting does not help.
+        maybe_stored: an earlier try may have stored the message; later errors are then not refusals.
     """
 
     def __init__(self, refused: SendError | TopicNotFound, *, maybe_stored: bool) -> None:
@@ -79,7 +79,7 @@ class Attempts:
     """The tries of one send; *deadline_s* is a reading of the monotonic clock.
 
     Attributes:
-        tries: how many have failed.
+        tries: the number of failed tries.
     """
 
     def __init__(self, deadline_s: float, topic: str) -> None:
@@ -94,7 +94,7 @@ class Attempts:
 
     @property
     def is_early(self) -> bool:
-        """Whether the last try surely stored nothing, and the next one to the same broker may be taken."""
+        """Whether the last try surely stored nothing, and the same broker may accept the next one."""
         return self._is_early
 
     def remaining_s(self, now_s: float) -> float:
@@ -102,21 +102,21 @@ class Attempts:
         return self._deadline_s - now_s
 
     def note_failure(self, address: str, error: RemotingError) -> None:
-        """Take note of a try without an answer."""
+        """Note a try without an answer."""
         self.tries += 1
         self._maybe_stored |= error.maybe_sent
         self._is_early = not error.maybe_sent
         self._address, self._last, self._refusal = address, str(error), None
 
     def note_no_address(self, broker_name: str) -> None:
-        """Take note that nobody leads the broker group."""
+        """Note that the broker group has no leader."""
         self.tries += 1
         self._is_early = True
         self._address, self._refusal = "", None
         self._last = f"the broker group {broker_name} has no leader's address in the route"
 
     def note_refusal(self, address: str, answer: RemotingCommand) -> None:
-        """Take note of an answer that says no."""
+        """Note an answer that refuses the send."""
         self.tries += 1
         self._is_early = answer.code in LATER or any(
             mark in (answer.remark or "") for mark in _BUSY_MARKS
@@ -125,7 +125,7 @@ class Attempts:
         self._last = f"code {answer.code}: {answer.remark or 'no reason given'}"
 
     def raise_if_final(self, *, plain: bool = False) -> None:
-        """Raise when another try cannot help; a plain send may still find another broker willing.
+        """Raise if another try cannot help; a plain send may still succeed at another broker.
 
         Raises:
             SendRefused, SendUnknown, TopicNotFound: As `error`.
@@ -133,7 +133,7 @@ class Attempts:
         """
         answer = self._refusal
         if answer is not None and answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
-            # Earlier tries stay what they are: an expansion can be aborted, and one that is late is taken then.
+            # Earlier tries stay unknown: an expansion can be aborted, and a delayed try is then accepted.
             maybe_stored, self._maybe_stored = self._maybe_stored, False
             raise QueuesChanged(self.error(), maybe_stored=maybe_stored)
         if answer is None or self._is_early or (plain and answer.code in _ELSEWHERE):
@@ -141,7 +141,7 @@ class Attempts:
         raise self.error()
 
     def error(self) -> SendError | TopicNotFound:
-        """Return the error for the caller when the last try failed."""
+        """Return the error for the caller after the last try failed."""
         text = f"{self._last} (after {self.tries} tries)" if self.tries > 1 else self._last
         code = None if self._refusal is None else self._refusal.code
         if self._maybe_stored:
@@ -168,7 +168,7 @@ def still_unknown(error: Exception) -> SendUnknown:
 
 @contextmanager
 def noted(messages: Sequence[Message]) -> Iterator[None]:
-    """Keep in *messages*, which are sent inside, whether they may be stored without an acknowledgement."""
+    """Record in *messages*, which are sent inside, whether they may be stored without an acknowledgement."""
     maybe_stored = [message.maybe_stored for message in messages]
     try:
         yield
@@ -185,7 +185,7 @@ def noted(messages: Sequence[Message]) -> Iterator[None]:
 
 
 def results_of(messages: Sequence[Message], result: SendResult) -> list[SendResult]:
-    """Return the result of each message that was sent together with others."""
+    """Return the result of each of several messages that were sent together."""
     ids = result.offset_message_id.split(",")
     if len(ids) != len(messages):
         ids = [result.offset_message_id] * len(messages)
@@ -203,7 +203,7 @@ def results_of(messages: Sequence[Message], result: SendResult) -> list[SendResu
 
 
 async def heard(messages: Sequence[Message], sent: "asyncio.Future[SendResult]") -> SendResult:
-    """Wait for a send; an acknowledgement that its caller is not told leaves its messages maybe stored."""
+    """Wait for a send. If the caller is cancelled and misses the acknowledgement, mark its messages as maybe stored."""
     try:
         return await sent
     except asyncio.CancelledError:
@@ -213,17 +213,17 @@ async def heard(messages: Sequence[Message], sent: "asyncio.Future[SendResult]")
 
 
 def unheard(messages: Iterable[Message]) -> None:
-    """Keep in *messages* that they are stored, and nobody was told."""
+    """Mark *messages* as maybe stored: they are stored, but the caller did not get the acknowledgement."""
     for message in messages:
         message.maybe_stored = True
 
 
 @contextmanager
 def refusals_of(messages: Sequence[Message]) -> Iterator[None]:
-    """Let no refusal out that an earlier send of the same objects makes untrue.
+    """Convert a refusal that an earlier send of the same objects makes untrue.
 
     Raises:
-        SendUnknown: In its place.
+        SendUnknown: Instead of such a refusal.
     """
     try:
         yield
@@ -245,7 +245,7 @@ def as_message(
     """Return the message that the arguments of a send describe.
 
     Raises:
-        SettingError: A `Message` came together with arguments that it says itself.
+        SettingError: A `Message` came together with arguments that are its own fields.
     """
     if isinstance(topic, Message):
         beside = {
@@ -277,10 +277,10 @@ def as_message(
 def check_choice(
     queue: object, selector: object = None, argument: object = None, key: object = None
 ) -> None:
-    """Refuse arguments of which one would decide and the other be dropped.
+    """Refuse combinations of arguments in which one would be ignored.
 
     Raises:
-        SettingError: A selector or a key beside a queue, an argument without a selector, or an invalid queue.
+        SettingError: A selector or a key together with a queue, an argument without a selector, or an invalid queue.
     """
     if isinstance(queue, bool) or not isinstance(queue, int | MessageQueue | None):
         raise SettingError(f"queue is {queue!r}; give a MessageQueue, or its number in the topic")
@@ -298,9 +298,9 @@ def check_choice(
 
 
 def _check_types(message: Message) -> None:
-    """Refuse what would be stored as the text of a Python object, or break the connection for others."""
+    """Refuse values that would be stored as the text of a Python object, or break the connection for others."""
     message.body = body_bytes(message.body)
-    message.tags, message.keys = message.tags or "", message.keys or ""  # None of both is none
+    message.tags, message.keys = message.tags or "", message.keys or ""  # None counts as empty
     for name, value in (*message.properties.items(), ("tags", message.tags)):
         if not isinstance(name, str) or not isinstance(value, str):
             raise SettingError(
@@ -311,7 +311,7 @@ def _check_types(message: Message) -> None:
         raise SettingError(f"keys is {keys!r}; it must be a text or several texts")
     for name in ("delay_level", "flag"):
         number: object = getattr(message, name)
-        # A member of an IntEnum is one, too: levels have names in programs.
+        # A member of an IntEnum is an integer too: programs have names for levels.
         if isinstance(number, bool) or not isinstance(number, int):
             raise SettingError(f"{name} is {number!r}; it must be an integer")
 
@@ -319,10 +319,12 @@ def _check_types(message: Message) -> None:
 def check_message(
     message: Message, size_max: int, deflates: Callable[[bytes], bool] | None = None
 ) -> None:
-    """Refuse messages that a broker would refuse, before anything is sent; *deflates* says whether a body sent alone is deflated.
+    """Refuse messages that a broker would refuse, before anything is sent.
+
+    *deflates* returns whether a body that is sent alone is deflated.
 
     Raises:
-        SettingError: With the rule and the limit.
+        SettingError: The text names the rule and the limit.
     """
     _check_types(message)
     check_name(check_topic_name, message.topic)
@@ -359,10 +361,10 @@ def check_message(
 
 
 def check_batch(messages: Sequence[Message], size_max: int) -> None:
-    """Refuse a batch that cannot be stored as one, whatever its size.
+    """Refuse a batch that cannot be stored as one, regardless of its size in bytes.
 
     Raises:
-        SettingError: With the rule and the limit.
+        SettingError: The text names the rule and the limit.
     """
     if not isinstance(messages, Sequence):
         raise SettingError(f"the batch is {messages!r}; give a list of Message")
@@ -394,10 +396,10 @@ def check_batch(messages: Sequence[Message], size_max: int) -> None:
 
 
 def check_batch_size(size: int, size_max: int) -> None:
-    """Refuse a batch whose body is too large, with all that the SDK and observers have added to its messages.
+    """Refuse a batch whose body is too large, including all that the SDK and observers added to its messages.
 
     Raises:
-        SettingError: With the limit.
+        SettingError: The text names the limit.
     """
     if size > size_max:
         raise SettingError(
@@ -407,7 +409,7 @@ def check_batch_size(size: int, size_max: int) -> None:
 
 
 def leading_message(messages: Sequence[Message]) -> Message:
-    """Return the message of a checked batch whose key chooses the queue of all.
+    """Return the message of a checked batch whose key chooses the queue of the whole batch.
 
     Raises:
         SettingError: Two messages have different keys.
@@ -432,9 +434,9 @@ def split_batch(
     """Cut *messages* into lists that each fit one batch, in order.
 
     Args:
-        messages: of one topic.
+        messages: messages of one topic.
         size_max: the largest batch in bytes.
-        key: the one that `send_batch` gets.
+        key: the key that `send_batch` will get.
         count_max: the most messages of a batch.
     """
     added = 0 if key is None else len(encode_properties({SHARDING_KEY: str(key)}))

@@ -1,10 +1,10 @@
 """
 Per-key send queues: sends that leave one after the other, in the order of their calls.
 
-Rules: the next send of a queue starts when the one before is stored. When one fails, everything that
-waits behind it is refused without being sent: had it gone on, a later message could stand where the
-earlier one is missing, or before it if that was stored late after all. A queue that runs empty ends. A send is
-a call that sends: a message, a batch or a request.
+Rules: the next send of a queue starts when the previous one is stored. When one fails, everything that waits behind
+it is refused without being sent. Otherwise a later message could be stored although the earlier one is missing, or
+before it if that one was stored late after all. An empty queue ends. A send is one call: a message, a batch or a
+request.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Send: TypeAlias = Callable[[], Coroutine[Any, Any, SendResult]]
 
 
 def behind_failed(cause: BaseException) -> SendRefused:
-    """Return the error of a send that waited behind one that failed."""
+    """Return the error of a send that waited behind a failed one."""
     refusal = SendRefused(f"not sent, because an earlier send of the same key failed: {cause}")
     refusal.__cause__ = cause
     return refusal

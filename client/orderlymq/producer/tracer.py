@@ -1,8 +1,9 @@
 """
-A tracer sends what producers and consumers did with single messages to the trace topic, in the background.
+A tracer reports what producers and consumers did with single messages to the trace topic, in the background.
 
-Rule: tracing never delays, fails or reorders the traced messages. Traces that cannot be sent, also in the short time that
-the end of their client has for them, or that are too many, are dropped and counted. `orderlymq.connection.tracerecords` has the form of a trace.
+Rule: tracing never delays, fails or reorders the traced messages. Traces are dropped and counted if there are too
+many, if they cannot be sent, or if the short time at the end of their client does not suffice.
+`orderlymq.connection.tracerecords` has the form of a trace.
 """
 
 import asyncio
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 REGION: Final = "DefaultRegion"
-# A trace message stays far below a broker's limit for one message.
+# A trace message of this many records stays far below a broker's limit for one message.
 BATCH_MAX: Final = 100
 WAITING_MAX: Final = 2_048
 PERIOD_S: Final = 0.1
-_CLOSE_S: Final = 3.0  # one try of one send
+_CLOSE_S: Final = 3.0  # the time-out of one send
 _Record = Published | ConsumeBegan | ConsumeEnded
 
 
 class Tracer:
     """Gathers traces of one producer or consumer and sends them.
 
-    Life cycle: `start`, then `add` from the same event loop, `close` sends the rest.
+    Life cycle: `start`, then `add` from the same event loop; `close` sends the rest.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Tracer:
         from orderlymq.producer.producer import Producer  # noqa: PLC0415 - a producer may have a tracer
 
         self._loop = asyncio.get_running_loop()
-        # Only shown in listings: the group that is traced may be as long as a name can be.
+        # Cut to the longest allowed name, because a traced group may have one; it is only shown in listings.
         group = f"_INNER_TRACE_PRODUCER-{self._name}"[:GROUP_LENGTH_MAX]
         self._producer = Producer(group, instance=self._instance)
         await self._producer.start()
         self._tasks.keep(self._send_forever, f"trace {self._name}")
 
     async def close(self) -> None:
-        """Send the remaining traces, as far as it goes in a short time, and end."""
+        """Send the remaining traces, as many as fit in a short time, and end."""
         if self._producer is None:
             return
         with contextlib.suppress(TimeoutError):
@@ -88,7 +89,7 @@ class Tracer:
     async def follow(
         self, messages: Sequence[Message], work: Coroutine[None, None, SendResult]
     ) -> SendResult:
-        """Do the *work* of sending messages together and report what became of each."""
+        """Send messages together by *work* and report the outcome of each."""
         began_ms = machine_ms()
         try:
             result = await work
@@ -101,18 +102,18 @@ class Tracer:
         return result
 
     def note(self, message: Message, sent: "asyncio.Future[SendResult]") -> None:
-        """Report what becomes of a send that is under way."""
+        """Report the outcome of a send that is under way."""
         began_ms = machine_ms()
 
         def ended(done: "asyncio.Future[SendResult]") -> None:
-            # The method would take the error as seen, which nobody may have.
+            # `exception()` would mark the error as retrieved although perhaps nobody has seen it.
             failed = done.cancelled() or done._exception is not None
             self.sent(message, began_ms, None if failed else done.result())
 
         sent.add_done_callback(ended)
 
     def sent(self, message: Message, began_ms: int, result: SendResult | None) -> None:
-        """Report what became of one send; *result* is None for one that failed."""
+        """Report the outcome of one send; *result* is None if it failed."""
         if message.topic == self.topic:
             return
         keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
@@ -151,7 +152,7 @@ class Tracer:
         batch, self._records = self._records[:BATCH_MAX], self._records[BATCH_MAX:]
         if self._producer is None:
             return
-        self.dropped += len(batch)  # unless they are sent
+        self.dropped += len(batch)  # undone if they are sent
         try:
             words = (word for each in batch for word in (each.message_id, *each.keys.split()))
             keys = tuple(dict.fromkeys(words))
@@ -160,7 +161,7 @@ class Tracer:
             )
         except (
             Exception
-        ) as error:  # one that cannot be written, too, must not keep its client from its end
+        ) as error:  # a record that cannot be encoded must not keep its client from ending
             _log.warning("%d traces could not be sent: %s", len(batch), reason(error))
         else:
             self.dropped -= len(batch)

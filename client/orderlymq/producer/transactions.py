@@ -1,11 +1,11 @@
 """
-Transactional sends: a message that is seen if, and only if, a local transaction was committed.
+Transactional sends: a message that becomes visible if, and only if, a local transaction was committed.
 
-Rules: the message is stored first, unseen; then the local transaction runs, then its outcome is reported. What
-is not reported, because it is not known, the program died or the broker did not answer, the broker asks any
-live producer of the group, who looks it up. So `check` must know what `execute` did in other processes:
-it reads the outcome where the local transaction has left it. A committed message stands in its queue where
-it was committed, not where it was sent.
+Rules: the message is stored first, invisible. Then the local transaction runs, then its outcome is reported. An
+outcome may stay unreported because it is unknown, the program died or the broker did not answer. The broker then asks
+any live producer of the group, which calls `check`. So `check` must find out what `execute` did in other processes:
+it reads the outcome where the local transaction left it. A committed message takes its place in its queue at the
+commit, not at the send.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ from orderlymq_runtime.remoting.connection import Connection
 
 _log = logging.getLogger(__name__)
 
-# RocketMQ's client lets as many checks wait (checkRequestHoldMax); the broker asks again about others.
+# RocketMQ's client lets as many checks wait (checkRequestHoldMax); the broker asks about others again.
 CHECKS_WAITING_MAX: Final = 2_000
 CHECKS_RUNNING_MAX: Final = 16
-# How long cancelled checks are waited for: they may tidy up, and may catch their cancellation and go on.
+# How long to wait for cancelled checks: they may clean up, or may catch their cancellation and go on.
 _CANCEL_S: Final = 5.0
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 0.2
@@ -72,8 +72,8 @@ class TransactionResult:
     Attributes:
         send: where the half message is; its queue offset counts half messages.
         state: the result of the local transaction.
-        reported: the broker knows it; otherwise it will ask.
-        error: what `execute` raised; the state is then unknown.
+        reported: the broker knows the state; otherwise it will ask.
+        error: the error that `execute` raised; the state is then unknown.
     """
 
     send: SendResult
@@ -87,10 +87,10 @@ class TransactionProducer(Producer):
 
     Args:
         group: all producers of a group answer for each other's transactions.
-        check: says what became of the local transaction behind a message; a plain function runs in
+        check: returns the outcome of the local transaction behind a message; a plain function runs in
             a thread and may block.
 
-    The other arguments are those of `Producer`, and so are the plain sends.
+    The other arguments, and the plain sends, are those of `Producer`.
     """
 
     def __init__(self, group: str, *args: Any, check: Check, **kwargs: Any) -> None:
@@ -103,14 +103,14 @@ class TransactionProducer(Producer):
         self._stop_serving: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """Open for sends and for questions; raises as `Producer.start`."""
+        """Open for sends and for brokers' checks; raises as `Producer.start`."""
         await super().start()
         self._stop_serving = self._instance.serve(
             RequestCode.CHECK_TRANSACTION_STATE, self._on_check
         )
 
     async def _shut_down(self) -> None:
-        """End as a producer does; open transactions are left to the group."""
+        """End as a producer does; open transactions are left to the other producers of the group."""
         if self._stop_serving is not None:
             self._stop_serving()
             self._stop_serving = None
@@ -131,26 +131,26 @@ class TransactionProducer(Producer):
         timeout: Duration | None = None,
         check_immunity: Duration | None = None,
     ) -> TransactionResult:
-        """Store a message unseen, run the local transaction, and commit or roll the message back.
+        """Store a message invisible, run the local transaction, then commit or roll back the message.
 
         Args:
-            topic: where to, or a whole `Message`, which then says the rest itself.
+            topic: the topic, or a whole `Message`, which then holds the rest itself.
             body: bytes, or text that becomes UTF-8.
             key: sharding key.
             tags: one tag.
             keys: index keys for queries.
             properties: the user's own.
-            queue: this queue and no other, as `send` takes it.
+            queue: exactly this queue, as in `send`.
             timeout: covers all tries of the half message.
-            execute: the local transaction; a plain function runs in a thread and may block. What it
-                raises counts as unknown and is returned, not raised: the message is in the broker's
-                hands already, and a check decides.
-            check_immunity: do not ask before that time, rounded up to seconds, is over; for local transactions that
-                take longer than the broker waits.
+            execute: the local transaction; a plain function runs in a thread and may block. An error that it
+                raises counts as unknown and is returned, not raised: the broker has the message already,
+                and a check decides.
+            check_immunity: the broker does not ask before this time, rounded up to seconds, is over; for local
+                transactions that take longer than the broker's usual wait.
 
         Raises:
             SendRefused, SendUnknown, TopicNotFound, SettingError: As `Producer.send`; *execute* was
-                not called, and an unseen message is rolled back by a check.
+                not called, and a check rolls back an invisible message.
         """
         message = as_message(topic, body, tags, keys, properties, 0, key)
         if message.delay_level:
@@ -161,7 +161,7 @@ class TransactionProducer(Producer):
         check_choice(queue, key=key)
         sent = await self._send_half(message, queue, timeout, check_immunity)
         if sent.status is not SendStatus.OK:
-            # Stored on the leader alone: RocketMQ's client rolls such a half back, and so do we.
+            # Stored on the leader alone: RocketMQ's client rolls back such a half message, and so does this one.
             state, error = TransactionState.ROLLBACK, None
         else:
             state, error = await self._execute(execute, message)
@@ -188,7 +188,7 @@ class TransactionProducer(Producer):
             with self._under_way(), refusals_of([message]):
                 return await self._send(message, queue, None, None, timeout, retries)
         finally:
-            # The user may send the object again, as a plain message too.
+            # The user may send the object again, also as a plain message.
             message.marks = {}
 
     async def _execute(
@@ -201,7 +201,7 @@ class TransactionProducer(Producer):
             return TransactionState.UNKNOWN, error
 
     async def _tell(self, sent: SendResult, state: TransactionState) -> bool:
-        """Report to the broker how it ended, also across a change of leader; return whether it knows."""
+        """Report the outcome to the broker, also across a change of leader; return whether the broker knows it."""
         header = EndTransactionHeader(
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,
@@ -243,7 +243,7 @@ class TransactionProducer(Producer):
     # -- checks
 
     def _on_check(self, command: RemotingCommand, conn: Connection) -> bool:
-        """Take a broker's question, if it is about this group."""
+        """Take a broker's check if it is about this group; return whether it is."""
         try:
             stored = decode_record(command.body)
             found = properties.decode_properties(stored.properties)
@@ -258,7 +258,7 @@ class TransactionProducer(Producer):
         if len(self._checks) >= CHECKS_WAITING_MAX:
             _log.warning("%d checks wait; the broker will ask again", CHECKS_WAITING_MAX)
             return True
-        # Not by `peer`, its IP address: gateways and certificates know names.
+        # The answer goes to the address that was called, not to `peer`, its IP: gateways and certificates know names.
         self._checks.start(
             self._answer_check(message, header, conn.called), f"check of {message.message_id}"
         )
@@ -296,10 +296,11 @@ class TransactionProducer(Producer):
 async def _called(
     function: Callable[[T], TransactionState | Awaitable[TransactionState]], argument: T
 ) -> object:
-    """Call a user's function: a plain one in a thread, where it may block.
+    """Call a user's function; a plain function runs in a thread, where it may block.
 
     Raises:
-        Exception: Whatever it raises, `SystemExit` and `KeyboardInterrupt` aside; its own `CancelledError` becomes another error.
+        Exception: Any error of the function except `SystemExit` and `KeyboardInterrupt`. A `CancelledError` that the
+            function raises itself becomes a RuntimeError.
     """
     try:
         if inspect.iscoroutinefunction(function):
@@ -316,7 +317,11 @@ async def _called(
 
 
 def _in_thread(function: Callable[[T], object], argument: T) -> tuple[object, BaseException | None]:
-    """Call a function; a future cannot carry everything that it may raise: who waits for a StopIteration waits for ever."""
+    """Call a function and return its result or its error.
+
+    The error is returned because a future cannot carry all of them: a caller that awaits a StopIteration waits for
+    ever.
+    """
     try:
         return function(argument), None
     except BaseException as error:
