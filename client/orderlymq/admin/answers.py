@@ -1,7 +1,7 @@
 """
 Bodies of the answers that only OrderlyMQ's brokers give, as an administrator reads them.
 
-Rule: a body of another shape is refused as a whole, with the error of every other body.
+Rule: a body of another shape is refused as a whole, with the same error as any other malformed body.
 """
 
 from collections.abc import Mapping
@@ -60,13 +60,13 @@ class ParkedTable(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class Expansions(JsonModel):
-    """Queue expansions of topics, each with its name as *topic*."""
+    """Queue expansions of topics; each holds its topic's name as *topic*."""
 
     topics: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription(JsonModel):
-    """The subscription of a group's members to a topic; RocketMQ's body."""
+    """The subscription of a consumer group's members to a topic; RocketMQ's body."""
 
     subscription_data: SubscriptionData | None = None

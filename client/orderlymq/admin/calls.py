@@ -1,7 +1,7 @@
 """
-How an administrator's request is asked: of every broker group at the same time, of any one, of a queue's leader, of the name servers.
+Calls of an administrator: to all broker groups at the same time, to any one, to a queue's leader, to name servers.
 
-Rule: a change is asked of no broker group while one of them is away. `operations` has the requests.
+Rule: while a broker group is away, no broker group is asked for a change. `operations` has the requests.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from orderlymq_protocol.integers import read_integer
 
 T = TypeVar("T")
 
-# A client that shows all its threads, or consumes a message, may take a while.
+# A client that shows all its threads, or consumes a message, may take some time.
 _CLIENT_TIMEOUT_S: Final = 10.0
 
 
 class AdminCalls:
-    """Calls of brokers and name servers; the subclass says through which client and which brokers."""
+    """Calls of brokers and name servers; the subclass supplies the client and the brokers."""
 
     _instance: ClientInstance
 
@@ -32,7 +32,7 @@ class AdminCalls:
         raise NotImplementedError
 
     async def absent_groups(self) -> list[str]:
-        """Return the broker groups that are known and have no leader registered now."""
+        """Return the known broker groups that have no leader registered now."""
         raise NotImplementedError
 
     def _leaders(self, topic: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ class AdminCalls:
     async def _number_of(
         self, queue: MessageQueue, code: RequestCode, ext: dict[str, str], name: str = "offset"
     ) -> int:
-        """Return the number *name* that the leader of a queue answers."""
+        """Return the number *name* from the answer of a queue's leader."""
         await self._instance.route(queue.topic, keep=False)
         address = self._leader(queue.broker_name)
         found = (await self._instance.call(address, code, ext)).ext.get(name, "")
@@ -65,7 +65,7 @@ class AdminCalls:
         *,
         absent: ResponseCode | None = None,
     ) -> list[RemotingCommand]:
-        """Ask the leader of every broker group, as `_of_each`; return the answers in the order of their names."""
+        """Ask the leader of every broker group as `_of_each` does; return the answers in order of their names."""
         leaders = await self.brokers()
         return [*(await self._of_each(leaders, code, ext, body, absent=absent)).values()]
 
@@ -75,10 +75,10 @@ class AdminCalls:
         ext: Mapping[str, str],
         leaders: Mapping[str, str] | None = None,
     ) -> list[RemotingCommand]:
-        """Ask every broker group, or some, about a consumer group; return the answers of those that know it.
+        """Ask every broker group, or *leaders*, about a consumer group; return the answers of those that know it.
 
         Raises:
-            BrokerError: None of them does (26), with the names that come near.
+            BrokerError: None of them knows it (26); the text has similar names.
         """
         asked = await self.brokers() if leaders is None else leaders
         absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -97,7 +97,7 @@ class AdminCalls:
         """Ask some leaders at the same time; return their answers by broker group, without those that answer *absent*.
 
         Raises:
-            OrderlyMQError: Why the first of them that failed has none; the others were asked all the same.
+            OrderlyMQError: The error of the first leader that failed; the others were asked all the same.
         """
         calls = (self._instance.call(address, code, ext, body) for address in leaders.values())
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -112,16 +112,16 @@ class AdminCalls:
     async def _change_all(
         self, code: RequestCode, ext: Mapping[str, str] | None, body: bytes = b""
     ) -> None:
-        """Ask for a change at every broker group; at none while one is away, which would not take it."""
+        """Ask every broker group for a change, but none if one is away, because that one would miss it."""
         check_present(await self.absent_groups(), ())
         await self._of_all(code, ext, body)
 
     async def _of_any_broker(self, code: RequestCode, ext: dict[str, str]) -> bytes:
-        """Ask the broker groups in turn: a client may be connected to one only.
+        """Ask the broker groups in turn, because a client may be connected to only one of them.
 
         Raises:
             BrokerUnreachable: One does not answer, and no other one has the client.
-            BrokerError: What the last one said.
+            BrokerError: The answer of the last one.
         """
         failure: BrokerError | BrokerUnreachable | None = None
         for address in (await self.brokers()).values():
@@ -143,10 +143,10 @@ class AdminCalls:
 
 
 async def unless_foreign(asked: Awaitable[T], otherwise: T) -> T:
-    """Return an answer; *otherwise* of a broker that does not know the request, as RocketMQ's, or the group.
+    """Return an answer, or *otherwise* if the broker does not know the request (as RocketMQ's) or the group.
 
     Raises:
-        BrokerError: A broker refused for another reason; that is no answer.
+        BrokerError: The broker refused for another reason.
     """
     return await unless_refused(
         asked,

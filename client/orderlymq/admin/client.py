@@ -1,9 +1,9 @@
 """
-The administrator's client: topics, groups, offsets, locks, the state of the groups.
+The administrator's client: topics, groups, offsets, locks, the state of the broker groups.
 
-Rules: what concerns a topic or a group is asked of every broker group that has a part of it and merged;
-a change goes to every one of them or the error names the first that refused. Used by the `orderlymq`
-command and by the operator.
+Rules: a question about a topic or a consumer group goes to every broker group that has a part of it, and the answers
+are merged. A change goes to each of them, or the error names the first that refused. The `orderlymq` command and the
+operator use it.
 """
 
 import asyncio
@@ -77,11 +77,11 @@ _TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class QueueLock:
-    """The holder of a queue of an ordered group.
+    """The holder of a queue lock in an ordered consumer group.
 
     Attributes:
-        is_connected: whether the leader has a connection of the holder; None where it does not report it.
-        wanted_by: the client that was refused the lock in the last half minute; empty when nobody was.
+        is_connected: whether the leader has a connection of the holder; None if it does not report this.
+        wanted_by: the client that was refused the lock in the last half minute; empty if there was none.
     """
 
     queue: MessageQueue
@@ -95,7 +95,7 @@ class QueueLock:
 
 
 class AdminClient(Lifecycle, MessageOperations):
-    """Asks and changes the cluster.
+    """Reads and changes the cluster.
 
     Life cycle: `start`, `close`; or `async with`.
     """
@@ -117,11 +117,11 @@ class AdminClient(Lifecycle, MessageOperations):
 
     @property
     def instance(self) -> ClientInstance:
-        """Return the connections, to be shared with producers and consumers."""
+        """Return the connections, to share them with producers and consumers."""
         return self._instance
 
     async def start(self) -> None:
-        """Open; nothing is asked yet.
+        """Open the client; sends nothing yet.
 
         Raises:
             StateError: It is open.
@@ -132,7 +132,7 @@ class AdminClient(Lifecycle, MessageOperations):
         self._is_open = True
 
     async def close(self) -> None:
-        """End; a cancelled call ends it all the same, a later one waits for that."""
+        """Close the client. A cancelled call still closes it; a later call waits for that."""
         if self._is_open:
             self._instance.check_caller()
             self._is_open = False
@@ -142,7 +142,8 @@ class AdminClient(Lifecycle, MessageOperations):
     def at(self, broker: str, address: str) -> "AdminClient":
         """Return a client over the same connections that asks one broker group only.
 
-        So one group that does not answer leaves the answers of the others. It needs no `start` and no `close`.
+        So a broker group that does not answer does not affect the answers of the others. It needs no `start` and no
+        `close`.
 
         Args:
             broker: name of the broker group.
@@ -156,7 +157,7 @@ class AdminClient(Lifecycle, MessageOperations):
         """Return all broker groups and clusters.
 
         Raises:
-            NameServersUnreachable: Nobody can be asked.
+            NameServersUnreachable: No name server answers.
         """
         command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
         answer = await self._instance.ask_name_server(command)
@@ -171,7 +172,7 @@ class AdminClient(Lifecycle, MessageOperations):
         return _registered_leaders(await self.cluster_info())
 
     async def absent_groups(self) -> list[str]:
-        """Return the broker groups that queue lists or name servers know, and that have no leader registered now."""
+        """Return the broker groups that queue lists or name servers know but that have no leader registered now."""
         if self._only is not None:
             return []
         info = await self.cluster_info()
@@ -195,7 +196,7 @@ class AdminClient(Lifecycle, MessageOperations):
         return sorted(TopicList.from_json(answer.body).topic_list)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return a topic's queues, fresh.
+        """Return a topic's queues by a new request.
 
         Raises:
             TopicNotFound: No broker has it.
@@ -222,8 +223,8 @@ class AdminClient(Lifecycle, MessageOperations):
     ) -> dict[str, int]:
         """Create a topic with *queues* queues in all, spread evenly; return the queues per broker group.
 
-        An ordered topic's queue list is declared at the name servers and does not depend on who is alive.
-        A topic that exists is changed.
+        The name servers declare an ordered topic's queue list, which does not depend on which brokers are alive. An
+        existing topic is changed.
 
         Raises:
             SettingError: The name or the number is not allowed, there is no such broker group, or the ordered
@@ -261,7 +262,7 @@ class AdminClient(Lifecycle, MessageOperations):
                     timeout_s=_TIMEOUT_S,
                 )
         except BrokerError:
-            # A list that was declared before is not ours: an expansion may be about to replace it.
+            # An older declaration is not from this call: an expansion may be about to replace it.
             if ordered and (not former or any(each != counts for each in former)):
                 await self._declare_present(topic, counts)
             raise
@@ -269,13 +270,13 @@ class AdminClient(Lifecycle, MessageOperations):
         return counts
 
     async def _declare_present(self, topic: str, declared: dict[str, int]) -> None:
-        """Declare the queues that an ordered topic has if another administrator was faster, with another number.
+        """Declare the queues that an ordered topic has, if another administrator was faster with another number.
 
-        Queues of the declared list stay in it: the same command again makes the rest. A shorter
-        list could not grow again.
+        The declaration keeps the queues of the declared list: repeating the command creates the missing ones. A
+        shorter list could not grow again.
         """
         while True:
-            # Read again after each declaration: the other one may have come to one broker and not to the next yet.
+            # Read again after each declaration: the other change may have reached one broker and not yet the next.
             configs = (await self.topic_configs()).get(topic, {})
             present = {name: each.write_queue_nums for name, each in configs.items() if each.order}
             if present.items() <= declared.items():
@@ -298,7 +299,7 @@ class AdminClient(Lifecycle, MessageOperations):
                 return
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, its messages and its declaration; also what an earlier call that ended too soon has left.
+        """Delete a topic, its messages and its declaration, including remains of an earlier call that ended too soon.
 
         Raises:
             TopicNotFound: No broker has it, and no name server declares it.
@@ -317,7 +318,7 @@ class AdminClient(Lifecycle, MessageOperations):
         known = await self.brokers()
         check_present({*names}.union(*declared), known)
         if not any(declared):
-            # Nobody says where the parts of a topic are that is not ordered: one may be at any group that is away.
+            # No server knows where the parts of an unordered topic are: any absent broker group may have one.
             check_present(await self.absent_groups(), ())
         for name in names:
             await self._instance.call(
@@ -341,7 +342,7 @@ class AdminClient(Lifecycle, MessageOperations):
         return dict(sorted(found.items()))
 
     async def expansion(self, topic: str) -> dict[str, dict[str, Any]]:
-        """Return how far the queue expansion of an ordered topic is, by broker group."""
+        """Return the progress of an ordered topic's queue expansion, by broker group."""
         return await topic_expansion(self._instance, topic, self._only)
 
     async def topic_groups(self, topic: str) -> list[str]:
@@ -354,7 +355,8 @@ class AdminClient(Lifecycle, MessageOperations):
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the configuration of every consumer group.
 
-        Where broker groups differ, as during a change or after one that failed half way, that of the first one by name.
+        If broker groups differ (during a change, or after one that failed half way), the first broker group by name
+        counts.
         """
         found: dict[str, SubscriptionGroupConfig] = {}
         for answer in await self._of_all(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
@@ -367,11 +369,11 @@ class AdminClient(Lifecycle, MessageOperations):
     ) -> None:
         """Create or change a consumer group at every broker group.
 
-        With *only*, names of fields, our brokers leave the other ones of a group that exists as they are, also where another
-        administrator changes them meanwhile; RocketMQ's take the whole configuration.
+        *only* holds names of fields. Our brokers then leave the other fields of an existing group as they are, even
+        if another administrator changes them meanwhile; RocketMQ's take the whole configuration.
 
         Raises:
-            SettingError: The name is none, or one of *only* is no field.
+            SettingError: The group's name is invalid, or a name in *only* is not a field.
             BrokerUnreachable: A broker group is away; nothing was changed.
         """
         check_name(check_group_name, config.group_name)
@@ -383,12 +385,12 @@ class AdminClient(Lifecycle, MessageOperations):
         await self._change_all(code, ext, config.to_json())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a consumer group, with its offsets. It may be called again when it ended half way.
+        """Delete a consumer group with its offsets. The call may be repeated after it ended half way.
 
         Raises:
             BrokerUnreachable: A broker group is away; nothing was deleted.
-            BrokerError: Its members hold queue locks or lanes (20517). Stop them, then call again. Nothing was deleted, unless
-                they got them meanwhile at a broker group while another one deleted the group.
+            BrokerError: Its members hold queue locks or lanes (20517). Stop them, then call again. Nothing was
+                deleted, unless they got them at one broker group while another one deleted the group.
         """
         locks = await unless_foreign(self.locks(group), {})
         table = await unless_foreign(self.lanes(group), LaneTable())
@@ -399,7 +401,7 @@ class AdminClient(Lifecycle, MessageOperations):
         await self._change_all(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
 
     async def members(self, group: str) -> dict[str, Connection]:
-        """Return the connected members of a group by client id; none when it is offline."""
+        """Return the connected members of a consumer group by client id; empty if it is offline."""
         return {
             each.client_id: each
             for connection in await self.connections(group)
@@ -407,7 +409,7 @@ class AdminClient(Lifecycle, MessageOperations):
         }
 
     async def connections(self, group: str) -> list[ConsumerConnection]:
-        """Return what every broker group knows about a group's members and subscriptions."""
+        """Return what every broker group knows about a consumer group's members and subscriptions."""
         ext = ConsumerGroupHeader(group).to_ext()
         absent = ResponseCode.CONSUMER_NOT_ONLINE
         answers = await self._of_all(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext, absent=absent)
@@ -416,11 +418,12 @@ class AdminClient(Lifecycle, MessageOperations):
     async def progress(
         self, group: str, topic: str | None = None, *, whole: bool = False
     ) -> dict[MessageQueue, OffsetWrapper]:
-        """Return how far a group is, in one topic, or in every queue it has an offset for.
+        """Return the progress of a consumer group in one topic, or in every queue for which it has an offset.
 
-        Without a topic, those that its members no longer subscribe to are left out, unless *whole* is true.
+        Without a topic, topics that its members no longer subscribe to are left out, unless *whole* is true.
         """
-        # Brokers say what a group by key has not consumed to who names this at all.
+        # Brokers report the unconsumed messages of a group by key only if the request has this field, with either
+        # value.
         ext = GetConsumeStatsHeader(group, topic).to_ext() | {
             "orderlymq": "true" if whole else "false"
         }
@@ -430,7 +433,7 @@ class AdminClient(Lifecycle, MessageOperations):
         return dict(sorted(found.items()))
 
     async def locks(self, group: str) -> dict[MessageQueue, QueueLock]:
-        """Return the holder of every locked queue of an ordered group."""
+        """Return the holder of every locked queue of an ordered consumer group."""
         found: dict[MessageQueue, QueueLock] = {}
         ext = {"consumerGroup": group}
         for answer in await self._of_all(RequestCode.ORDERLYMQ_LOCK_TABLE, ext):
@@ -449,18 +452,19 @@ class AdminClient(Lifecycle, MessageOperations):
         return dict(sorted(found.items()))
 
     async def locking_groups(self) -> set[str]:
-        """Return the groups that hold a lock of any queue."""
+        """Return the consumer groups that hold a lock of any queue."""
         answers = await self._of_all(RequestCode.ORDERLYMQ_LOCK_TABLE)
         tables = (LockTable.from_json(answer.body) for answer in answers)
         return {each.consumer_group for table in tables for each in table.locks}
 
     async def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
-        """Move a group to `earliest`, `latest` or a store time in milliseconds.
+        """Move a consumer group to `earliest`, `latest` or a store time in milliseconds.
 
-        Members that are online are notified and go on there; an offline group's offsets are set.
+        Members that are online are notified and continue there; an offline group's offsets are set.
 
         Raises:
-            SettingError: *to* is none of them. Brokers take -1 for the end, and clients for the beginning of a queue.
+            SettingError: *to* is another value. Brokers take -1 for the end of a queue, and clients for its
+                beginning.
             TopicNotFound: No broker has the topic.
         """
         match to:
@@ -485,7 +489,7 @@ class AdminClient(Lifecycle, MessageOperations):
                 timeout_s=_TIMEOUT_S,
             )
             try:
-                # 206 says that nobody is online, 3 that the broker leaves it to us.
+                # 206 means that no member is online, 3 that the broker leaves the reset to the client.
                 answer = await unless_refused(
                     asked,
                     None,
@@ -493,7 +497,7 @@ class AdminClient(Lifecycle, MessageOperations):
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 )
             except BrokerError as error:
-                # A broker group lacks the consumer group that another one knows: no member has come to it yet.
+                # A broker group lacks a consumer group that another one knows, because no member has come to it yet.
                 if (
                     error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
                     or group not in await self.groups()
@@ -530,7 +534,7 @@ class AdminClient(Lifecycle, MessageOperations):
         """Return "open" and "givenUp" transactions of each producer group, over all broker groups."""
         found: dict[str, dict[str, int]] = {}
         for address in (await self.brokers()).values():
-            # RocketMQ's own brokers do not report it.
+            # RocketMQ's own brokers do not report transactions.
             status = await unless_foreign(self.group_status(address), {})
             for name, counts in status.get("transactions", {}).get("groups", {}).items():
                 sums = found.setdefault(name, {"open": 0, "givenUp": 0})

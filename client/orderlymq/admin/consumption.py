@@ -1,9 +1,9 @@
 """
-Message track: which consumer groups have had a message, as RocketMQ's queryMsgById reports it.
+Message track: which consumer groups have consumed a message, as RocketMQ's queryMsgById reports it.
 
-Rule: the progress of a group is read from its committed offsets, so an answer is as good as the last
-commit; a group that nobody is a member of is NOT_ONLINE, as in RocketMQ, and its offset is shown beside it.
-The states are RocketMQ's (org.apache.rocketmq.tools.admin.api.TrackType).
+Rule: the progress of a group is its committed offset, so an answer is as recent as the last commit. A group without
+online members is NOT_ONLINE, as in RocketMQ, and its offset is reported too. The states are RocketMQ's
+(org.apache.rocketmq.tools.admin.api.TrackType).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _ALL: Final = ("", "*")
 
 
 class TrackType(Enum):
-    """State of a message in a group."""
+    """The state of a message in a consumer group."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
@@ -33,11 +33,11 @@ class TrackType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MessageTrack:
-    """One group and one message.
+    """The state of one message in one consumer group.
 
     Attributes:
-        offset: the group's committed offset in the message's queue, -1 when it has none.
-        why: what went wrong where the state is UNKNOWN, else empty.
+        offset: the group's committed offset in the message's queue, -1 if it has none.
+        why: the error if the state is UNKNOWN, else empty.
     """
 
     group: str
@@ -47,7 +47,7 @@ class MessageTrack:
 
 
 async def message_track(admin: AdminClient, message: ReceivedMessage) -> list[MessageTrack]:
-    """Return the consumption of each group that has ever committed an offset in the topic.
+    """Return the state of a message in each consumer group that has ever committed an offset in its topic.
 
     Raises:
         BrokerUnreachable: A broker group has no leader now.
@@ -72,7 +72,7 @@ async def _of_group(admin: AdminClient, group: str, message: ReceivedMessage) ->
 
 
 async def _offset(admin: AdminClient, group: str, message: ReceivedMessage) -> int:
-    """Return the committed offset in the message's queue; -1 where there is none."""
+    """Return the committed offset in the message's queue; -1 if there is none."""
     progress = await admin.progress(group, message.topic)
     for queue, each in progress.items():
         here = (message.queue.broker_name, message.queue.queue_id)

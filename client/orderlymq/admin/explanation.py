@@ -1,8 +1,9 @@
 """
 The messages of a key: their queue, and for each group the consumer, the messages ahead, and the obstacle.
 
-Rules: what a broker does not know is None, never a zero. More waiting messages than `READ_MAX` are counted, and not read. Only
-the broker group of the key's queue is asked: others that are away know nothing of the key.
+Rules: a value that a broker does not know is None, never zero. Beyond `READ_MAX` waiting messages are counted but not
+read. Only the broker group of the key's queue is asked: other broker groups know nothing of the key, so they may be
+away.
 """
 
 from dataclasses import dataclass
@@ -26,19 +27,20 @@ READ_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class GroupAndKey:
-    """State of a key in one group.
+    """The state of a key in one consumer group.
 
     Attributes:
-        lock: who holds the key's queue; None where nobody does.
-        committed: first offset that the group has not committed; None when it has no offset.
+        lock: the lock of the key's queue; None if no member holds it.
+        committed: first offset that the group has not committed; None if it has no offset.
         following: offset of the next message of the key that waits, among the first `READ_MAX`.
-        ahead: messages that the group takes before that one; those of other lanes do not count.
-        parked: the report about the key when the group has parked it.
-        by_key: the group consumes by key, so nobody holds the queue.
+        ahead: messages that the group takes before that one; messages of other lanes do not count.
+        parked: the report about the key if the group has parked it.
+        by_key: the group consumes by key, so no member holds the queue.
         lane: the state of the key's lane in such a group; None while it is idle.
-        lane_property: the property whose values are the lanes of such a group; empty where it is the sharding key. Of a
-            sharding key nothing but its place is known then.
-        begin: where the search for `following` began: at what is not committed, or by key at what nobody has looked at.
+        lane_property: the property whose values are the lanes of such a group; empty if it is the sharding key. With
+            another property only the place of a sharding key is known.
+        begin: where the search for `following` began: at the committed offset, or in a group by key at the first
+            message that was not scanned.
     """
 
     group: str
@@ -55,7 +57,7 @@ class GroupAndKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyExplanation:
-    """Where a key is.
+    """The place of a key, and its state in each consumer group.
 
     Attributes:
         queues: number of queues of the topic.
@@ -77,7 +79,7 @@ class KeyExplanation:
 async def explain_key(
     admin: AdminClient, topic: str, key: str, *, groups_max: int | None = None
 ) -> KeyExplanation:
-    """Return the queue of *key* and what each group of the topic does with it, *groups_max* of them at most.
+    """Return the queue of *key* and its state in at most *groups_max* consumer groups of the topic.
 
     Raises:
         TopicNotFound: No broker has the topic, or it has no queue that may be written.
@@ -94,7 +96,7 @@ async def explain_key(
         await _of_group(admin, reader, name, queue, key, offsets.max_offset)
         for name in names[:groups_max]
     ]
-    # The groups were asked later: what one has committed by then is there, too.
+    # The groups were asked later, so they may have committed messages that came after the offsets were read.
     end = max([offsets.max_offset, *(each.committed or 0 for each in groups)])
 
     return KeyExplanation(
@@ -111,10 +113,10 @@ async def explain_key(
 
 
 def queue_of(route: TopicRoute, topic: str, key: str) -> MessageQueue:
-    """Return the queue of a key, where a client that hashes keys sends it.
+    """Return the queue to which a client that hashes keys sends a key.
 
     Raises:
-        TopicNotFound: It has no queue that may be written, so its keys have none.
+        TopicNotFound: The topic has no writable queue, so its keys have no queue.
     """
     if not route.publish:
         raise TopicNotFound(f"the topic {topic} has no queue that may be written", topic=topic)
@@ -172,7 +174,7 @@ async def _of_lane(
         if (lane.broker_name, lane.queue_id) == place and lane.offset >= 0:
             return GroupAndKey(group, None, committed, lane.offset, 0, None, True, lane)
     scanned = [row.scanned for row in table.queues if (row.broker_name, row.queue_id) == place]
-    # Nothing of the key is owed: what was looked at is complete.
+    # No message of the key is pending: all scanned messages of it are complete.
     begin = scanned[0] if scanned else committed
     following = None if begin is None else await _next_of(reader, queue, key, begin, end)
     ahead = None if following is None or begin is None else following - begin
@@ -183,7 +185,7 @@ async def _of_lane(
 async def _next_of(
     reader: QueueReader, queue: MessageQueue, key: str, begin: int, end: int
 ) -> int | None:
-    """Return the offset of the key's next message from *begin* on, among the first READ_MAX there."""
+    """Return the offset of the key's next message from *begin* on, among the first READ_MAX messages there."""
     async for message in reader.messages(queue, begin, min(end, begin + READ_MAX)):
         if message.key == key:
             return message.queue_offset

@@ -1,11 +1,11 @@
 """
-Where a message lies, by its offset id or by a key.
+The place of a message, by its offset id or by a key.
 
-An offset id has the stable address of its broker group and the message's physical offset. The address is the group's name
-as much as a place: a reader of a log on another network has the same id, and reaches the group at another address.
-So the group is asked at its address when this client's name server has it; else all groups are asked at the
-addresses that are known, and the record that names the same address is the message. A key is asked of every broker group
-that has a part of the topic.
+An offset id has the stable address of its broker group and the message's physical offset. The address also serves as
+the broker group's name: a reader of the log on another network has the same id, but reaches the broker group at
+another address. So the broker group is asked at that address if this client's name server lists it. Else all broker
+groups are asked at their known addresses, and the record that names the same address is the message. A key is asked
+of every broker group that has a part of the topic.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message
 from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
 from orderlymq_runtime.sockets.addresses import join_address
 
-# Brokers answer this with the code of any error, RocketMQ's, too.
+# Brokers, RocketMQ's too, answer with this text and the code of any error.
 _NOTHING: Final = "can not find message"
 
 #: Messages that one group returns of a key, when nobody says how many.
@@ -34,14 +34,14 @@ _FOREVER_MS: Final = 2**62
 async def find_message(
     instance: ClientInstance, message_id: str, addresses: Iterable[str]
 ) -> tuple[str, StoredMessage]:
-    """Return the address of the group that has a message, and the message's record.
+    """Return the address of the broker group that has a message, and the message's record.
 
-    *addresses* are those of the groups' leaders, as this client's name server returns them.
+    *addresses* are those of the broker groups' leaders, from this client's name server.
 
     Raises:
-        SettingError: The text is no offset id.
-        BrokerError: There is no such message (22), or it was not found where brokers answer, and one refused.
-        BrokerUnreachable: It was not found where brokers answer, and one does not.
+        SettingError: The text is not an offset id.
+        BrokerError: There is no such message (22), or no broker that answered has it, and one refused.
+        BrokerUnreachable: No broker that answered has it, and one did not answer.
     """
     try:
         host, port, offset = decode_offset_message_id(message_id)
@@ -63,7 +63,7 @@ async def find_message(
         except BrokerError as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
                 failure = error
-            continue  # it has nothing there, or another message's middle
+            continue  # it has nothing at this offset, or the middle of another message
         if stored.store_host == (host, port):
             return address, stored
     if failure is not None:
@@ -136,11 +136,11 @@ async def find_by_key(
         for stored in _records(answer, address):
             queue = MessageQueue(topic, name, stored.queue_id)
             message = read_found(stored, queue, unreadable=unreadable, body_max=body_max)
-            # The index holds hashes or cut keys; only the record itself decides.
+            # The index holds hashes or shortened keys; only the record itself decides.
             has_key = message.message_id == key if unique else key in message.keys
             if message.topic == topic and has_key:
                 found[message.offset_message_id] = message
-    # A part of what has an index key is not all of it; of a unique key one message is.
+    # For an index key a part of the messages is not enough; for a unique key one message is.
     if failure is not None and not (unique and found):
         raise failure
     if away and not (unique and found):
@@ -152,9 +152,9 @@ async def find_by_key(
 def read_found(
     stored: StoredMessage, queue: MessageQueue, *, unreadable: bool, body_max: int | None = None
 ) -> ReceivedMessage:
-    """Return the user's view of a record; with *unreadable* also of one whose body is as it is stored.
+    """Return the user's view of a record; with *unreadable* also one whose body cannot be inflated.
 
-    With *body_max* it has the first bytes of its body, so many at most.
+    With *body_max* it has at most that many first bytes of its body.
 
     Raises:
         BodyUnreadable: Its body cannot be inflated.

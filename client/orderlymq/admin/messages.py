@@ -1,4 +1,4 @@
-"""Requests of an administrator about single messages: by their place, by a key, and to send a dead letter again; what that is sent as."""
+"""Requests about single messages: by their place, by a key, and to resend a dead letter, with the message for that."""
 
 from contextlib import suppress
 from typing import Final
@@ -12,7 +12,7 @@ from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties
 
-# What a message has from where it was, not from its program.
+# Properties that belong to the message's former place, not to its program.
 _OF_LETTERS: Final = properties.RESERVED_NAMES | {
     properties.SHARDING_KEY,
     properties.DLQ_ORIGIN_TOPIC,
@@ -22,7 +22,7 @@ REDRIVES: Final = "OMQ_REDRIVES"
 """The property that counts how often a message was redriven."""
 RESENDS: Final = ProducerSettings(max_message_size_bytes=15 * 1024 * 1024)
 """Settings of who sends letters again: a body may be as large as its first producer allowed; the broker judges it deflated."""
-_DIGITS_MAX: Final = 10  # a longer number was written by no redrive
+_DIGITS_MAX: Final = 10  # no redrive writes a longer number
 
 
 class MessageOperations(Operations):
@@ -34,12 +34,12 @@ class MessageOperations(Operations):
         """Return one message by its offset id.
 
         Args:
-            message_id: where it lies.
+            message_id: its offset id.
             unreadable: return also one whose body cannot be inflated, flagged as `ReceivedMessage.unreadable`.
-            body_max: return the first bytes of its body, so many at most; no more is inflated.
+            body_max: return at most this many first bytes of its body; no more is inflated.
 
         Raises:
-            SettingError: The text is no offset id.
+            SettingError: The text is not an offset id.
             BrokerError: There is no such message.
             BodyUnreadable: Its body cannot be inflated.
         """
@@ -61,13 +61,14 @@ class MessageOperations(Operations):
     ) -> list[ReceivedMessage]:
         """Return the messages of a topic with an index key, or with a unique key (message id).
 
-        With *unreadable* those whose body cannot be inflated are among them, as `view_message` returns them; *body_max* is its, too.
+        With *unreadable* the result includes messages whose body cannot be inflated, as in `view_message`. *body_max*
+        works as there.
 
         Raises:
             TopicNotFound: No broker has the topic.
             BodyUnreadable: The body of one cannot be inflated.
-            BrokerUnreachable: None was found, and a broker that may have one has no leader now; or one does not answer, and
-                *key* is no unique one that was found.
+            BrokerUnreachable: None was found, and a broker that may have one has no leader now; or one does not
+                answer, unless *key* is a unique key and was found.
         """
         return await find_by_key(
             self._instance,
@@ -80,10 +81,10 @@ class MessageOperations(Operations):
         )
 
     async def find_origin(self, letter: ReceivedMessage, topic: str) -> ReceivedMessage | None:
-        """Return the message of a topic that a dead letter is a copy of; None where nothing there says the same.
+        """Return the message of a topic that a dead letter is a copy of; None if no message there has the same content.
 
-        Then retention has taken it, or a client made the letter up: who may consume for a group can write letters that name any topic and
-        the id of any message.
+        In that case retention has deleted it, or a client forged the letter: a client that may consume for a group
+        can write letters that name any topic and the id of any message.
 
         Raises:
             BrokerUnreachable: As `find_messages`.
@@ -95,7 +96,10 @@ class MessageOperations(Operations):
         return None
 
     async def _named(self, topic: str, key: str) -> list[ReceivedMessage]:
-        """Return the messages of a topic with a unique key, or the one with that offset id: not every client gives unique keys."""
+        """Return the messages of a topic with a unique key, or else the one with that offset id.
+
+        The offset id is needed because not every client gives unique keys.
+        """
         with suppress(TopicNotFound):
             if found := await self.find_messages(topic, key, unique=True, unreadable=True):
                 return found
@@ -108,7 +112,8 @@ class MessageOperations(Operations):
         """Send a dead letter to its original topic again, as a new message.
 
         Raises:
-            SettingError: No topic is given, and the message names none, or one that has no message which says the same.
+            SettingError: No topic is given, and the letter names none, or one that has no message with the same
+                content.
             BodyUnreadable: Its body cannot be inflated.
         """
         if message.unreadable:
@@ -136,7 +141,7 @@ def redrives_of(message: ReceivedMessage) -> int:
 
 
 def origin_ids(letter: ReceivedMessage) -> list[str]:
-    """Return the ids that the message may have which was given up."""
+    """Return the ids that the original message of a dead letter may have."""
     said = (
         properties.UNIQ_KEY,
         properties.ORIGIN_MESSAGE_ID,
@@ -146,7 +151,7 @@ def origin_ids(letter: ReceivedMessage) -> list[str]:
 
 
 def redriven(letter: ReceivedMessage, topic: str, identity: str) -> Message:
-    """Return the message that a dead letter is redriven to a topic as; *identity* is its unique key in every redrive."""
+    """Return the message that redrives a dead letter to a topic; *identity* is its unique key in every redrive."""
     message = _sent_again(letter, topic)
     message.properties = {**message.properties, REDRIVES: str(redrives_of(letter) + 1)}
     message.unique_key = identity
@@ -154,7 +159,7 @@ def redriven(letter: ReceivedMessage, topic: str, identity: str) -> Message:
 
 
 def _says_the_same(letter: ReceivedMessage, other: ReceivedMessage) -> bool:
-    """Whether both would be sent again as the same message."""
+    """Return whether both would be resent as the same message."""
     return _sent_again(letter, other.topic) == _sent_again(other, other.topic)
 
 

@@ -1,9 +1,9 @@
 """
 Requests of an administrator besides topics, groups and messages: settings, figures, clients, KV configuration.
 
-Rules: each method is one request of RocketMQ's protocol, answered as it is, under the protocol's own words;
-what concerns every broker group is asked of each leader, what every name server keeps for itself is sent
-to each. ``AdminClient`` has all of these.
+Rules: each method is one request of RocketMQ's protocol; it returns the answer unchanged, under the protocol's own
+names. A request about all broker groups goes to each leader; one about data that each name server keeps for itself
+goes to each name server. ``AdminClient`` has all of these.
 """
 
 from collections.abc import Mapping
@@ -64,8 +64,8 @@ class ParkedKey:
     """A key whose messages go to the dead letters until it is released.
 
     Attributes:
-        queue: where its message failed.
-        since_ms: since when, ms since the epoch.
+        queue: the queue in which its message failed.
+        since_ms: when it was parked, ms since the epoch.
         first_offset: queue offset of the message that failed.
         first_message_id: id of that message.
         behind: messages that followed it into the dead letters.
@@ -101,14 +101,15 @@ class Operations(AdminCalls):
     ) -> list[ParkedKey]:
         """Release a key in every queue; return the released entries.
 
-        What the group gets of the key from now on is consumed; what went to the dead letters meanwhile
-        stays there until it is sent again. A group by key gets the message again that has failed; with *skip*
-        that message becomes a dead letter, and the lane goes on behind it.
+        The group consumes the key's messages from now on; those that went to the dead letters meanwhile stay there
+        until they are sent again. A group by key gets the failed message again; with *skip* that message becomes a
+        dead letter, and the lane continues behind it.
 
-        *at* is the queue and the first offset that the caller has looked at: what stands elsewhere by now stays parked.
+        *at* is the queue and the first offset that the caller has seen: a key that is parked elsewhere by now stays
+        parked.
 
         Raises:
-            BrokerError: Nobody knows the group (26).
+            BrokerError: No broker knows the group (26).
         """
         ext = {"consumerGroup": group, "topic": topic, "key": key}
         if skip:
@@ -128,11 +129,11 @@ class Operations(AdminCalls):
     ) -> LaneTable:
         """Return the lanes of a group by key: figures of each queue, and the lanes in trouble.
 
-        Each broker names 256 lanes at most; with *key* it names those of that key, whatever they do. `concurrency` is Key
-        where one broker says so.
+        Each broker names at most 256 lanes; with *key* it names those of that key, in any state. `concurrency` is Key
+        if one broker reports that.
 
         Raises:
-            BrokerError: Nobody knows the group (26), or a broker knows no lanes (3).
+            BrokerError: No broker knows the group (26), or a broker knows no lanes (3).
         """
         ext = LanesHeader(group, topic, key).to_ext()
         answers = await self._of_knowing(RequestCode.ORDERLYMQ_LANES, ext)
@@ -147,14 +148,14 @@ class Operations(AdminCalls):
     # -- transactions
 
     async def check_transaction(self, message_id: str) -> None:
-        """Have a producer asked again about an open transaction, as if it had never been asked.
+        """Make the broker ask a producer again about an open transaction, as if it had never asked.
 
         Args:
             message_id: offset id of the half message, or of its copy in TRANS_CHECK_MAX_TIME_TOPIC.
 
         Raises:
-            SettingError: The text is no offset id.
-            BrokerError: It is no half message, or its transaction has ended.
+            SettingError: The text is not an offset id.
+            BrokerError: The message is not a half message, or its transaction has ended.
         """
         brokers = await self.brokers()
         address, _ = await find_message(self._instance, message_id, brokers.values())
@@ -165,7 +166,7 @@ class Operations(AdminCalls):
     # -- replicas and leaders
 
     async def transfer_leadership(self, address: str, target: int | None = None) -> None:
-        """Move the leadership of the group at *address* to a node, or to the best one."""
+        """Move the leadership of the broker group at *address* to a node, or to the best one."""
         ext = {} if target is None else {"target": str(target)}
         await self._instance.call(
             address, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext, timeout_s=10.0
@@ -174,7 +175,7 @@ class Operations(AdminCalls):
     async def change_membership(
         self, address: str, *, action: str, node: int, node_address: str | None = None
     ) -> None:
-        """Change the replicas of the group: action is add-learner, promote or remove."""
+        """Change the replicas of the broker group: action is add-learner, promote or remove."""
         body: dict[str, object] = {"action": action, "node": node}
         if node_address is not None:
             body["address"] = node_address
@@ -187,7 +188,7 @@ class Operations(AdminCalls):
         )
 
     async def client_dead(self, address: str, client_id: str, proof: str) -> None:
-        """Report to a group that a client is proven dead; its locks are free immediately."""
+        """Report to a broker group that a client is proven dead; its locks are then free immediately."""
         ext = {"clientId": client_id, "proof": proof}
         await self._instance.call(address, RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
 
@@ -202,7 +203,7 @@ class Operations(AdminCalls):
         """Change settings of a running broker group.
 
         Raises:
-            BrokerError: A name is unknown here or a value is out of range; the text says which.
+            BrokerError: A name is unknown to the broker or a value is out of range; the text says which.
         """
         await self._instance.call(
             address, RequestCode.UPDATE_BROKER_CONFIG, {}, _written_config(values)
@@ -234,18 +235,18 @@ class Operations(AdminCalls):
         return BrokerStatsData.from_json(answer.body)
 
     async def wipe_write_permission(self, broker: str) -> int:
-        """Have no new message sent to a broker group; return how many topics that touches.
+        """Let no new message be sent to a broker group; return the number of affected topics.
 
         Ordered topics stay as they are: keys are hashed over their whole list of queues.
         """
         return await self._set_writable(RequestCode.WIPE_WRITE_PERM_OF_BROKER, broker)
 
     async def add_write_permission(self, broker: str) -> int:
-        """Take `wipe_write_permission` back; return how many topics that touches."""
+        """Undo `wipe_write_permission`; return the number of affected topics."""
         return await self._set_writable(RequestCode.ADD_WRITE_PERM_OF_BROKER, broker)
 
     async def delete_expired(self, address: str) -> None:
-        """Let retention delete messages that are old enough immediately."""
+        """Make retention delete the messages that are old enough immediately."""
         for code in (RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE):
             await self._instance.call(address, code)
 
@@ -264,7 +265,7 @@ class Operations(AdminCalls):
         )
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
-        """Return one value, None when there is none."""
+        """Return one value, None if there is none."""
         ext = KVKeyHeader(namespace, key).to_ext()
         asked = self._instance.call(self._instance.name_servers[0], RequestCode.GET_KV_CONFIG, ext)
         answer = await unless_refused(asked, None, ResponseCode.QUERY_NOT_FOUND)
@@ -280,7 +281,7 @@ class Operations(AdminCalls):
     async def producers(self, group: str) -> list[ProducerConnection]:
         """Return what each broker group knows about the connections of a producer group."""
         ext = GetProducerConnectionListHeader(group).to_ext()
-        # With this code a broker says that nobody of the group is connected to it.
+        # With this code a broker reports that no member of the group is connected to it.
         absent = ResponseCode.SYSTEM_ERROR
         answers = await self._of_all(RequestCode.GET_PRODUCER_CONNECTION_LIST, ext, absent=absent)
         return [ProducerConnection.from_json(answer.body) for answer in answers]
@@ -288,7 +289,7 @@ class Operations(AdminCalls):
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
     ) -> dict[str, Any]:
-        """Return the report of a consumer about itself: queues, offsets, rates, and its threads if asked.
+        """Return the report of a consumer about itself: queues, offsets, rates, and its threads if requested.
 
         Raises:
             BrokerError: No broker knows the client, or it does not answer.
@@ -303,7 +304,7 @@ class Operations(AdminCalls):
     async def consume_directly(
         self, group: str, client_id: str, message: ReceivedMessage
     ) -> ConsumeDirectlyResult:
-        """Have one consumer consume one message now, beside all order; offsets stay as they are.
+        """Have one consumer consume one message now, outside the order; offsets stay as they are.
 
         Raises:
             BrokerError: The client is not connected, or does not answer.
@@ -316,17 +317,17 @@ class Operations(AdminCalls):
     # -- groups and their offsets
 
     async def topics_of_group(self, group: str) -> list[str]:
-        """Return the topics in which a group has committed an offset."""
+        """Return the topics in which a consumer group has committed an offset."""
         ext = GroupHeader(group).to_ext()
         answers = await self._of_knowing(RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
         return sorted({t for each in answers for t in TopicList.from_json(each.body).topic_list})
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return the subscription of a group's members to a topic, None when no member has one.
+        """Return the subscription of a consumer group's members to a topic, None if no member has one.
 
         Raises:
             BrokerError: No broker knows the group (26).
-            BrokerUnreachable: A broker does not answer, and no other one knows.
+            BrokerUnreachable: A broker does not answer, and no other broker knows the subscription.
         """
         ext = TopicOfGroupHeader(topic, group).to_ext()
         code = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
@@ -352,7 +353,7 @@ class Operations(AdminCalls):
         return None
 
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
-        """Give a group that is offline the offsets of another.
+        """Give an offline consumer group the offsets of another.
 
         Raises:
             TopicNotFound: No broker has the topic.
@@ -367,9 +368,9 @@ class Operations(AdminCalls):
     async def set_offsets(
         self, group: str, topic: str, targets: Mapping[MessageQueue, int]
     ) -> None:
-        """Move a group to exactly these offsets of queues of a topic; its other queues stay.
+        """Move a consumer group to exactly these offsets of queues of a topic; its other queues stay.
 
-        Members that are online are notified and go on there; an offline group's offsets are set.
+        Members that are online are notified and continue there; an offline group's offsets are set.
 
         Raises:
             TopicNotFound: No broker has the topic.
@@ -387,7 +388,7 @@ class Operations(AdminCalls):
                 await self._set_offline(group, table)
 
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
-        """Return for each queue when its oldest, newest and last consumed message were stored."""
+        """Return for each queue when its oldest, newest and last consumed messages were stored."""
         ext = TopicOfGroupHeader(topic, group).to_ext()
         await self._instance.route(topic, keep=False)
         leaders = self._leaders(topic)
@@ -408,12 +409,12 @@ class Operations(AdminCalls):
         return await self._number_of(queue, RequestCode.GET_MIN_OFFSET, ext)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset that belongs to a store time; the last one when all messages are older."""
+        """Return the offset for a store time; the last one if all messages are older."""
         ext = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms).to_ext()
         return await self._number_of(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
-        """Return when the queue's first message was stored, milliseconds since the epoch, -1 for none."""
+        """Return when the queue's first message was stored, milliseconds since the epoch; -1 if there is none."""
         ext = QueueHeader(queue.topic, queue.queue_id).to_ext()
         code = RequestCode.GET_EARLIEST_MSG_STORETIME
         return await self._number_of(queue, code, ext, "timestamp")
@@ -421,7 +422,7 @@ class Operations(AdminCalls):
     async def consume_queue(
         self, queue: MessageQueue, index: int = 0, count: int = 10, group: str | None = None
     ) -> tuple[ConsumeQueueData, ...]:
-        """Return entries of a consume queue; with *group* also whether its subscription takes them."""
+        """Return entries of a consume queue; with *group* also whether its subscription accepts them."""
         ext = QueryConsumeQueueHeader(queue.topic, queue.queue_id, index, count, group).to_ext()
         answer = await self._instance.call(
             self._leader(queue.broker_name), RequestCode.QUERY_CONSUME_QUEUE, ext
@@ -432,7 +433,7 @@ class Operations(AdminCalls):
 
     async def _set_offline(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
-            # Without the fields that name a client: a tool sets offsets, a member only moves them on.
+            # Sent without the fields that name a client: a tool sets offsets, while a member only moves them forward.
             command = commit_request(group, queue, offset, {})
             await self._instance.call(
                 self._leader(queue.broker_name), RequestCode(command.code), command.ext
@@ -470,11 +471,11 @@ def _read_parked(body: bytes) -> list[ParkedKey]:
 async def topic_expansion(
     instance: ClientInstance, topic: str, only: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return phase, barriers and blockers of a topic's queue expansion, by broker group; *only* of some.
+    """Return phase, barriers and blockers of a topic's queue expansion, by broker group; with *only* of some.
 
     Raises:
         TopicNotFound: No broker has it.
-        BrokerError: A broker cannot say.
+        BrokerError: A broker cannot report it.
     """
     await instance.route(topic, keep=False)
     found: dict[str, dict[str, Any]] = {}

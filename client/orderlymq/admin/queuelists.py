@@ -1,8 +1,9 @@
 """
 The queue lists that name servers keep of ordered topics, and the broker groups that those lists name.
 
-Rule: a broker group that is away stands in no list of registered groups, but it has its part of ordered topics and
-of all consumer groups, and comes back with it. Who changes something for all asks here who is missing.
+Rule: a broker group that is away is not in the list of registered broker groups. But it has its part of ordered
+topics and of all consumer groups, and returns with it. Code that changes something everywhere asks here which broker
+groups are missing.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ from orderlymq_protocol.header.catalogue import GetKVListByNamespaceHeader
 from orderlymq_protocol.names import ORDER_NAMESPACE, is_dlq_topic, is_retry_topic, is_system_topic
 from orderlymq_protocol.plurals import counted
 
-# Routes that a name server is asked for at a time: hundreds of topics, one after the other, take seconds.
+# Routes to request at the same time: hundreds of topics, one after the other, take seconds.
 _AT_ONCE: Final = 32
 
 
 async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, int]]:
-    """Return the queue lists that the name servers have for *topic*, by broker group.
+    """Return the queue lists that the name servers have for *topic*, each by broker group.
 
     Raises:
         BrokerUnreachable: A name server does not answer.
@@ -38,17 +39,17 @@ async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, i
 
 
 async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[str]:
-    """Return the broker groups that declarations and the routes of *topics* name, as far as name servers know them.
+    """Return the broker groups that declarations and the routes of *topics* name, according to the name servers.
 
     Raises:
-        NameServersUnreachable: Nobody can be asked.
+        NameServersUnreachable: No name server answers.
     """
     found: set[str] = set()
     declared: set[str] = set()
     for address in instance.name_servers:
         asked = kv_table(instance, address, ORDER_NAMESPACE)
         try:
-            # A further listener returns no declarations.
+            # A name server's further listener returns no declarations.
             table = await unless_refused(asked, {}, ResponseCode.NO_PERMISSION)
         except BrokerUnreachable:
             continue
@@ -59,7 +60,7 @@ async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[s
     routed = (
         _routed(instance, topic, at_once)
         for topic in topics
-        # Only routes of ordered topics name groups that are away.
+        # Only routes of ordered topics name broker groups that are away.
         if not (
             topic in declared
             or is_system_topic(topic)
@@ -78,10 +79,10 @@ async def agreed_list(
     *,
     spread: bool,
 ) -> dict[str, int]:
-    """Return the queue list to declare: *wanted*, where that moves no key and leaves no broker group out.
+    """Return the queue list to declare: *wanted*, if that moves no key and leaves out no broker group.
 
-    *known* are the broker groups that are registered. With *spread* nobody has named any, so the list that is there is
-    meant where its sum is that of *wanted*.
+    *known* are the broker groups that are registered. With *spread* the caller named no broker groups. Then the
+    present list is meant if its sum is that of *wanted*.
 
     Raises:
         SettingError: The ordered topic has another list.
@@ -92,7 +93,7 @@ async def agreed_list(
     declared = await declarations(instance, topic)
     check_present({*present}.union(*declared), known)
     if spread and sum(present.values()) == sum(wanted.values()):
-        wanted = present  # whatever broker groups have joined since
+        wanted = present  # even if broker groups have joined since
     if present and present != wanted:
         raise SettingError(
             f"the ordered topic {topic} has {_described(present)} and keeps them, because keys would move to other "
@@ -108,10 +109,10 @@ async def agreed_list(
 
 
 def check_present(named: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a change that a broker group which is away would miss.
+    """Refuse a change that an absent broker group would miss.
 
     Raises:
-        BrokerUnreachable: One that is named is not known.
+        BrokerUnreachable: A broker group in *named* is not in *known*.
     """
     if absent := sorted({*named} - {*known}):
         raise BrokerUnreachable(
@@ -122,7 +123,7 @@ def check_present(named: Iterable[str], known: Iterable[str]) -> None:
 
 
 def _present(route: TopicRoute) -> dict[str, int]:
-    """Return the queues of an ordered topic by broker group; none of one that is not ordered."""
+    """Return the queues of an ordered topic by broker group; empty if the topic is not ordered."""
     counts: dict[str, int] = {}
     for queue in route.publish if route.is_ordered else ():
         counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1

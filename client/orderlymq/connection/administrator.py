@@ -1,10 +1,10 @@
 """
-Signatures and calls of administrators, beside the credentials and the TLS that every client may have.
+Signatures and calls of administrators, in addition to the credentials and the TLS that every client may have.
 
-Rule: a user who may read the files is an administrator. On a laptop they stand in the data directory of the `orderlymq up` that
-runs: ORDERLYMQ_DATA_DIR, else .orderlymq in the current directory. Credentials that are set come first, as TLS
-that is switched on or off.
-Elsewhere ORDERLYMQ_CLUSTER_SECRET_FILE names a file with the secret of the cluster, for changes at name servers.
+Rule: a user who can read the files is an administrator. On a laptop they are in the data directory of the running
+`orderlymq up`: ORDERLYMQ_DATA_DIR, else .orderlymq in the current directory. Credentials that are set take
+precedence, and so does TLS that is switched on or off. Elsewhere ORDERLYMQ_CLUSTER_SECRET_FILE names a file with the
+secret of the cluster, for changes at name servers.
 """
 
 import json
@@ -23,31 +23,31 @@ from orderlymq_runtime.sockets.addresses import split_address
 DATA_DIRECTORY_VARIABLE: Final = "ORDERLYMQ_DATA_DIR"
 CLUSTER_SECRET_VARIABLE: Final = "ORDERLYMQ_CLUSTER_SECRET_FILE"  # noqa: S105 - the name of a variable
 DATA_DIRECTORY: Final = ".orderlymq"
-# Files of the local backend, which writes them: where its supervisor answers while it runs, and the two secrets.
+# Files that the local backend writes: the address of its supervisor while it runs, and the two secrets.
 SUPERVISOR_FILE: Final = "supervisor.json"
 OPERATOR_SECRET_FILE: Final = "operator.secret"  # noqa: S105 - the name of a file
-SETTINGS_DIRECTORY: Final = "settings"  # of each process a file
+SETTINGS_DIRECTORY: Final = "settings"  # one file for each process
 _TLS_FILES: Final = ("certificate", "key", "ca")
 CLUSTER_SECRET_FILE: Final = "cluster.secret"  # noqa: S105 - the name of a file
 
 
 def operator_credentials() -> Credentials:
-    """Return the operator's account of the cluster that runs here; empty when none does."""
+    """Return the operator's account of the cluster that runs here; empty if none runs."""
     directory = _running()
     if directory is None:
         return Credentials()
     try:
         secret = (directory / OPERATOR_SECRET_FILE).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        return Credentials()  # another user's: brokers say what is missing
+        return Credentials()  # another user's file: brokers report what is missing
     return Credentials(OPERATOR_ACCOUNT, secret) if secret else Credentials()
 
 
 def cluster_secret() -> bytes:
-    """Return the secret of the cluster, empty where there is none.
+    """Return the secret of the cluster, empty if there is none.
 
     Raises:
-        SettingError: The file that the environment names holds none.
+        SettingError: The file that the environment names holds no secret.
     """
     named = os.environ.get(CLUSTER_SECRET_VARIABLE)
     try:
@@ -63,7 +63,9 @@ def cluster_secret() -> bytes:
 
 
 def operator_tls(name_servers: Sequence[str]) -> ContextSource | None:
-    """Return the TLS context for the cluster that runs here; None where one of *name_servers* is not its own, or it is plain.
+    """Return the TLS context for the cluster that runs here.
+
+    Return None if the cluster is plain, or if none of *name_servers* is one of its processes.
 
     Raises:
         SettingError: A file of its spec.tls cannot be used.
@@ -81,11 +83,11 @@ def operator_tls(name_servers: Sequence[str]) -> ContextSource | None:
         except TlsError as error:
             raise SettingError(str(error)) from error
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
-            continue  # another user's, or of another release
+            continue  # another user's file, or one of another release
     return None
 
 
 def _running() -> Path | None:
-    """Return the data directory of a cluster that runs."""
+    """Return the data directory of a running cluster; None if none runs."""
     directory = Path(os.environ.get(DATA_DIRECTORY_VARIABLE) or DATA_DIRECTORY)
     return directory if (directory / SUPERVISOR_FILE).exists() else None

@@ -1,9 +1,9 @@
 """
-Where a client's credentials come from: the settings, else the environment, else a file.
+The sources of a client's credentials: the settings, else the environment, else a file.
 
-Rule: the first source that names an access key (or a token) gives everything; nothing of it is ever logged. The
-file that ORDERLYMQ_CREDENTIALS names holds lines `access_key = ...`, `secret_key = ...` and, where
-needed, `token = ...`.
+Rule: the first source that names an access key (or a token) supplies everything; credentials are never logged. The
+file that ORDERLYMQ_CREDENTIALS names holds the lines `access_key = ...`, `secret_key = ...` and, if needed,
+`token = ...`.
 """
 
 import os
@@ -38,7 +38,7 @@ _SWITCHES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials of requests; all empty for requests without a signature."""
+    """Credentials of requests; all fields are empty if requests are not signed."""
 
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
@@ -66,12 +66,13 @@ def find_credentials(settings: ClientSettings) -> Credentials:
 
 
 def find_tls(settings: ClientSettings) -> ContextSource | None:
-    """Return what connections are made with, None for plain ones.
+    """Return the source of TLS contexts for connections, None for plain connections.
 
-    Files that are renewed count from the next connection on. The settings count when they switch TLS on, else ORDERLYMQ_TLS (`true`) and its files.
+    The settings apply if they switch TLS on, else ORDERLYMQ_TLS (`true`) and its files. Renewed files apply from the
+    next connection on.
 
     Raises:
-        SettingError: A file cannot be used, or a variable says neither yes nor no.
+        SettingError: A file cannot be used, or a variable is neither true nor false.
     """
     if settings.use_tls:
         paths = {name: getattr(settings, name) for name in _TLS_VARIABLES}
@@ -92,15 +93,15 @@ def find_tls(settings: ClientSettings) -> ContextSource | None:
 
 
 def tls_is_set() -> bool:
-    """Return whether the environment says if connections are made with TLS."""
+    """Return whether the environment says if connections use TLS."""
     return _switch(_TLS_SWITCH) is not None
 
 
 def _switch(variable: str) -> bool | None:
-    """Return the value of a variable, None where it is empty or not set.
+    """Return the value of a variable, None if it is empty or not set.
 
     Raises:
-        SettingError: It is another word: a guess could send without TLS, or to a host that nobody verified.
+        SettingError: It is another word: a guess could send without TLS, or to a host that was not verified.
     """
     value = os.environ.get(variable, "").strip()
     if not value:
@@ -114,7 +115,7 @@ def read_credentials(path: Path) -> Credentials:
     """Read a file of credentials.
 
     Raises:
-        SettingError: It cannot be read, or has a line that is none of the form; the line is not shown.
+        SettingError: It cannot be read, or has a line of another form; the error does not show the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,7 +1,7 @@
 """
-Heartbeats: how brokers know the producers and consumers of a client, and hear when they leave.
+Heartbeats: they tell brokers which producers and consumers a client has, and when these leave.
 
-The rule: a lost connection is followed by a heartbeat on a new one immediately, because a broker that just became
+Rule: after a lost connection the client immediately sends a heartbeat on a new one, because a broker that just became
 leader knows its clients only by their heartbeats.
 """
 
@@ -25,7 +25,7 @@ from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
 
-# A leader that comes back is greeted soon, one that stays away is not asked all the time.
+# A leader that returns soon gets a heartbeat soon; one that stays away is not asked all the time.
 _GREET_FIRST_S: Final = 0.02
 _GREET_MAX_S: Final = 1.0
 _GOODBYE_TIMEOUT_S: Final = 1.0
@@ -40,19 +40,19 @@ class GroupMember(Protocol):
         """Return the consumer group."""
 
     def heartbeat(self) -> ConsumerData:
-        """Return what heartbeats say about this consumer."""
+        """Return the data that heartbeats carry about this consumer."""
 
     def on_request(
         self, command: RemotingCommand, reply: Callable[[RemotingCommand], None], /
     ) -> bool:
-        """Serve a broker's request for this group; return whether it is one that is served."""
+        """Serve a broker's request for this group; return whether it was served."""
 
     def routes_changed(self, topic: str, /) -> None:
-        """Take note that a topic's queues are others now."""
+        """Note that a topic's queues have changed."""
 
 
 class Client(Protocol):
-    """Whose heartbeats they are."""
+    """The client that sends the heartbeats."""
 
     settings: ClientSettings
     client_id: str
@@ -60,18 +60,18 @@ class Client(Protocol):
     troubles: Troubles
 
     def check_caller(self) -> None:
-        """Refuse a call to which no answer would come."""
+        """Refuse a call that could get no answer."""
 
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
-        """Call *address* and return the answer, whatever its code."""
+        """Call *address* and return the answer, with any code."""
 
 
 class Heartbeats:
     """The producers and consumers of one client, and the heartbeats that report them to brokers.
 
-    Life cycle: `start` and `stop` any number of times; its tasks are the client's and end with them.
+    Life cycle: `start` and `stop` any number of times; the client owns its tasks and ends them.
 
     Attributes:
         consumers: by their group.
@@ -91,11 +91,11 @@ class Heartbeats:
     def start(self) -> None:
         """Begin to send heartbeats at their interval."""
         self._is_on = True
-        self._beating = asyncio.Lock()  # the loop may be another one than last time
+        self._beating = asyncio.Lock()  # the event loop may differ from last time
         self._tasks.keep(self._beat, "heartbeat")
 
     def stop(self) -> None:
-        """Greet nobody any more."""
+        """Send no more heartbeats to lost addresses."""
         self._is_on = False
 
     # -- who is reported
@@ -105,7 +105,7 @@ class Heartbeats:
         self._producers[group] = self._producers.get(group, 0) + 1
 
     async def remove_producer(self, group: str) -> None:
-        """Take the group back and notify the brokers, once its last producer is closed."""
+        """Stop reporting the group once its last producer is closed, and notify the brokers."""
         self._producers[group] -= 1
         if not self._producers[group]:
             del self._producers[group]
@@ -128,7 +128,7 @@ class Heartbeats:
         self.consumers[member.group] = member
 
     async def remove_consumer(self, member: GroupMember, *, keep_locks: bool = False) -> None:
-        """Take the consumer back and notify the brokers, which free its locks then.
+        """Stop reporting the consumer and notify the brokers, which then free its locks.
 
         With *keep_locks* they are not notified: the member leaves when its last lock has ended with its lease.
         """
@@ -140,9 +140,10 @@ class Heartbeats:
     # -- heartbeats
 
     async def beat_all(self) -> bool:
-        """Send one heartbeat to every known broker address; return whether all took it. Failures are logged.
+        """Send one heartbeat to every known broker address; return whether all accepted it. Failures are logged.
 
-        Calls during a heartbeat share the next one: many consumers that start together would each name them all.
+        Calls during a heartbeat share the next one. Otherwise many consumers that start together would each send one
+        that names them all.
         """
         if not (self._producers or self.consumers):
             return True
@@ -157,7 +158,7 @@ class Heartbeats:
             return self._were_taken
 
     def greet(self, address: str) -> None:
-        """Let a broker that may not know us hear from us soon."""
+        """Send a heartbeat soon to a broker that may not know this client."""
         anybody = self.consumers or self._producers
         if self._is_on and address not in self._greeting and anybody:
             self._greeting.add(address)
@@ -189,7 +190,7 @@ class Heartbeats:
         return False
 
     async def _greet(self, address: str) -> None:
-        """Send heartbeats to a lost address until one arrives; give up when routes do not name it."""
+        """Send heartbeats to a lost address until one arrives; give up if no route names it any more."""
         delay_s = _GREET_FIRST_S
         try:
             while address in self._client.routes.addresses():
@@ -201,13 +202,16 @@ class Heartbeats:
             self._greeting.discard(address)
 
     async def _unregister(self, what: Mapping[str, str]) -> None:
-        """Report to all brokers that a group is left; a broker that is away notices by itself."""
+        """Report to all brokers that this client has left a group; an unreachable broker notices by itself."""
         ext = {"clientID": self._client.client_id, **what}
         calls = (self._say_goodbye(address, ext) for address in self._client.routes.addresses())
         await asyncio.gather(*calls, return_exceptions=True)
 
     async def _say_goodbye(self, address: str, ext: Mapping[str, str]) -> None:
-        """Report it to one broker group; a consumer waits for an election, or what it locks is free only when its lease ends."""
+        """Report the end to one broker group.
+
+        For a consumer it waits for an election; otherwise the member's locks would be free only when its lease ends.
+        """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _GOODBYE_TIMEOUT_S
         while True:

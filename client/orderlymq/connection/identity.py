@@ -1,8 +1,8 @@
 """
 Identity of a client: its address, its client id, and the keys of its messages.
 
-Rule: the client id carries the process id, as Java's does (`ip@pid#nanos`), so that a broker on the same
-machine can prove that the process is gone and hand its queue locks over immediately.
+Rule: the client id carries the process id, as Java's does (`ip@pid#nanos`). So a broker on the same machine can prove
+that the process is gone and hand over its queue locks immediately.
 """
 
 import os
@@ -31,7 +31,7 @@ def parse_name_servers(text: NameServers) -> tuple[str, ...]:
     None means the environment, ORDERLYMQ_NAME_SERVER before RocketMQ's NAMESRV_ADDR, or this machine.
 
     Raises:
-        SettingError: There is none, or one has another form.
+        SettingError: There is no address, or one has another form.
     """
     if text is None:
         environment = os.environ
@@ -54,7 +54,7 @@ def parse_name_servers(text: NameServers) -> tuple[str, ...]:
 
 
 def own_ip(towards: str) -> str:
-    """Return the address this machine would use to reach *towards* ("host:port"); sends nothing."""
+    """Return the address that this machine would use to reach *towards* ("host:port"); sends nothing."""
     host, port = split_address(towards)
     try:
         family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -62,7 +62,7 @@ def own_ip(towards: str) -> str:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError:
-        # Not reachable now: the name is only shown to people, and the connection will show the rest.
+        # Not reachable now. The address is only shown to people, and the connection will report the error.
         return "127.0.0.1"
 
 
@@ -75,8 +75,8 @@ def make_client_id(ip: str, instance_name: str, unit_name: str) -> str:
 def make_unique_keys(ip: str) -> UniqueKeyFactory:
     """Return the factory of this client's message keys.
 
-    The part that is a class-loader hash in Java is random here: it distinguishes clients of one process. A name that was
-    chosen in place of an address has none in the keys.
+    Java's class-loader hash is replaced by a random number here; it distinguishes the clients of one process. If a
+    name was chosen instead of an address, the keys carry 127.0.0.1.
     """
     try:
         address = ip_address(ip)

@@ -1,9 +1,9 @@
 """
-A client of the cluster: connections, routes, and what brokers ask back.
+A client of the cluster: its connections, its routes, and the requests that brokers send to it.
 
-One per client id; a `Producer` or `Consumer` makes its own, or several share one. Rule: name servers are
-asked in turn until one answers. `heartbeats` reports to brokers who is there; what is said stands in `wire`; what is known
-about topics in `routes`.
+There is one per client id; a `Producer` or `Consumer` makes its own, or several share one. Rule: name servers are
+asked in turn until one answers. `heartbeats` reports producers and consumers to brokers, `wire` reads answers, and
+`routes` holds what is known about topics.
 """
 
 import asyncio
@@ -54,25 +54,25 @@ from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_si
 
 _log = logging.getLogger(__name__)
 
-# A peer that does not know these is a broker.
+# A peer that does not know these codes is a broker.
 _OF_ALL_NAME_SERVERS: Final = frozenset(
     {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
 )
 _NAME_SERVER_TIMEOUT_S: Final = 3.0
-# What is known about a topic serves while name servers hang, after so long: nobody's lease may end meanwhile.
+# While name servers hang, the known address is used after this time; no lease may end meanwhile.
 _DOUBT_S: Final = 0.5
-# A name server that has restarted hears of a topic's brokers far sooner: what is missing for longer was deleted.
+# A restarted name server learns a topic's brokers far sooner; a topic that is missing for longer was deleted.
 _MISSING_S: Final = 300.0
 
 RequestHook = Callable[[str, RemotingCommand], None]
 ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
-# Serves a broker's request, or says that it is not its own.
+# Serves a broker's request, or returns that the request is not its own.
 Servant = Callable[[RemotingCommand, Connection], bool]
 T = TypeVar("T")
 
 
 async def unless_missing(asked: Awaitable[T], otherwise: T) -> T:
-    """Return an answer about a topic; *otherwise* where there is no such topic."""
+    """Return an answer about a topic, or *otherwise* if there is no such topic."""
     try:
         return await asked
     except TopicNotFound:
@@ -80,7 +80,7 @@ async def unless_missing(asked: Awaitable[T], otherwise: T) -> T:
 
 
 async def unless_refused(asked: Awaitable[T], otherwise: T, *codes: ResponseCode) -> T:
-    """Return an answer; *otherwise* where somebody refused with one of *codes*."""
+    """Return an answer, or *otherwise* if the peer refused with one of *codes*."""
     try:
         return await asked
     except BrokerError as error:
@@ -90,20 +90,21 @@ async def unless_refused(asked: Awaitable[T], otherwise: T, *codes: ResponseCode
 
 
 def no_leader(broker_name: str) -> BrokerUnreachable:
-    """Return the error of a call of a broker group that nobody leads."""
+    """Return the error for a call of a broker group without a leader."""
     return BrokerUnreachable(f"the broker group {broker_name} has no leader now; try again")
 
 
 class ClientInstance:
     """Everything that producers and consumers with one client id share.
 
-    Life cycle: `start` and `close` by each user; it runs from the first start to the last close, any number of times.
+    Life cycle: each user calls `start` and `close`; it runs from the first start to the last close, any number of
+    times.
 
     Args:
-        before_request, after_response: what RocketMQ calls an RPC hook: see every request before it is
-            signed and sent, with the address it goes to, and every answer; what one adds to the fields of
-            a request is sent and signed with it. They run on the event loop and must not block.
-        administrator: sign with what `administrator` finds, too.
+        before_request, after_response: RocketMQ's RPC hooks. The first sees every request before it is signed and
+            sent, with its address; the second sees every answer. Fields that a hook adds to a request are signed and
+            sent with it. Hooks run on the event loop and must not block.
+        administrator: sign with the credentials that `administrator` finds, too.
     """
 
     def __init__(
@@ -152,14 +153,15 @@ class ClientInstance:
         self._name_server = 0
         self._servants: dict[int, list[Servant]] = {}
         self._watched: set[str] = set()
-        # Since when a watched topic is missing, on the monotonic clock.
+        # When a watched topic was first missing, on the monotonic clock.
         self._missing: dict[str, float] = {}
-        # Addresses that failed since a route named them; until when name servers are waited for, once they are asked.
+        # Addresses that failed since a route named them, with the time until which to wait for name servers, once
+        # asked.
         self._doubted: dict[str, float | None] = {}
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
 
     def _take_identity(self) -> None:
-        """Take the id that brokers know this client by, and the keys of its messages; no other process has them."""
+        """Make the client id and the factory of message keys; no other process has the same."""
         self._process = os.getpid()
         self.client_id = make_client_id(self.ip, self._instance_name, self.settings.unit_name)
         self.unique_keys = make_unique_keys(self.ip)
@@ -172,17 +174,18 @@ class ClientInstance:
         )
 
     def check_caller(self) -> None:
-        """Refuse a call to which no answer would come.
+        """Refuse a call that could get no answer.
 
         Raises:
-            StateError: The client was started before the process forked, and this is the child; or on another event loop.
+            StateError: The client was started before the process forked, and this is the child; or on another event
+                loop.
         """
         if self._users and os.getpid() != self._process:
             raise StateError(
                 "the client was started before the process forked, and its connections are the parent's: make and start "
                 "one in the child"
             )
-        # Of this thread; None where none runs.
+        # The loop of this thread; None if none runs.
         if self._users and asyncio._get_running_loop() is not self._loop:
             raise StateError(
                 "the client runs on another event loop, and no call from here would get its answer: clients that share an "
@@ -195,7 +198,7 @@ class ClientInstance:
         """Return the name of a topic or group as brokers know it.
 
         Raises:
-            SettingError: It is no text.
+            SettingError: It is not a text.
         """
         given: object = name
         if not isinstance(given, str):
@@ -224,14 +227,14 @@ class ClientInstance:
         self._users += 1
         if self._users == 1:
             if os.getpid() != self._process:
-                self._take_identity()  # children that share what was made before they forked are different clients
+                self._take_identity()  # children that share an instance made before the fork are different clients
             if self._remoting.is_closed:
                 self._remoting = self._make_remoting()
             self._tasks.keep(self._poll_routes, "route poll")
             self.heartbeats.start()
 
     async def close(self) -> None:
-        """End it, once the last user has called this.
+        """End the instance after its last user has called this.
 
         Raises:
             StateError: It runs on another event loop.
@@ -243,11 +246,11 @@ class ClientInstance:
             for call in list(self._route_calls.values()):
                 call.cancel()
             await self._tasks.cancel()
-            if self._users == 0:  # nobody has begun it again meanwhile
+            if self._users == 0:  # no user has started it again meanwhile
                 await self._remoting.close()
 
     def serve(self, code: RequestCode, servant: Servant) -> Callable[[], None]:
-        """Offer brokers' requests of *code* to *servant*; return what takes the offer back."""
+        """Offer brokers' requests of *code* to *servant*; return a function that withdraws the offer."""
         servants = self._servants.setdefault(code, [])
         servants.append(servant)
         return lambda: servants.remove(servant)
@@ -257,7 +260,7 @@ class ClientInstance:
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
-        """Call *address* and return the answer, whatever its code.
+        """Call *address* and return the answer, with any code.
 
         Raises:
             RemotingError: There is no answer; `maybe_sent` says whether it may have been executed.
@@ -292,7 +295,7 @@ class ClientInstance:
         *,
         timeout_s: float | None = None,
     ) -> RemotingCommand:
-        """Call *address* for an administrative request; only SUCCESS comes back.
+        """Send an administrative request to *address*; return only an answer with SUCCESS.
 
         Raises:
             BrokerError: Any other code.
@@ -307,13 +310,13 @@ class ClientInstance:
         return check(answer, address)
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send without waiting for anything."""
+        """Send without waiting for an answer."""
         self._prepare(address, command)
         self._signer.sign(address, command)
         await self._remoting.send_oneway(address, command)
 
     def _prepare(self, address: str, command: RemotingCommand) -> None:
-        """Check the caller, and show the hook a request before it is signed, so that the hook's fields are signed, too."""
+        """Check the caller, then show the request to the hook; signing comes later and covers the hook's fields."""
         self.check_caller()
         if self._before_request is not None:
             self._before_request(address, command)
@@ -351,7 +354,7 @@ class ClientInstance:
         )
 
     def _hint(self, *failures: RemotingError) -> str:
-        """Return a question about TLS where a peer hangs up on a plain request."""
+        """Return a question about TLS if a peer hung up on a plain request; else an empty text."""
         lost = not self.is_encrypted and any(isinstance(each, ConnectionLost) for each in failures)
         return "; or does it serve TLS? set ORDERLYMQ_TLS=true" if lost else ""
 
@@ -362,12 +365,12 @@ class ClientInstance:
 
         Args:
             topic: its name.
-            refresh: ask now, also where a fresh one is known.
-            keep: False for who only looks: nothing is asked about the topic later.
+            refresh: ask now, even if a fresh route is known.
+            keep: False for a caller that only looks: the topic's route is not refreshed later.
 
         Raises:
             TopicNotFound: No broker has the topic.
-            NameServersUnreachable: Nobody can be asked.
+            NameServersUnreachable: No name server answers.
             StateError: The client was closed meanwhile, or runs on another event loop.
         """
         self.check_caller()
@@ -386,13 +389,13 @@ class ClientInstance:
         except NameServersUnreachable:
             if known is None:
                 raise
-            found = known  # as it was known last
+            found = known  # the last known route
         if keep:
             self._watched.add(topic)
         return found
 
     def _route_call(self, topic: str) -> "asyncio.Task[TopicRoute]":
-        """Return the question for a route that is under way, or begin one."""
+        """Return the request for a route that is under way, or begin one."""
         call = self._route_calls.get(topic)
         if call is None:
             call = asyncio.create_task(self._ask_route(topic), name=f"route of {topic}")
@@ -414,8 +417,8 @@ class ClientInstance:
     ) -> TopicRoute:
         """Return the route to send by; for a topic without one, the route that it gets when a send creates it.
 
-        A topic that had a route keeps it: its broker refuses sends when the topic is gone, and a queue of the
-        template would break the order when only the name servers do not know the topic.
+        A topic that had a route keeps it. If the topic is gone, its broker refuses sends; if only the name servers do
+        not know it, a queue of the template would break the order.
 
         Raises:
             TopicNotFound: The topic does not exist and brokers do not create topics.
@@ -427,7 +430,7 @@ class ClientInstance:
             if former is not None:
                 return former
             try:
-                # Our name servers show its queues only right after the answer above.
+                # Our name servers show the template's queues only right after the answer above.
                 template = await self.route(template_topic, refresh=True)
             except TopicNotFound:
                 template = None
@@ -438,10 +441,10 @@ class ClientInstance:
     async def address(
         self, queue_or_broker: str, topic: str, *, within_s: float | None = None
     ) -> str | None:
-        """Return the broker's address, asking for the topic's route when none is known, or the known one has failed.
+        """Return the broker's address; ask for the topic's route if no address is known or the known one has failed.
 
-        One that is known is returned after a short time, at most half of the caller's *within_s*: name servers that hang say
-        nothing against it.
+        A known address is returned after a short time, at most half of the caller's *within_s*: name servers that
+        hang do not make it wrong.
         """
         address, limit_s = self.routes.address(queue_or_broker), within_s
         if address is not None:
@@ -457,14 +460,16 @@ class ClientInstance:
         return self.routes.address(queue_or_broker)
 
     def _doubt_s(self, address: str, topic: str) -> float:
-        """Return how long name servers are waited for whether a known address is right; they are asked once."""
+        """Return how long to wait for name servers to confirm a known address; they are asked once."""
         now_s, until_s = asyncio.get_running_loop().time(), self._doubted[address]
         if until_s is None:
             until_s = self._doubted[address] = now_s + _DOUBT_S
 
             def answered(call: "asyncio.Task[TopicRoute]") -> None:
                 self._doubted.pop(address, None)
-                _ = call.cancelled() or call.exception()  # perhaps nobody waits for it any more
+                _ = (
+                    call.cancelled() or call.exception()
+                )  # retrieved here, since perhaps no caller waits for it any more
 
             self._route_call(topic).add_done_callback(answered)
         return until_s - now_s
@@ -519,7 +524,7 @@ class ClientInstance:
                 await self.try_refresh(topic, logging.DEBUG if is_told else logging.WARNING)
 
     def _miss(self, topic: str) -> None:
-        """Note that a topic is missing; one that stays so is not asked for until somebody wants it again."""
+        """Note that a topic is missing; if it stays missing, it is not asked for until a caller wants it again."""
         if topic not in self._watched:
             return
         now_s = time.monotonic()

@@ -1,9 +1,9 @@
 """
 Namespaces: names of topics and groups as RocketMQ's clients wrap them, `INSTANCE%topic`.
 
-Rule: a wrapped name is wrapped once, a retry or dead-letter prefix stays in front, and names of the
-system stay as they are (org.apache.rocketmq.common.protocol.NamespaceUtil). Brokers know whole names only;
-`ClientSettings.namespace` lets a producer or consumer wrap and unwrap them by itself.
+Rule: a wrapped name is not wrapped again, a retry or dead-letter prefix stays in front, and system names stay as they
+are (org.apache.rocketmq.common.protocol.NamespaceUtil). Brokers know whole names only. `ClientSettings.namespace`
+makes a producer or consumer wrap and unwrap names by itself.
 """
 
 from orderlymq_protocol.names import (
@@ -32,7 +32,7 @@ def with_namespace(namespace: str, name: str) -> str:
 
 
 def without_namespace(name: str, namespace: str | None = None) -> str:
-    """Return a name without its namespace: that one, or whichever it has.
+    """Return a name without *namespace*, or without any namespace if that is None.
 
     >>> without_namespace("%RETRY%shop%billing")
     '%RETRY%billing'

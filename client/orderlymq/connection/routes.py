@@ -1,10 +1,10 @@
 """
 Routes of topics: the last answers of the name servers, and the queue lists made from them.
 
-Rule: the list that keys are hashed over does not depend on living brokers. An ordered topic's list comes
-from its declaration (`orderTopicConf`); for other topics a broker without a present leader keeps its
-queues, where Java's client drops them and moves keys. A name server that has restarted does not know the topics of
-a group without a leader, so a topic's last route is kept for its senders. Pure; `instance` asks and fills.
+Rule: the list that keys are hashed over does not depend on which brokers are alive. An ordered topic's list comes
+from its declaration (`orderTopicConf`). In other topics a broker without a leader keeps its queues, while Java's
+client drops them and moves keys. A restarted name server does not know the topics of a broker group without a leader,
+so a topic's last route is kept for its senders. Pure; `instance` asks and stores the answers.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
 
 def parse_order_conf(text: str | None) -> dict[str, int] | None:
-    """Read `broker-a:4;broker-b:4`; None when there is no usable declaration."""
+    """Read `broker-a:4;broker-b:4`; return None if there is no usable declaration."""
     if not text:
         return None
     found: dict[str, int] = {}
@@ -85,14 +85,14 @@ def _queues(topic: str, counts: Mapping[str, int]) -> tuple[MessageQueue, ...]:
 
 
 class Routes:
-    """Everything known: routes by topic, addresses by broker name."""
+    """All known routes by topic, and addresses by broker name."""
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicRoute] = {}
         self._former: dict[str, TopicRoute] = {}
         self._datas: dict[str, TopicRouteData] = {}
         self._addresses: dict[str, dict[int, str]] = {}
-        self._naming: Counter[str] = Counter()  # how many present routes name a broker
+        self._naming: Counter[str] = Counter()  # number of present routes that name a broker
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Routes:
         return self._topics.get(topic)
 
     def update(self, topic: str, data: TopicRouteData) -> bool:
-        """Take a route answer; return whether the queues changed."""
+        """Store a route answer; return whether the queues changed."""
         for broker in data.broker_datas:
             self._addresses[broker.broker_name] = dict(broker.broker_addrs)
         fresh = topic_route(topic, data)
@@ -116,7 +116,7 @@ class Routes:
         return changed
 
     def forget(self, topic: str) -> None:
-        """Drop a topic that is gone, for all that name servers know; senders of its last route need its addresses."""
+        """Drop a topic that no name server knows; keep its last route and addresses for its senders."""
         self._count(topic, -1)
         route = self._topics.pop(topic, None)
         if route is not None:
@@ -128,7 +128,7 @@ class Routes:
         return self._former.get(topic)
 
     def address(self, broker_name: str) -> str | None:
-        """Return the address that leads to the broker's leader, or did when a route named it last."""
+        """Return the address of the broker's leader according to the latest route that names the broker."""
         return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
     def brokers(self, topic: str) -> tuple[str, ...]:
@@ -137,9 +137,10 @@ class Routes:
         return () if data is None else tuple(each.broker_name for each in data.broker_datas)
 
     def addresses(self, topics: Iterable[str] | None = None) -> set[str]:
-        """Return the addresses of brokers that present routes name, or of those that some topics' routes do.
+        """Return the addresses of the brokers that present routes name, or of those in the routes of *topics*.
 
-        A declared group counts, though it is away; one that was removed does not, though `address` remembers it.
+        A declared broker group counts even if it is away. A removed one does not count, though `address` remembers
+        it.
         """
         names = (
             self._naming
@@ -156,7 +157,7 @@ class Routes:
                 del self._naming[name]
 
     def _names(self, topic: str) -> set[str]:
-        """Return the brokers that a topic's route names, a declared one that is away too."""
+        """Return the brokers that a topic's route names, including a declared one that is away."""
         names = set(self.brokers(topic))
         route = self._topics.get(topic)
         if route is not None:

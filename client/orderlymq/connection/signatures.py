@@ -1,9 +1,9 @@
 """
-Signatures of requests: version 2 of ours, then RocketMQ's, which brokers with access control ask for.
+Signatures of requests: OrderlyMQ's version 2, then RocketMQ's, which brokers with access control ask for.
 
-RocketMQ's (AclClientRPCHook) is over the values of all header fields in the order of their names, then the body;
-HMAC-SHA1 and Base64 of it travel as `Signature` beside `AccessKey` (and `SecurityToken`). It covers
-version 2, which stands in `orderlymq_protocol.signature` and which RocketMQ's own brokers take for any other fields.
+RocketMQ's signature (AclClientRPCHook) covers the values of all header fields in the order of their names, then the
+body. Its HMAC-SHA1 in Base64 travels as `Signature` together with `AccessKey` (and `SecurityToken`). It covers the
+fields of version 2, which is in `orderlymq_protocol.signature`; RocketMQ's own brokers treat them as ordinary fields.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ Invoke: TypeAlias = Callable[[str, RemotingCommand, float], Awaitable[RemotingCo
 
 
 class RequestSigner:
-    """Signs the requests of one account; one without an access key only adds its token.
+    """Signs the requests of one account; without an access key it only adds the token.
 
-    A token is sent as it is: only where TLS (*is_encrypted*) or loopback protects it.
+    A token is sent as it is, so only over TLS (*is_encrypted*) or loopback.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RequestSigner:
         self._signer = new_signer(access_key, secret_key.encode())
 
     def sign(self, address: str, command: RemotingCommand) -> None:
-        """Put the signatures for the server at *address* in place of those that a command may have.
+        """Replace any signatures of a command by those for the server at *address*.
 
         Raises:
             SettingError: the token would travel in the clear.
@@ -50,7 +50,7 @@ class RequestSigner:
             self._check_protection(address)
             ext["SecurityToken"] = self._token
         if self._access_key:
-            # Before version 2, which covers it.
+            # Set before version 2 is signed, which covers it.
             ext["AccessKey"] = self._access_key
             ext = self._signer.sign(address, command.code, ext, command.body)
         command.ext = signed(
@@ -75,20 +75,20 @@ class RequestSigner:
     async def invoke(
         self, send: Invoke, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        """Sign a command, *send* it as `RemotingClient.invoke` does, and return the answer, whatever its code.
+        """Sign a command, *send* it as `RemotingClient.invoke` does, and return the answer, with any code.
 
         A second try has what is left of *timeout_s* (seconds).
 
         Raises:
             RemotingError: There is no answer.
-            SettingError: As `sign` says.
+            SettingError: As `sign`.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         self.sign(address, command)
         answer = await send(address, command, timeout_s)
         if answer.code and self._access_key and self._signer.learn(address, answer, command.ext):
-            # Refused, so nothing was done: the broker began to lead after it was asked the last time.
+            # The refused request was not executed: the broker began to lead after it was asked the last time.
             left_s = end_s - loop.time()
             if left_s > 0:
                 self.sign(address, command)
@@ -99,7 +99,7 @@ class RequestSigner:
 def signed(
     ext: Mapping[str, str], body: bytes, *, access_key: str, secret_key: str, token: str
 ) -> dict[str, str]:
-    """Return *ext* with the credentials in RocketMQ's form; only the token when there is no access key."""
+    """Return *ext* with the credentials in RocketMQ's form; only the token if there is no access key."""
     fields = dict(ext)
     if token:
         fields["SecurityToken"] = token

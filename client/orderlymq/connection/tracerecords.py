@@ -1,9 +1,9 @@
 r"""
-Records of message traces: how a send or a listener call of one message stands in the trace topic.
+Records of message traces: the form of a send or a listener call of one message in the trace topic.
 
-The body of a trace message holds records; fields end with \x01 and records with \x02 (RocketMQ
-TraceDataEncoder). Rule: a record of a kind or length that nobody here knows is passed over, for clients of
-many versions write to one topic. `life` puts the records about one message in the order of time. Pure.
+The body of a trace message holds records; fields end with \x01 and records with \x02 (RocketMQ TraceDataEncoder).
+Rule: a record of an unknown kind or length is skipped, because clients of many versions write to one topic. `life`
+sorts the records about one message by time. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ CONTEXT_CODES: Final = ("SUCCESS", "TIME_OUT", "EXCEPTION", "RETURNNULL", "FAILE
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A producer has sent a message (or given up); *at_ms* is when the send began."""
+    """A producer has sent a message (or given up); *at_ms* is the start of the send."""
 
     at_ms: int
     region: str
@@ -52,7 +52,7 @@ class ConsumeBegan:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeEnded:
-    """The listener has returned; *at_ms* is 0 where the client did not write it."""
+    """The listener has returned; *at_ms* is 0 if the client did not write it."""
 
     request_id: str
     message_id: str
@@ -81,7 +81,7 @@ Trace: TypeAlias = Published | ConsumeBegan | ConsumeEnded | TransactionEnded
 
 
 def parse_traces(body: bytes) -> list[Trace]:
-    """Return the records of one trace message, in its order; malformed ones are left out."""
+    """Return the records of one trace message, in its order, without malformed ones."""
     found: list[Trace] = []
     for text in body.decode(errors="replace").split(RECORD_END):
         fields = text.split(FIELD_END)
@@ -95,12 +95,12 @@ def parse_traces(body: bytes) -> list[Trace]:
 
 
 def encode_traces(traces: Iterable[Published | ConsumeBegan | ConsumeEnded]) -> bytes:
-    """Return the body of a trace message, as clients of RocketMQ 4.9 write it."""
+    """Return the body of a trace message in the form of RocketMQ 4.9's clients."""
     return "".join(FIELD_END.join(_fields(trace)) + RECORD_END for trace in traces).encode()
 
 
 def life(traces: Iterable[Trace], message_id: str) -> list[Trace]:
-    """Return the records about one message, oldest first; an end stands behind its beginning."""
+    """Return the records about one message, oldest first; an end comes after its beginning."""
     about = [
         trace
         for trace in dict.fromkeys(traces)
@@ -119,7 +119,7 @@ def life(traces: Iterable[Trace], message_id: str) -> list[Trace]:
 
 
 def _parse(fields: Sequence[str]) -> Trace | None:
-    """Return one record from its fields; fields that old clients leave out have defaults."""
+    """Return one record from its fields; fields that old clients leave out get defaults."""
     match fields[0]:
         case "Pub":
             return _published(fields)
@@ -159,7 +159,7 @@ def _parse(fields: Sequence[str]) -> Trace | None:
 
 
 def _published(fields: Sequence[str]) -> Published:
-    # The first clients wrote neither the offset id nor, before that, the outcome's own field.
+    # The first clients wrote no offset id; even earlier ones wrote no field for the outcome.
     has_offset_id = len(fields) > 13
     return Published(
         at_ms=read_integer(fields[1]),

@@ -1,8 +1,8 @@
 """
-Troubles between a client and its brokers, in the log: once, again while it lasts, and its end.
+Troubles between a client and its brokers: each is logged once, again while it lasts, and when it ends.
 
-Rules: a broker that is lost is one trouble, however many queues and calls it costs; a refusal is another, of what was
-refused. Each call says how it ended; what it says beyond that is for the debug log.
+Rules: a lost broker is one trouble, however many queues and calls it affects. A refusal is another trouble, per kind
+of call. Each call reports how it ended; further details go to the debug log.
 """
 
 import logging
@@ -16,10 +16,10 @@ from orderlymq_protocol.codes import ResponseCode
 _log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 30.0
-# What is answered where a broker does not lead, or not yet: another one is to be found.
+# The codes of a broker that does not lead, or not yet: the leader has to be found.
 NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
-# "Try later" by their nature; a message is not stored (wire reference 4.9, and code 14 of a leader
-# that lost its term or whose disk is full).
+# Codes that mean "try later"; the message is not stored (wire reference 4.9, and code 14 of a leader that lost its
+# term or whose disk is full).
 LATER: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -29,7 +29,7 @@ LATER: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-# What stays refused until somebody changes something.
+# Refusals that stay until an administrator changes something.
 _CERTAIN: Final = (
     ResponseCode.NO_PERMISSION,
     ResponseCode.TOPIC_NOT_EXIST,
@@ -38,10 +38,10 @@ _CERTAIN: Final = (
 
 
 def passes(error: BrokerError) -> bool:
-    """Return whether another try may be answered otherwise."""
+    """Return whether another try may get another answer."""
     if (
         error.code == ResponseCode.SYSTEM_ERROR
-    ):  # a refusal, but for that of a replica that does not lead
+    ):  # usually a refusal, except from a replica that does not lead
         return error.remark.endswith("try again") or "does not lead" in error.remark
     return error.code in LATER
 
@@ -50,7 +50,7 @@ class Troubles:
     """The troubles of one client.
 
     Attributes:
-        on_refused: gets each refusal that stays one until somebody changes something.
+        on_refused: gets each refusal that stays until an administrator changes something.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class Troubles:
         self._lasting: dict[tuple[str, ...], tuple[float, float]] = {}
 
     def failed(self, broker: str, what: str, error: object) -> None:
-        """Note that a call to *broker* did not succeed; *what* distinguishes refusals."""
+        """Note that a call to *broker* failed; *what* distinguishes refusals."""
         if not isinstance(error, BrokerError) or (error.code in NO_LEADER and passes(error)):
             self._note((broker,), f"{broker} is lost, it is tried again: {error}")
             return
@@ -68,7 +68,7 @@ class Troubles:
         self.refused(error)
 
     def refused(self, error: BrokerError) -> None:
-        """Hand on a refusal that is logged where it came from, or was logged before."""
+        """Pass a refusal to `on_refused`; the caller has logged it, or it was logged before."""
         if (error.code in _CERTAIN or _is_denied(error)) and self.on_refused is not None:
             self.on_refused(error)
 
@@ -93,5 +93,5 @@ class Troubles:
 
 
 def _is_denied(error: BrokerError) -> bool:
-    """Return whether a right is missing: brokers say that as RocketMQ's do, by the code of any error."""
+    """Return whether a permission is missing: like RocketMQ's, brokers report that in the remark of any error."""
     return "AclException" in error.remark

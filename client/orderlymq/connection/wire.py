@@ -1,7 +1,7 @@
 """
-Reads answers for producers, consumers and admin clients alike. Pure.
+Reading of answers, for producers, consumers and admin clients. Pure.
 
-The commands stand in `producer.requests` and `consumer.group.requests`.
+`producer.requests` and `consumer.group.requests` build the commands.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from orderlymq_protocol.message.properties import (
 )
 from orderlymq_protocol.message.record import StoredMessage
 
-# Bodies never grow beyond what a broker stores; a compressed one may inflate to the user's own limit.
+# Bodies never exceed what a broker stores; a compressed body may inflate to the user's own limit.
 INFLATED_SIZE_MAX: Final = 64 * 1024 * 1024
 
 _STORED_CODES: Final = frozenset(status.value for status in SendStatus)
@@ -33,7 +33,7 @@ def check(answer: RemotingCommand, address: str, *allowed: int) -> RemotingComma
     """Return *answer* if its code is SUCCESS or one of *allowed*.
 
     Raises:
-        BrokerError: It is another one.
+        BrokerError: It has another code.
     """
     if answer.code == ResponseCode.SUCCESS or answer.code in allowed:
         return answer
@@ -41,14 +41,16 @@ def check(answer: RemotingCommand, address: str, *allowed: int) -> RemotingComma
 
 
 def is_stored(code: int) -> bool:
-    """Return whether a send's answer says that the message is in the log."""
+    """Return whether a send's answer means that the message is in the log."""
     return code in _STORED_CODES
 
 
 def read_record(
     stored: StoredMessage, queue: MessageQueue, group: str = "", body_max: int | None = None
 ) -> ReceivedMessage:
-    """Return the user's view of a record: inflated, under its original topic; of its body the first *body_max* bytes.
+    """Return the user's view of a record, inflated and under its original topic.
+
+    With *body_max* its body is cut to that many bytes.
 
     Raises:
         CompressionError: The body is not compressed as its flags say.
@@ -63,7 +65,7 @@ def read_record(
     message = received(stored, body, queue, id_text)
     if body_max is not None and not stored.sys_flag & sysflag.COMPRESSED:
         message.size_bytes = len(stored.body)
-    # It belongs to the body as it was sent.
+    # It describes the body as it was sent, compressed.
     message.properties.pop(BODY_CHECKSUMS, None)
     if group and message.topic == names.retry_topic(group):
         message.topic = message.properties.get(RETRY_TOPIC, message.topic)
@@ -73,7 +75,7 @@ def read_record(
 def read_or_flag(
     stored: StoredMessage, queue: MessageQueue, group: str = "", body_max: int | None = None
 ) -> ReceivedMessage:
-    """Return a record's message, as `read_record`; a body that cannot be inflated fails its own message and nothing else."""
+    """Return a record's message as `read_record` does; if its body cannot be inflated, flag only that message."""
     try:
         return read_record(stored, queue, group, body_max)
     except CompressionError as error:
