@@ -19,7 +19,7 @@ from tests.sim.world import Result, simulate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for and return the exit code."""
+    """Run the simulator as the command line says and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the seed, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds (default: 1)")

@@ -1,14 +1,14 @@
 """
-The situations that a run of the suite must have reached at least once.
+The situations that a run of the suite must reach at least once.
 
-The rule: a simulator that never comes to a situation proves nothing about it. A name that is missing fails
-the suite; a new situation that matters gets its name here.
+Rule: a simulator that never reaches a situation proves nothing about it. A missing name fails the suite; a new
+situation that matters gets its name here.
 """
 
 from collections import Counter
 from typing import Final
 
-# So many seeds come to everything that is listed here; `make sim` runs them.
+# This many seeds reach everything that is listed here; `make sim` runs them.
 SEEDS_ENOUGH: Final = 600
 
 WANTED: Final = (
@@ -158,5 +158,5 @@ WANTED: Final = (
 
 
 def missing(coverage: Counter[str]) -> list[str]:
-    """Return what was never reached."""
+    """Return the situations that were never reached."""
     return [name for name in WANTED if not coverage[name]]

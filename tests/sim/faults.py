@@ -1,9 +1,9 @@
 """
-Faults drawn from the seed, and the end of all trouble.
+Faults drawn from the seed, and the end of all faults.
 
-The rule: a fault may hurt what one failure at a time may hurt. At most a minority of the replicas has lost
-its disk and not caught up; everything else (crashes of all, pauses, partitions) may come together. After
-`heal` nothing is wrong any more.
+Rule: together the faults do no more harm than one failure at a time may do. At most a minority of the replicas has
+lost its disk and not caught up; all other faults (crashes of all, pauses, partitions) may come together. After `heal`
+nothing is broken any more.
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
-# The time that some faults wait for a group that serves nobody: a restart, an election and a little work.
+# How long some faults wait for a broker group that serves no client: a restart, an election and a little work.
 PATIENCE_US: Final = 3 * SECOND
 PATIENCE_STEP_US: Final = 100 * MS
-# By how much a wrong clock is wrong at most: no two of them agree within a minute but by a rare chance.
+# The largest error of a wrong clock. Two replicas' clocks agree within a minute only by a rare chance.
 WRONG_MS: Final = (1_200_000, 10_000_000, 300_000_000)
 
 
@@ -53,14 +53,14 @@ class Faults:
         }
 
     def start(self) -> None:
-        """Plan the first fault; slow links are slow from the beginning, and remain so to the end."""
+        """Plan the first fault; links that the plan makes slow are slow from the beginning to the end."""
         if self._world.plan.links:
             self.links()
         if self._troubles:
             self._later()
 
     def heal(self) -> None:
-        """End all trouble: the network is whole, disks work, everybody runs."""
+        """End all faults: the network is whole, disks work, all processes run."""
         self._over = True
         world = self._world
         if "transfer" in world.plan.troubles and self._random.random() < 0.3:
@@ -93,7 +93,7 @@ class Faults:
         try:
             replica.store.check_all()
         except StoreRotten:
-            # Nobody has met the damage yet: the doctor does, before it meets another one.
+            # No process has read the damaged value yet; this one does now, before another replica is damaged.
             if not replica.alive:
                 replica.start()
             if replica.alive:
@@ -112,7 +112,7 @@ class Faults:
             return
         acknowledged = self._world.laws.acknowledgements
         if self._patience_us > 0 and acknowledged == self._acknowledged:
-            # A fault of a group that serves nobody breaks little that is not broken already.
+            # A fault in a broker group that serves no client breaks little that is not broken already.
             self._patience_us -= PATIENCE_STEP_US
             self._world.timeline.after(PATIENCE_STEP_US, "fault", self._strike)
             return
@@ -145,20 +145,20 @@ class Faults:
         return self._random.choice(alive) if alive else None
 
     def _until(self, low_us: int, high_us: int, name: str, call: Callable[[], None]) -> None:
-        """End a trouble later, unless all has been healed by then."""
+        """End a fault later, unless all faults have been healed by then."""
         self._world.timeline.after(self._random.randrange(low_us, high_us), name, call)
 
     # -- replicas
 
     def crash(self) -> None:
-        """A process or its machine dies and comes back."""
+        """A process or its machine dies and is restarted."""
         replica = self._replica()
         if replica is not None:
             replica.crash(silent=self._random.random() < 0.5)
             self._world.restart_later(replica)
 
     def crash_all(self) -> None:
-        """The power goes, or somebody ends all processes at once, which their machines report."""
+        """All processes end at the same time: by a power failure, or in a way that their machines report."""
         silent = self._random.random() < 0.5
         for replica in list(self._world.replicas.values()):
             if replica.alive:
@@ -167,7 +167,7 @@ class Faults:
         self._world.coverage["all crashed at once"] += 1
 
     def wipe(self) -> None:
-        """A disk is lost, as long as nobody else lacks what it had."""
+        """A disk is lost, unless another replica still lacks data that it had."""
         world = self._world
         replica = self._replica()
         if replica is None or any(each.is_recovering for each in world.replicas.values()):
@@ -179,7 +179,7 @@ class Faults:
         world.restart_later(replica)
 
     def pause(self) -> None:
-        """A broker stands still, sometimes longer than any lease."""
+        """A broker pauses, sometimes longer than any lease."""
         replica = self._replica()
         if replica is not None:
             world = self._world
@@ -196,7 +196,7 @@ class Faults:
         others = sorted(NodeId(each) for each in self._world.replicas if each != leader.id)
         target = self._random.choice(others)
         if self._random.random() < 0.3:
-            # Without holding requests back: what a replica does that only speaks raft.
+            # Without holding back requests: as a replica does that only speaks raft.
             try:
                 leader.loop.transfer(target)
             except (NotLeader, ProposalRefused):
@@ -206,7 +206,7 @@ class Faults:
         self._world.coverage["leadership transferred"] += 1
 
     def failed_transfer(self) -> None:
-        """Leadership is on its way to a replica that dies before it hears of it."""
+        """A leader hands leadership to a replica that dies before it learns of it."""
         leader = self.leader()
         if leader is None or leader.paused:
             return
@@ -225,7 +225,7 @@ class Faults:
         self._world.restart_later(target)
 
     def any_membership(self) -> None:
-        """Any member is added or removed, now and then by a leader that is cut off, and by its successor, too."""
+        """Any member is added or removed; sometimes by a leader that is cut off, and then by its successor, too."""
         leader = self.leader()
         if leader is None or leader.paused:
             return
@@ -244,7 +244,7 @@ class Faults:
     # -- disks
 
     def slow_disk(self) -> None:
-        """A disk takes its time."""
+        """A disk is slow."""
         replica = self._replica()
         if replica is not None:
             replica.disk.slow_max_us = self._random.choice((20 * MS, 150 * MS, 600 * MS))
@@ -252,7 +252,7 @@ class Faults:
             self._until(SECOND, 4 * SECOND, "disk fast", lambda: setattr(disk, "slow_max_us", 0))
 
     def slow_followers(self) -> None:
-        """Everybody but the leader takes so long to write that sends are tried again meanwhile."""
+        """All replicas but the leader write so slowly that sends are retried meanwhile."""
         leader = self.leader()
         for replica in self._world.replicas.values():
             if replica is leader:
@@ -262,7 +262,7 @@ class Faults:
             self._until(SECOND, 3 * SECOND, "disk fast", partial(setattr, disk, "slow_max_us", 0))
 
     def full_disk(self) -> None:
-        """A disk has no space for a while."""
+        """A disk has no space for some time."""
         replica = self._replica()
         if replica is not None:
             replica.disk.full = True
@@ -270,13 +270,13 @@ class Faults:
             self._until(SECOND // 2, 3 * SECOND, "disk space", lambda: setattr(disk, "full", False))
 
     def failing_disk(self) -> None:
-        """A write fails and nobody knows what the disk holds."""
+        """A write fails, and the process cannot know whether the disk holds it."""
         replica = self._replica()
         if replica is not None:
             replica.disk.fail_next = True
 
     def unreadable_disk(self) -> None:
-        """Reads fail until the process has begun again."""
+        """Reads fail until the process is restarted."""
         replica = self._replica()
         if replica is not None:
             replica.store.unreadable = True
@@ -294,7 +294,7 @@ class Faults:
     # -- network
 
     def wrong_clock(self) -> None:
-        """Set one machine's time of day wrong; or right again, now and then."""
+        """Set one machine's time of day wrong, or sometimes right again."""
         wrong = [each for each in self._world.replicas.values() if each.wrong_ms]
         chosen = self._replica()
         if wrong:
@@ -307,7 +307,7 @@ class Faults:
             self._world.coverage["wrong clock"] += 1
 
     def weather(self) -> None:
-        """Messages are lost, repeated and late for a while."""
+        """For some time messages are lost, repeated and delayed."""
         random, network = self._random, self._world.network
         network.weather = Weather(
             loss=random.choice((0.0, 0.02, 0.2)),
@@ -323,7 +323,7 @@ class Faults:
         self._until(SECOND, 4 * SECOND, "weather clears", clear)
 
     def partition(self) -> None:
-        """Somebody is cut off: from all or some, in both directions or one."""
+        """A replica is cut off from all or some others, in both directions or one."""
         random, world = self._random, self._world
         network = world.network
         names = [each.name for each in world.replicas.values()]
@@ -352,7 +352,7 @@ class Faults:
         self._until(SECOND // 2, 5 * SECOND, "partition ends", partial(self._reconnect, cut))
 
     def island(self) -> None:
-        """The leader is cut off from its peers alone, and sometimes stands still until it has a successor."""
+        """The leader is cut off from its peers only, and sometimes pauses until it has a successor."""
         world, leader = self._world, self.leader()
         if leader is None or leader.paused:
             return
@@ -363,9 +363,9 @@ class Faults:
         self._until(2 * SECOND, 3 * SECOND, "island ends", partial(self._reconnect, cut))
 
     def coup(self) -> None:
-        """A leader is cut off and stands still; who votes it out loses its disk and meets it again.
+        """A leader is cut off and paused; a replica that votes it out loses its disk and meets it again.
 
-        By then the successor is the one that is cut off, so that nobody is left who could distinguish the two.
+        By then the successor is the one that is cut off, so that no replica is left that could distinguish the two.
         """
         world, leader = self._world, self.leader()
         if leader is None or leader.paused or len(world.members) < 3:
@@ -399,20 +399,20 @@ class Faults:
         self._world.network.blocked.difference_update(cut)
 
     def _cut_off(self, replica: "Replica") -> set[tuple[str, str]]:
-        """Cut a replica off from its peers alone; return what is blocked now."""
+        """Cut a replica off from its peers only; return the blocked directions."""
         peers = [each.name for each in self._world.replicas.values() if each is not replica]
         cut = {(peer, replica.name) for peer in peers} | {(replica.name, peer) for peer in peers}
         self._world.network.blocked |= cut
         return cut
 
     def older_term(self) -> None:
-        """Entries of an earlier term come to a majority, and a successor without them cuts them."""
+        """Entries of an earlier term reach a majority, and a successor that lacks them truncates them."""
         leader = self.leader()
         if leader is not None:
             OlderTerm(self._world, leader, lambda: self._over).begin()
 
     def links(self) -> None:
-        """The ways between replicas are longer or shorter than before."""
+        """Draw the delays between replicas again."""
         world = self._world
         world.network.stretch([each.name for each in world.replicas.values()], world.plan.links)
         world.coverage["slow link between replicas"] += 1
@@ -440,14 +440,14 @@ class Faults:
         self._until(SECOND, 5 * SECOND, "consumer again", lambda: self._again(consumer))
 
     def consumer_close(self) -> None:
-        """A consumer leaves in good order and comes back."""
+        """A consumer closes normally and comes back."""
         consumer = self._consumer()
         if consumer is not None:
             consumer.close()
             self._until(3 * SECOND, 8 * SECOND, "consumer again", lambda: self._again(consumer))
 
     def consumer_pause(self) -> None:
-        """A consumer stands still, sometimes longer than its lease, and then goes on."""
+        """A consumer pauses, sometimes longer than its lease, and then continues."""
         consumer = self._consumer()
         if consumer is None:
             return
@@ -457,13 +457,13 @@ class Faults:
             self._world.coverage["consumer paused beyond its lease"] += 1
 
     def consumer_hangs_up(self) -> None:
-        """A consumer's connection breaks and it makes another."""
+        """A consumer's connection breaks, and it makes another."""
         consumer = self._consumer()
         if consumer is not None and consumer.link is not None:
             consumer.link_lost(consumer.link)
 
     def zombie(self) -> None:
-        """A consumer is replaced while it goes on, not looking at its lease."""
+        """A consumer is replaced but continues without checking its lease."""
         consumer, world = self._consumer(), self._world
         if consumer is None:
             return
@@ -497,7 +497,7 @@ class Faults:
     # -- members of the group by key
 
     def lost_answers(self) -> None:
-        """Lose the brokers' answers to the members for a while; the members' requests arrive."""
+        """Lose the brokers' answers to the members for some time; the members' requests arrive."""
         world = self._world
         replicas = [each.name for each in world.replicas.values()]
         cut = {(replica, each.name) for each in world.lane_members for replica in replicas}
@@ -516,7 +516,7 @@ class Faults:
             self._until(200 * MS, 4 * SECOND, "name server again", lambda: self._again(server))
 
     def dealer(self) -> None:
-        """A producer of transactions ends between a half and its end."""
+        """A producer of transactions ends between a half message and its end."""
         alive = [each for each in self._world.dealers if each.alive]
         if alive:
             dealer = self._random.choice(alive)
@@ -524,7 +524,7 @@ class Faults:
             self._until(500 * MS, 4 * SECOND, "dealer again", lambda: self._again(dealer))
 
     def operator(self) -> None:
-        """The operator of a growth dies, or another one follows while it goes on."""
+        """The operator of a queue expansion dies, or another operator starts while it continues."""
         world = self._world
         growers = [each for each in world.growers if each.alive]
         if not growers:
@@ -548,7 +548,7 @@ class Faults:
             self._world.tool.call(command, SECOND, lambda _: None)
 
     def rights(self) -> None:
-        """An administrator takes an account's rights away for a while."""
+        """An administrator takes away an account's permissions for some time."""
         if self._world.plan.access:
             account = self._random.choice(ACCOUNTS)
             how = self._random.choice(("deny", "delete", "another secret"))
@@ -586,7 +586,7 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "operator": Faults.operator,
 }
 
-# Troubles of some plans alone: they fit no others.
+# Faults that only some plans contain: they do not fit the others.
 RARE_TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "links": Faults.links,
     "lost answers": Faults.lost_answers,

@@ -1,18 +1,18 @@
-"""The history of a run, in the words of the oracle."""
+"""The history of a run, as events of the oracle."""
 
 from orderlymq.oracle.verdict import Event, Kind
 from tests.sim.timeline import Timeline
 
 
 class History:
-    """Collects events; each is part of what two runs of a seed have in common."""
+    """Collects events; each belongs to what two runs of a seed must have in common."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self.events: list[Event] = []
 
     def event(self, kind: Kind, **attributes: str | int) -> None:
-        """Note what happens now; events of one instant keep their order by a nanosecond each."""
+        """Record an event now; events of the same instant are one nanosecond apart, in their order."""
         at = self._timeline.now * 1_000
         if self.events and self.events[-1].at >= at:
             at = self.events[-1].at + 1

@@ -1,10 +1,10 @@
 """
-Changes of who belongs to the group.
+Membership changes of the raft group.
 
-The rule: no change leaves fewer voters than the group began with, or none at all could lose its disk. Operators change one
-member at a time: a learner joins, catches up and votes. A group bears more, and sees it here: several learners at once, a
-voter that was no learner before, the removal of anybody, and changes by a leader that has been deposed, with others by its
-successor at the same place of the log.
+Rule: no change leaves fewer voters than the raft group began with, because then no replica could lose its disk.
+Operators change one member at a time: a learner joins, catches up and votes. A raft group allows more, and it is
+tested here: several learners at the same time, a voter that was no learner before, the removal of any member, and
+changes by a deposed leader while its successor makes others at the same index of the log.
 """
 
 from collections.abc import Callable
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
     from tests.sim.world import World
 
-# Beyond those that the group began with.
+# In addition to the founding members.
 MORE_MAX: Final = 3
 
 
 class MemberChanges:
-    """Proposes changes to leaders."""
+    """Proposes membership changes to leaders."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -40,7 +40,7 @@ class MemberChanges:
         self._newest = max(world.founders)
 
     def next(self, leader: "Replica | None") -> None:
-        """Let a replica join as a learner, vote, or be removed, as operators do."""
+        """Make a replica join as a learner, vote, or be removed, as operators do."""
         if leader is None or leader.paused:
             return
         membership = leader.node.status().membership
@@ -55,9 +55,10 @@ class MemberChanges:
 
     def remove_and_lose(self, leader: "Replica | None") -> None:
         """
-        Remove one of three when another has just lost its disk, or is about to, and comes back before its leader gives up.
+        Remove one of three when another loses its disk, which is restarted before its leader gives up.
 
-        Two are left then, and the leader needs the word of all: of the removed one, too, until its removal is settled.
+        Two members are left then, and the leader needs all votes: also that of the removed one, until its removal is
+        committed.
         """
         world = self._world
         if leader is None or leader.paused or self._is_rebuilt():
@@ -85,12 +86,12 @@ class MemberChanges:
             self._world.coverage["members: one removed when another lost its disk"] += 1
 
     def any(self, leader: "Replica") -> None:
-        """Let one of all changes happen that the group allows."""
+        """Make one of all changes that the raft group allows."""
         membership = leader.node.status().membership
         choices = self._choices(membership)
         if not choices:
             return
-        # More voters than the group began with do not stay: their removal is what is rare.
+        # More voters than the founding number do not stay long: their removal is the rare case.
         name = "voter removed" if self._random.random() < 0.5 else ""
         if name not in choices:
             name = self._random.choice(sorted(choices))
@@ -107,7 +108,7 @@ class MemberChanges:
         is_rebuilt = self._is_rebuilt()
         if len(membership.members) < founders + MORE_MAX:
             choices["learner added"] = lambda: AddLearner(self._new())
-            # Until it has caught up it counts and does not vote, like one that has lost its disk.
+            # Until it has caught up it counts as a voter without voting, like one that has lost its disk.
             if not is_rebuilt:
                 choices["voter added"] = lambda: AddVoter(self._new())
         if learners:
@@ -118,7 +119,7 @@ class MemberChanges:
         return choices
 
     def _is_rebuilt(self) -> bool:
-        """Return whether a replica lacks what the group has stored on its disk."""
+        """Return whether a replica lacks what the raft group has stored on its disk."""
         return any(each.is_recovering for each in self._world.replicas.values())
 
     def _new(self) -> NodeId:
@@ -126,7 +127,7 @@ class MemberChanges:
         return NodeId(self._newest)
 
     def _propose(self, leader: "Replica", change: MembershipChange) -> bool:
-        """Return whether the leader has taken the change; who is to join starts then."""
+        """Return whether the leader accepted the change; a replica that joins is then started."""
         try:
             leader.loop.change_membership(change)
         except (NotLeader, ProposalRefused):

@@ -1,9 +1,9 @@
 """
-The network: raft messages between replicas, connections of clients, and what goes wrong on the way.
+The network: raft messages between replicas, connections of clients, and their faults.
 
-Raft messages may be lost, repeated, delayed and reordered. A client's connection is TCP: what arrives is
-whole and in order, or the connection stands still, and both ends find out by their time-outs. A partition
-blocks directions one by one, so it may be one-way or partial.
+Raft messages may be lost, repeated, delayed and reordered. A client's connection is TCP: its data arrives whole and
+in order, or the connection hangs, and both ends notice by their time-outs. A partition blocks each direction
+separately, so it may be one-way or partial.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ REDIAL_US: Final = 100 * MS
 
 @dataclass(slots=True)
 class Weather:
-    """The trouble of the network: shares of messages, and the longest extra delay."""
+    """The faults of the network: shares of messages, and the longest extra delay."""
 
     loss: float = 0.0
     repeat: float = 0.0
@@ -36,19 +36,19 @@ class Weather:
 
 @dataclass
 class Network:
-    """Moves things between named places; *blocked* holds the directions that are cut."""
+    """Moves messages between named places; *blocked* holds the directions that are cut."""
 
     timeline: Timeline
     weather: Weather = field(default_factory=Weather)
     blocked: set[tuple[str, str]] = field(default_factory=set)
     connections: int = 0
-    # The extra time of the way between two replicas, by direction.
+    # The extra delay between two replicas, by direction.
     ways_us: dict[tuple[str, str], int] = field(default_factory=dict)
-    # The messages between replicas that a fault loses.
+    # Selects the messages between replicas that a fault loses.
     loses: Callable[["Message"], bool] | None = None
 
     def heal(self) -> None:
-        """Let everything through, in time."""
+        """Deliver everything again, in time."""
         self.blocked.clear()
         self.loses = None
         self.weather = Weather()
@@ -58,11 +58,11 @@ class Network:
         return (source, target) in self.blocked
 
     def are_apart(self, one: str, other: str) -> bool:
-        """Return whether they cannot connect: something does not pass in one direction, or in both."""
+        """Return whether the two cannot connect because at least one direction is cut."""
         return self.is_cut(one, other) or self.is_cut(other, one)
 
     def stretch(self, names: list[str], round_trip_ms: float) -> None:
-        """Draw again how long the way between any two of *names* is, in each direction."""
+        """Draw again the delay between any two of *names*, in each direction."""
         chance = self.timeline.random
         self.ways_us = {
             (source, target): int(chance.uniform(0, round_trip_ms / 2) * MS)
@@ -72,7 +72,7 @@ class Network:
         }
 
     def delay_us(self, source: str, target: str) -> int:
-        """Draw how long something is on its way."""
+        """Draw the delay of one message."""
         random, weather = self.timeline.random, self.weather
         delay = random.randrange(DELAY_MIN_US, DELAY_MAX_US)
         if self.ways_us:
@@ -82,7 +82,7 @@ class Network:
         return delay
 
     def cast(self, source: str, target: Process, name: str, call: Callable[[], None]) -> None:
-        """Bring a message to *target*, or not, or twice."""
+        """Deliver a message to *target*; it may be lost or delivered twice."""
         if self.is_cut(source, target.name) or not target.alive:
             return
         random, weather = self.timeline.random, self.weather
@@ -95,7 +95,7 @@ class Network:
 
 
 class Pipe:
-    """One direction of a connection: in order, or standing still for good."""
+    """One direction of a connection: it delivers in order, or hangs for good."""
 
     def __init__(self, network: Network, source: str, target: Process) -> None:
         self._network = network
@@ -105,12 +105,12 @@ class Pipe:
         self.stuck = False
 
     def push(self, name: str, call: Callable[[], None]) -> None:
-        """Bring something to the other end, after all that went before."""
+        """Deliver something to the other end, after everything before it."""
         network = self._network
         if network.is_cut(self._source, self._target.name):
             self.stuck = True
         weather, random = network.weather, network.timeline.random
-        # A lost segment is sent again; a connection that loses much stands still at last.
+        # TCP resends a lost segment; a connection that loses much hangs in the end.
         if weather.loss and random.random() < weather.loss / 4:
             self.stuck = True
         if self.stuck or not self._target.alive:
@@ -122,9 +122,9 @@ class Pipe:
 
 
 class FrameLink:
-    """The connection on which one replica sends frames to another: in order, or lost and made again.
+    """The connection on which one replica sends frames to another: frames arrive in order, or it is lost and made again.
 
-    Both ends hear of its end: by a reset when a process dies, else by the time-out of the kernel.
+    Both ends learn of its end: by a reset when a process dies, else by the kernel's time-out.
     """
 
     def __init__(self, network: Network, source: "FramePeer", target: "FramePeer") -> None:
@@ -139,17 +139,17 @@ class FrameLink:
 
     @property
     def is_up(self) -> bool:
-        """Return whether frames can be written, whether they arrive or not."""
+        """Return whether frames can be written, whether or not they arrive."""
         return self._pipe is not None
 
     def send(self, frame: bytes) -> bool:
-        """Write one frame; False when the link is down."""
+        """Write one frame; return False if the link is down."""
         pipe = self._pipe or self._dial()
         if pipe is None:
             return False
         target = self._target
         if not target.alive or target.life != self._target_life:
-            # The kernel of a living machine resets; that of a dead one says nothing.
+            # The kernel of a living machine sends a reset; a dead machine sends nothing.
             self._end_later(RESET_DELAY_US if target.alive else KERNEL_TIMEOUT_US)
             return True
         pipe.push("frame", partial(target.frame_arrives, self._source.id, frame))
@@ -158,12 +158,12 @@ class FrameLink:
         return True
 
     def reset(self) -> None:
-        """Let the sending end know that the process at the other end has died."""
+        """Notify the sending end that the process at the other end has died."""
         if self._pipe is not None:
             self._end_later(RESET_DELAY_US)
 
     def forget(self) -> None:
-        """Let go of everything: the sending process has ended."""
+        """Drop the connection: the sending process has ended."""
         self._pipe = None
         self._number += 1
         self._is_ending = False

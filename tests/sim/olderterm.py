@@ -1,10 +1,10 @@
 """
-Entries of an earlier term on a majority: figure 8 of the raft paper, brought about step by step.
+Entries of an earlier term on a majority: figure 8 of the raft paper, reproduced step by step.
 
-A leader is left alone with an entry that nobody else has. Its successor is elected, and goes with an entry of its own
-that nobody else has. The first one leads again and brings its old entry to a majority, but none of its new term; then it
-goes, and the successor, whose log is newer, cuts that entry. Who had committed it by counting has applied what is in no
-log any more.
+A leader is left alone with an entry that no other replica has. Its successor is elected and crashes with its own
+entry, which no other replica has. The first leader leads again and replicates its old entry to a majority, but no
+entry of its new term. Then it crashes, and the successor, whose log is newer, truncates that entry. A replica that
+had committed it by counting replicas has applied an entry that is in no log any more.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 LOOK_US: Final = 5 * MS
 STEP_MAX_US: Final = 4 * SECOND
-# An answer is on its way for less than this, and what it leads to is applied.
+# An answer takes less than this, including the application of what it commits.
 COUNTED_US: Final = 30 * MS
 
 
 class OlderTerm:
-    """One such course of events; it gives up when a step does not come about in time."""
+    """One such sequence of events; it gives up if a step does not happen in time."""
 
     def __init__(self, world: "World", leader: "Replica", over: Callable[[], bool]) -> None:
         self._world = world
@@ -70,13 +70,13 @@ class OlderTerm:
         return self._third.log.last_index() < self._end
 
     def _return_first(self) -> None:
-        """Let the first lead again, and bring no entry of its new term to anybody."""
+        """Make the first leader lead again, without replicating an entry of its new term."""
         self._world.network.loses = self._loses_own
         self._second.crash()
         self._wait(self._is_on_majority, self._count)
 
     def _loses_own(self, message: Message) -> bool:
-        """Return whether a message would bring an entry of its leader's own term to who can add it."""
+        """Return whether a message would bring an entry of its leader's own term to a replica that can append it."""
         if not isinstance(message, Append) or not message.entries:
             return False
         target = self._world.replicas[message.target]
@@ -98,7 +98,7 @@ class OlderTerm:
         self._world.timeline.after(COUNTED_US, "counted", self._cut)
 
     def _cut(self) -> None:
-        """Let the successor lead again."""
+        """Make the successor lead again."""
         if not self._over():
             self._first.crash()
             self._world.restart_after(SECOND, self._first)

@@ -1,4 +1,4 @@
-"""The decisions of one seed before the run begins: sizes, habits and the kinds of trouble it will see."""
+"""The decisions for one seed before the run begins: sizes, habits and the kinds of faults."""
 
 import random
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class Plan:
     """The parameters of a run; shares are between 0 and 1.
 
     Attributes:
-        find_leader: how often a client that connects goes to the replica that serves.
+        find_leader: how often a client that connects chooses the replica that serves.
         long_listener: share of listener calls that take up to two leases.
         manual_commits: share of listener calls with auto_commit off.
         troubles: names of the faults that may happen (``faults.py``).
@@ -25,30 +25,31 @@ class Plan:
         patience: share of refusals after which a producer tries again.
         try_timeout_us: how long a producer waits for an answer before it sends again.
         every_us: mean time between two faults.
-        ruthless: whether every fault may come while nobody serves.
+        ruthless: whether every fault may come while no replica serves.
         bind: whether only the leader listens, at one address, as on one machine.
-        access: whether requests must be signed by accounts with rights.
+        access: whether requests must be signed by accounts with permissions.
         delayed: share of sends with a delay.
         dealers: producers of transactional messages.
-        checks_max: checks without an answer before a half is given up.
+        checks_max: checks without an answer before a half message is given up.
         retention_size: bytes of messages that are kept, 0 for all.
         hold_keys: whether a dead letter holds its key.
-        founding: replicas that start late or crash before anybody serves.
+        founding: replicas that start late or crash before any replica serves.
         growths: numbers of queues that an operator wants, one after the other.
         retention_ms: how long messages are kept, 0 for ever.
         append_size: bytes of entries in one append between replicas; with 1 each entry travels alone.
         window_count: sends that the duplicate window holds.
         window_ms: how long it holds them.
-        recycled: whether topics and groups are deleted and made again.
-        lanes: members of a group that consumes by key.
-        lane_letters: what follows there when a message has failed three times; empty when it is tried on.
-        lane_deadly: whether some messages kill their consumers there.
+        recycled: whether topics and consumer groups are deleted and made again.
+        lanes: members of a consumer group by key.
+        lane_letters: what that group does when a message has failed three times; empty if it is retried for ever.
+        lane_deadly: whether some messages kill that group's consumers.
         lane_changes: whether an administrator resets, deletes and changes that group.
         lane_last: whether its members begin at the end of a queue that retention has trimmed.
         burst: messages of one key that a producer sends in a row, more than a lane holds in memory; 0 for none.
-        links: longest round trip between two replicas, ms; each direction takes its own part of it.
+        links: longest round trip between two replicas, ms; each direction has its own part of it.
         mixed_elections: whether each start of a replica draws its election time-out, as while the setting changes.
-        wrong_clocks: whether clocks of replicas, one at a time, are wrong by minutes to days, so that times of day step.
+        wrong_clocks: whether clocks of replicas, one at a time, are wrong by minutes to days, so that times of day
+            step.
     """
 
     replicas: int
@@ -104,7 +105,7 @@ class Plan:
 
     @property
     def has_small_window(self) -> bool:
-        """Return whether sends leave the duplicate window in the course of the run."""
+        """Return whether sends leave the duplicate window during the run."""
         usual = StorageSettings()
         return (self.window_count, self.window_ms) != (
             usual.dedup_window_count,
@@ -117,7 +118,7 @@ class Plan:
         return not (self.retention_size or self.retention_ms)
 
     def storage(self) -> StorageSettings:
-        """Return what a broker of this run keeps."""
+        """Return the storage settings of a broker of this run."""
         kept_ms = self.retention_ms or StorageSettings().retention_ms
         return StorageSettings(
             retention_size=self.retention_size or None,
@@ -127,13 +128,13 @@ class Plan:
         )
 
     def access_settings(self) -> AccessSettings:
-        """Return who may do what in this run."""
+        """Return the access settings of this run."""
         return AccessSettings(
             enable=self.access, operator_key=OPERATOR, operator_secret=OPERATOR_SECRET
         )
 
 
-# A storm is one kind of trouble alone, and much of it: what takes several faults in a row is reached by it.
+# A storm is many faults of one kind: it reaches situations that need several faults in a row.
 STORMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "group": {
         "every_us": 200_000,
@@ -161,7 +162,7 @@ STORMS: Final[Mapping[str, Mapping[str, Any]]] = {
             "weather",
         ),
     },
-    # A replica is rebuilt by all ways at once.
+    # A replica is rebuilt in every possible way.
     "rebuild": {
         "every_us": 400_000,
         "troubles": ("coup", "crash", "membership", "partition", "rot", "transfer", "wipe"),
@@ -175,7 +176,7 @@ STORMS: Final[Mapping[str, Mapping[str, Any]]] = {
         "founding": 0,
     },
 }
-# Where repeats may come after their first send has left the window, nobody repeats but who counts on it.
+# Where a repeat may come after its first send has left the window, only senders that count on this repeat sends.
 _NO_REPEATS: Final[Mapping[str, Any]] = {
     "recycled": True,
     "dealers": 0,
@@ -187,23 +188,25 @@ WINDOWS: Final[Mapping[str, Mapping[str, Any]]] = {
     "count": {"window_count": 25, **_NO_REPEATS},
     "time": {"window_ms": 1_500, **_NO_REPEATS},
 }
-# The share of plans with slow links between replicas, and the longest round trip there. The longer ones take longer
-# than a lease lasts, less than 200 ms here: the leader asks a majority instead (docs/adr/0015-slow-links-and-hung-disks.md).
+# The share of plans with slow links between replicas, and the longest round trip there. The longer ones exceed
+# a lease, which lasts less than 200 ms here: the leader asks a majority instead
+# (docs/adr/0015-slow-links-and-hung-disks.md).
 SLOW_LINKS_SHARE: Final = 0.1
 SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 
-# The share of plans with wrong clocks. By right ones no send leaves the window by its age in any run.
+# The share of plans with wrong clocks. With right clocks no send leaves the window by its age in any run.
 WRONG_CLOCKS_SHARE: Final = 0.06
 WRONG_CLOCKS: Final[Mapping[str, Any]] = {
     "wrong_clocks": True,
     "window_ms": StorageSettings().dedup_window_ms,
 }
 
-# The share of plans whose replicas have different election time-outs, and which: the first is that of all others.
+# The share of plans whose replicas have different election time-outs, and those; the first is that of all other
+# plans.
 MIXED_ELECTIONS_SHARE: Final = 0.06
 ELECTIONS_MS: Final = (300, 900)
 
-# The share of plans whose group takes any change of its members, among few other troubles.
+# The share of plans in which the raft group makes any membership change, with few other faults.
 MEMBERS_SHARE: Final = 0.1
 MEMBERS: Final[Mapping[str, Any]] = {
     "every_us": 200_000,
@@ -211,7 +214,8 @@ MEMBERS: Final[Mapping[str, Any]] = {
     "troubles": ("any membership", "crash", "partition", "release"),
 }
 
-# The share of plans that remove one of three replicas when another loses its disk. A group of two bears no other trouble.
+# The share of plans that remove one of three replicas when another loses its disk. A raft group of two members
+# tolerates no other fault.
 REMOVAL_AND_LOSS_SHARE: Final = 0.03
 REMOVAL_AND_LOSS: Final[Mapping[str, Any]] = {
     "replicas": 3,
@@ -222,7 +226,7 @@ REMOVAL_AND_LOSS: Final[Mapping[str, Any]] = {
     "links": 0.0,
 }
 
-# The share of plans with a group that consumes by key.
+# The share of plans with a consumer group by key.
 LANES_SHARE: Final = 0.15
 LANE_LETTERS: Final = ("Continue", "HoldKey", "StopQueue")
 BURST: Final = 2 * RUN_MAX + 20
@@ -231,9 +235,9 @@ BURST: Final = 2 * RUN_MAX + 20
 def draw(
     chance: random.Random, troubles: tuple[str, ...], changes: Mapping[str, Any] | None = None
 ) -> Plan:
-    """Return the plan of a seed: not everything goes wrong in every run, or little would be reached.
+    """Return the plan of a seed. Each run has only some faults; with all of them little would be reached.
 
-    With *changes* these fields are so, whatever the seed says.
+    *changes* overrides these fields, whatever the seed says.
     """
     chosen = tuple(name for name in troubles if chance.random() < 0.5)
     access = chance.random() < 0.3

@@ -1,4 +1,4 @@
-"""Many seeds at once: a process pool, a progress bar, and what all runs together have reached."""
+"""Many seeds at a time: a process pool, and the sum of what all runs have reached."""
 
 import os
 from collections import Counter
@@ -22,7 +22,7 @@ class Summary:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
-        """Take one run in."""
+        """Add one run."""
         self.seeds += 1
         self.steps += result.steps
         self.simulated_s += result.simulated_s
@@ -34,7 +34,7 @@ class Summary:
 
 
 def run_seeds(seeds: Iterable[int], jobs: int | None = None) -> Iterator[Result]:
-    """Yield the results of all seeds, in their order, from *jobs* processes (default: all cores)."""
+    """Yield the results of all seeds in their order, from *jobs* processes (default: one per core)."""
     jobs = jobs or os.cpu_count() or 1
     if jobs == 1:
         yield from map(simulate, seeds)
@@ -44,7 +44,7 @@ def run_seeds(seeds: Iterable[int], jobs: int | None = None) -> Iterator[Result]
 
 
 def summarise(results: Iterable[Result]) -> Summary:
-    """Collect results."""
+    """Return the sum of all results."""
     summary = Summary()
     for result in results:
         summary.add(result)

@@ -1,9 +1,9 @@
 """
 Simulated time: one queue of events, and processes whose clocks drift and which can be stopped.
 
-The rule: nothing here reads a real clock or an unseeded random number, and events at one instant run in the
-order in which they were planned, so that a seed is a run. An event belongs to a process; it dies with the
-process, and waits while the process is paused.
+Rule: nothing here reads a real clock or an unseeded random number. Events at one instant run in the order in which
+they were planned, so a seed always gives the same run. An event belongs to a process: it is dropped when the process
+ends, and waits while the process is paused.
 """
 
 import random
@@ -18,11 +18,11 @@ MS: Final = 1_000
 SECOND: Final = 1_000_000
 START_WALL_MS: Final = 1_700_000_000_000
 
-# Quartz is good to some 50 millionths. The promise needs clocks that are no worse than this: what one
-# lease of some seconds drifts apart must be less than a round trip.
+# Quartz clocks drift by some 50 millionths. The broker's guarantees need clocks no worse than this: the drift between
+# two clocks during a lease of some seconds must be less than a round trip.
 DRIFT_MAX: Final = 50e-6
 
-# A process that has stood still finds data on all its connections and timers that are due, and takes them in any order.
+# A process that was paused finds data on all its connections and due timers, and handles them in any order.
 WAKE_MAX_US: Final = 3 * MS
 
 Call = Callable[[], None]
@@ -41,18 +41,18 @@ class Timeline:
         self.trace: Callable[[str], None] | None = None
 
     def note(self, text: str) -> None:
-        """Make *text* part of what two runs of a seed must have in common."""
+        """Add *text* to what two runs of a seed must have in common."""
         self._digest.update(b"%d " % self.now)
         self._digest.update(text.encode())
         if self.trace is not None:
             self.trace(f"{self.now / SECOND:10.6f}  {text}")
 
     def digest(self) -> str:
-        """Return the hash of all that happened so far."""
+        """Return the hash of all events so far."""
         return self._digest.hexdigest()
 
     def at(self, time_us: int, name: str, call: Call, process: "Process | None" = None) -> None:
-        """Plan *call*; it is dropped when its process has ended by then."""
+        """Plan *call*; it is dropped if its process has ended by then."""
         self._planned += 1
         life = 0 if process is None else process.life
         heappush(self._queue, (max(time_us, self.now), self._planned, process, life, name, call))
@@ -62,7 +62,7 @@ class Timeline:
         self.at(self.now + delay_us, name, call, process)
 
     def run(self, until_us: int, steps_max: int | None = None) -> bool:
-        """Let time pass; return False when *steps_max* ended it."""
+        """Run events until *until_us*; return False if *steps_max* ended it."""
         queue = self._queue
         while queue and queue[0][0] <= until_us:
             if steps_max is not None and self.steps >= steps_max:
@@ -84,12 +84,12 @@ class Timeline:
 
 
 class Process:
-    """Something that runs, stops, is paused and has clocks of its own.
+    """A simulated process that runs, stops, is paused and has its own clocks.
 
     Attributes:
-        life: rises with every start and every end, so that events of a former life are known.
-        paused_until: the process stands still before this time.
-        wrong_ms: how far its machine's time of day is ahead of what a kept clock shows.
+        life: rises with every start and every end, so that events of a former life are recognised.
+        paused_until: the process is paused before this time.
+        wrong_ms: how far its machine's time of day is ahead of a correct clock.
     """
 
     def __init__(self, timeline: Timeline, name: str) -> None:
@@ -111,7 +111,7 @@ class Process:
         return self._boot_us + int(self.timeline.now * self._rate)
 
     def true_time(self, clock_us: int) -> int:
-        """Return when this machine's clock shows *clock_us*, rounded up."""
+        """Return the simulated time at which this machine's clock shows *clock_us*, rounded up."""
         return int((clock_us - self._boot_us) / self._rate) + 2
 
     def now_ms(self) -> int:
@@ -119,7 +119,7 @@ class Process:
         return self.clock_us // MS
 
     def now(self) -> Now:
-        """Return both clocks, as brokers want them."""
+        """Return both clocks, in the form that brokers use."""
         wall_ms = START_WALL_MS + self.timeline.now // MS + self.wall_offset_ms + self.wrong_ms
         return Now(wall_ms, self.clock_us // MS)
 
@@ -131,7 +131,7 @@ class Process:
 
     @property
     def paused(self) -> bool:
-        """Return whether the process stands still now."""
+        """Return whether the process is paused now."""
         return self.paused_until > self.timeline.now
 
     def begin(self) -> None:
@@ -141,17 +141,17 @@ class Process:
         self.paused_until = 0
 
     def end(self) -> None:
-        """End; whatever was planned for this life is dropped."""
+        """End; events planned for this life are dropped."""
         self.life += 1
         self.alive = False
         self.paused_until = 0
 
     def after(self, delay_us: int, name: str, call: Call) -> None:
-        """Plan something of this life."""
+        """Plan an event of this life."""
         self.timeline.at(self.timeline.now + delay_us, f"{self.name} {name}", call, self)
 
     def after_waking(self, delay_us: int, name: str, call: Call) -> None:
-        """Plan something of this life that a process which stands still when it is due does in any order with others."""
+        """Plan an event of this life; if a pause delays it, it runs after waking, in any order with others."""
         due = self.timeline.now + delay_us
 
         def wake() -> None:

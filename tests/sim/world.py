@@ -1,8 +1,8 @@
 """
-One run: a group, its producers and consumers, a safety phase with faults, a liveness phase without.
+One run: a broker group, its producers and consumers, a safety phase with faults, a liveness phase without.
 
-The rule: after the faults stop, everything that was acknowledged is delivered to every group within
-`LIVENESS_US`, and the history of the whole run satisfies the oracle. `simulate` runs one seed.
+Rule: after the faults end, every acknowledged message is delivered to every consumer group within `LIVENESS_US`, and
+the history of the whole run satisfies the oracle. `simulate` runs one seed.
 """
 
 import logging
@@ -48,19 +48,19 @@ from tests.sim.timeline import MS, SECOND, Process, Timeline
 
 TOPIC: Final = "orders"
 LIVENESS_US: Final = 60 * SECOND
-# Steps of a letter behind a parked key: the broker is asked, then the copy leaves, and on slow links the leader lets a
-# majority confirm it before it commits each of the two.
+# Round trips of a letter behind a parked key: the broker is asked, then the copy leaves, and on slow links a majority
+# confirms the leader before it commits each of the two.
 LETTER_ROUND_TRIPS: Final = 4
 _Starter = (
     Producer | Dealer | Consumer | Auditor | Recycler | LaneMember | LaneAdministrator | Picker
 )
-QUIET_US: Final = 300 * MS  # what the group needs to bring everybody to one index
+QUIET_US: Final = 300 * MS  # time that the raft group needs to bring all members to one index
 START_MAX_US: Final = 30 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one seed; *check* is empty when all laws held."""
+    """The result of one seed; *check* is empty if all laws held."""
 
     seed: int
     check: str
@@ -81,7 +81,7 @@ class Result:
 
 
 class World:
-    """Everything that takes part in a run."""
+    """All participants of a run."""
 
     def __init__(
         self, seed: int, *, steps: int | None = None, changes: Mapping[str, Any] | None = None
@@ -94,12 +94,12 @@ class World:
         self.network = Network(self.timeline)
         self.history = History(self.timeline)
         self.address = GroupAddress() if self.plan.bind else None
-        # Requests of operators alone are signed, whatever the others have to sign.
+        # Operators' requests are always signed, even if other clients' are not.
         self.secrets = {OPERATOR: OPERATOR_SECRET}
         if self.plan.access:
             self.secrets |= {each: f"secret of {each}" for each in ACCOUNTS}
         self.deals: dict[str, Deal] = {}
-        self.waiting: set[str] = set()  # acknowledged ones with a delay or a time
+        self.waiting: set[str] = set()  # acknowledged messages with a delay or a time
         self.zombies: list[Zombie] = []
         self.growers: list[Grower] = []
         self._wanted_queues = self.plan.queues
@@ -138,7 +138,7 @@ class World:
     # -- what parts of it ask
 
     def restart_later(self, replica: Replica) -> None:
-        """Start a replica again after a while."""
+        """Start a replica again after a random time."""
         self.restart_after(self.timeline.random.randrange(100 * MS, 3 * SECOND), replica)
 
     def restart_after(self, delay_us: int, replica: Replica) -> None:
@@ -182,7 +182,7 @@ class World:
         ]
 
     def leader_began(self, replica: Replica) -> None:
-        """Count a change of the leader; create the topic when there is none yet."""
+        """Count a change of leader; create the topic if there is none yet."""
         self.coverage["leader elected"] += 1
         if self.laws.model.locks:
             self.coverage["leader changed under locks"] += 1
@@ -209,7 +209,7 @@ class World:
             replica.loop.submit([Propose(records)])
 
     def acknowledged(self, queue: int) -> None:
-        """Ask both at once when two replicas believe to lead: only one of them knows what was sent."""
+        """If two replicas believe to lead, ask both at the same time: only one of them knows the new send."""
         leading = [
             each for each in self.auditors if each.replica.alive and each.replica.loop.serving
         ]
@@ -224,7 +224,7 @@ class World:
         self.replicas[node].start()
 
     def membership_applied(self, index: int, members: set[int]) -> None:
-        """Stop replicas that belong to the group no more."""
+        """Stop replicas that are no longer members of the raft group."""
         if index <= self._membership_index:
             return
         self._membership_index = index
@@ -271,7 +271,7 @@ class World:
         self._faults.heal()
         for member in self.lane_members:
             member.heal()
-        # The last message of each queue is committed, and with it what was consumed before.
+        # The last message of each queue is committed, and so is everything consumed before it.
         self.calm = True
         for number, producer in enumerate(self.producers):
             producer.finish([] if number else list(range(self.laws.growth.queues)))
@@ -280,12 +280,12 @@ class World:
         self.history.event(Kind.FAULT, detail="the faults end")
         self._until(self._is_done, self._liveness_us(), "liveness", "not all is delivered")
         self._pass(QUIET_US)
-        # A send that was in doubt may be stored meanwhile.
+        # A send with unknown outcome may have been stored meanwhile.
         self._until(self._is_done, self._liveness_us(), "liveness", "not all is delivered")
         self._conclude()
 
     def _found(self) -> None:
-        """Start the replicas; some are away again immediately, some crash while the others elect."""
+        """Start the replicas; some end again immediately, some crash while the others elect."""
         random = self.timeline.random
         for number, replica in enumerate(self.replicas.values()):
             replica.start()
@@ -300,7 +300,7 @@ class World:
             self.restart_later(replica)
 
     def _grow(self, queues: int) -> None:
-        """Let an operator want more queues, unless all trouble is over already."""
+        """Make an operator want more queues, unless the faults have ended."""
         if not self.calm:
             self._wanted_queues = queues
             for former in self.growers:
@@ -325,12 +325,12 @@ class World:
                 return
 
     def _liveness_us(self) -> int:
-        """Return how long it may take until all is delivered.
+        """Return the longest time until all messages are delivered.
 
-        What follows a parked key in a queue leaves as one letter after the other: with slow links the time grows with the
-        queue. In a run with `links` of 400 ms each letter took 0.9 s, and a hundred waited.
+        The messages behind a parked key in a queue leave one letter after the other, so with slow links the time
+        grows with the queue. In a run with `links` of 400 ms each letter took 0.9 s, and a hundred waited.
         """
-        # A member dies several times of each message that is deadly, and starts again a second later.
+        # A member dies several times of each deadly message, and starts again a second later.
         longest_us = LIVENESS_US * (2 if self.plan.lane_deadly else 1)
         if not self.plan.hold_keys:
             return longest_us
@@ -349,7 +349,7 @@ class World:
 
     def _is_done(self) -> bool:
         if not self._all_is_delivered():
-            self._applied_when_delivered = 0  # a send that was in doubt was stored after all
+            self._applied_when_delivered = 0  # a send with unknown outcome was stored after all
             return False
         return self._have_caught_up()
 
@@ -372,7 +372,7 @@ class World:
             if any(replica.state.lanes.count_of(LANE_GROUP) for replica in self._members()):
                 return False
             for group in groups:
-                # A listener that commits by itself may wait for a message that nobody sends any more.
+                # A listener with manual commits may wait for a message that no producer sends any more.
                 kept = max(each.keeps_back(queue) for each in self.consumers if each.group == group)
                 if end and model.offsets.get((group, self.topic, queue), 0) + kept < end:
                     return False
@@ -381,7 +381,7 @@ class World:
     def _have_caught_up(self) -> bool:
         """Return whether all members have applied what one of them had applied when all was delivered.
 
-        With slow links they need not be equal at any moment: renewals of locks go on.
+        With slow links their indexes may never be equal at one moment, because renewals of locks continue.
         """
         applied = [replica.state.applied_index for replica in self._members()]
         if len(set(applied)) == 1:
@@ -393,7 +393,7 @@ class World:
         return [each for node, each in self.replicas.items() if node in self.members]
 
     def _state(self) -> str:
-        """Return what a reader of a finding wants to know first."""
+        """Return the facts that a reader of a finding needs first."""
         lines = [
             f"{each.name}: alive={each.alive} role={each.node.role.value} term={each.node.term} "
             f"serving={each.loop.serving} applied={each.state.applied_index}"
@@ -461,7 +461,7 @@ class World:
             )
 
     def collect(self) -> None:
-        """Add what the cores counted themselves."""
+        """Add the counters of the cores."""
         for replica in self.replicas.values():
             if not hasattr(replica, "core"):
                 continue
@@ -479,7 +479,7 @@ def simulate(
     keep_history: bool = False,
     changes: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Run one seed; with *changes* its plan has other values in these fields."""
+    """Run one seed; *changes* overrides fields of its plan."""
     began = time.perf_counter()
     logging.disable(logging.CRITICAL)
     world = World(seed, steps=steps, changes=changes)

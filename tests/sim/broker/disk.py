@@ -1,10 +1,10 @@
 """
-The disk of a simulated replica: the store's writer without a thread, and what disks do to it.
+The disk of a simulated replica: the store's writer without a thread, and the faults of disks.
 
-The rules are those of ``replication/writer.py``: tickets are committed in their order; a full disk holds
-all of them back; any other error ends the writing. A crash keeps what was synced and a prefix of the rest;
-a ticket that was torn by it does not fit its checksum and counts as not written. A byte that has rotted is
-met when its value is read, as RocksDB's checksums do, and a copy of the store has it too.
+The rules are those of ``replication/writer.py``: tickets are committed in their order; a full disk holds all of them
+back; any other error ends the writing. A crash keeps what was synced and a prefix of the rest. A ticket that it tears
+does not match its checksum and counts as not written. A rotten byte is noticed when its value is read, as by
+RocksDB's checksums, and a copy of the store contains it too.
 """
 
 import random
@@ -23,7 +23,7 @@ FULL_RETRY_US: Final = 200 * MS
 
 @dataclass(slots=True)
 class DiskState:
-    """The trouble of the machine's disk; it outlives the process."""
+    """The faults of the machine's disk; they outlive the process."""
 
     slow_max_us: int = 0
     full: bool = False
@@ -31,14 +31,14 @@ class DiskState:
 
 
 class StoreRotten(StoreFailed):
-    """A value does not fit its checksum."""
+    """A value does not match its checksum."""
 
 
 class SimulatedStore(MemoryStore):
     """A store in memory whose bytes may rot.
 
     Attributes:
-        rotten: the values with a flipped bit; what is rewritten is whole.
+        rotten: the values with a flipped bit; a value that is rewritten is whole again.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class SimulatedStore(MemoryStore):
         self.rotten: set[tuple[Family, bytes]] = set()
 
     def rot(self, chance: random.Random) -> bool:
-        """Flip a bit of some value; return whether there was one."""
+        """Flip a bit of some value; return whether there was a value."""
         families = [each for each in Family if self._visible[each].keys]
         if not families:
             return False
@@ -55,21 +55,21 @@ class SimulatedStore(MemoryStore):
         return True
 
     def crash(self, kept: int = 0) -> "SimulatedStore":
-        """Return what a restart finds."""
+        """Return the store that a restart finds."""
         survivor = super().crash(kept)
         assert isinstance(survivor, SimulatedStore)
         survivor._inherit(self)
         return survivor
 
     def checkpoint(self) -> "SimulatedStore":
-        """Return a copy, damage included."""
+        """Return a copy, including the damage."""
         copy = super().checkpoint()
         assert isinstance(copy, SimulatedStore)
         copy._inherit(self)
         return copy
 
     def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
-        """Write the ticket; what it writes or deletes is whole again."""
+        """Commit the ticket; values that it writes or deletes are whole again."""
         super().commit(ticket, sync=sync)
         if self.rotten:
             assert isinstance(ticket, Layer)
@@ -142,7 +142,7 @@ class Writer:
         ticket, sync, done = self._queue[0]
         if self._state.fail_next:
             self._state.fail_next = False
-            # Nobody knows whether it was written; a crash decides.
+            # It is unknown whether the ticket was written; a crash decides.
             self._events.failed(StoreFailed("the simulated disk reports an I/O error"))
             return
         self._store.full = self._state.full

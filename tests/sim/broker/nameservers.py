@@ -1,8 +1,8 @@
 """
-Name servers: the real core on a simulated process, and the clients' side of looking routes up.
+Name servers: the real core in a simulated process, and the clients' lookup of routes.
 
-A name server forgets all routes when its process ends; brokers register again, clients keep what they
-know meanwhile. The law: an ordered topic's route names all its queues, in whatever state the group is.
+A name server forgets all routes when its process ends. Brokers register again, and clients keep what they know
+meanwhile. The law: an ordered topic's route names all its queues, in any state of the broker group.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ LOOKUP_TIMEOUT_US: Final = SECOND
 
 
 class NameServer(ServerProcess):
-    """One name server process; what it knows of routes dies with it."""
+    """One name server process; its routes are lost when it ends."""
 
     def __init__(self, world: "World", number: int) -> None:
         super().__init__(world.timeline, f"names-{number}")
@@ -42,11 +42,11 @@ class NameServer(ServerProcess):
         self._saved: Tables = {}
 
     def save(self, tables: Tables) -> None:
-        """Keep the configuration: it is in a file, which outlives the process."""
+        """Keep the configuration as a file that outlives the process."""
         self._saved = {name: dict(table) for name, table in tables.items()}
 
     def start(self) -> None:
-        """Begin with nothing but the configuration."""
+        """Start with only the configuration."""
         self.begin()
         self._lines: dict[int, Line] = {}
         self._core = NameServerCore(KvTable(self._saved, self.save), expiry_ms=EXPIRY_MS)
@@ -63,20 +63,20 @@ class NameServer(ServerProcess):
     # -- what an operator sees and does here
 
     def queue_list(self, topic: str) -> dict[str, int] | None:
-        """Return the published list of a topic; None when nobody answers."""
+        """Return the published list of a topic; None if the name server is down."""
         if not self.alive:
             return None
         return parse_order_text(self._core.kv.get(ORDER_NAMESPACE, topic) or "")
 
     def route_counts(self, topic: str) -> dict[str, int] | None:
-        """Return how many queues of each broker the route has; None when nobody answers."""
+        """Return the number of queues of each broker in the route; None if there is no answer."""
         route = self._core.routes.route(topic) if self.alive else None
         if route is None:
             return None
         return {queue.broker_name: queue.write_queue_nums for queue in route.queue_datas}
 
     def put_queue_list(self, topic: str, text: str) -> None:
-        """Publish a list."""
+        """Publish a queue list."""
         if self.alive:
             header = PutKVConfigHeader(ORDER_NAMESPACE, topic, text)
             command = request(RequestCode.PUT_KV_CONFIG, header.to_ext())
@@ -93,7 +93,7 @@ class NameServer(ServerProcess):
         self._core.routes.check()
 
     def line_made(self, line: Line) -> None:
-        """Take note of a client."""
+        """Register a client's connection."""
         self._lines[line.id] = line
 
     def line_received(self, line: Line, command: RemotingCommand) -> None:
@@ -105,7 +105,7 @@ class NameServer(ServerProcess):
             line.send(answer)
 
     def _watch_route(self, answer: RemotingCommand) -> None:
-        """Check that a topic that was returned once is returned again, also when nobody of the group is there."""
+        """Check that a topic that was returned once is returned again, even if no replica is registered."""
         if answer.code == ResponseCode.SUCCESS:
             self._has_told = True
             is_gone = not self._core.routes.cluster_info().broker_addr_table
@@ -116,20 +116,20 @@ class NameServer(ServerProcess):
             )
 
     def line_lost(self, line: Line) -> None:
-        """Drop what the connection had registered."""
+        """Drop the registrations of this connection."""
         if self._lines.pop(line.id, None) is not None:
             self._core.routes.connection_closed(line.id)
 
 
 class Lookup(Errand):
-    """A client process's search for its topic: it asks any name server, again and again."""
+    """A client process's search for its topic: it repeatedly asks any name server."""
 
     def __init__(self, world: "World", owner: Process, host: str) -> None:
         super().__init__(world, owner, host)
         self.routes = Routes()
 
     def start(self) -> None:
-        """Begin to ask; what a former life knew is forgotten."""
+        """Begin to ask, without the routes of a former life."""
         self.begin()
         self.routes = Routes()
         self._ask()
@@ -141,18 +141,18 @@ class Lookup(Errand):
 
     @property
     def route(self) -> TopicRoute | None:
-        """Return what is known of the topic."""
+        """Return the known route of the topic."""
         return self.routes.get(self.world.topic)
 
     @property
     def publish(self) -> tuple[MessageQueue, ...]:
-        """Return the queues to send to; none while the topic is unknown."""
+        """Return the queues to send to; empty while the topic is unknown."""
         route = self.routes.get(self.world.topic)
         return () if route is None else route.publish
 
     @property
     def subscribe(self) -> tuple[MessageQueue, ...]:
-        """Return the queues to consume; none while the topic is unknown."""
+        """Return the queues to consume; empty while the topic is unknown."""
         route = self.routes.get(self.world.topic)
         return () if route is None else route.subscribe
 
@@ -161,7 +161,7 @@ class Lookup(Errand):
         return self.timeline.random.choice(alive) if alive else None
 
     def look(self) -> None:
-        """Ask immediately: somebody said that there are other queues."""
+        """Ask immediately: a broker reported that the queues changed."""
         header = TopicHeader(self.world.topic)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
         self.call(command, LOOKUP_TIMEOUT_US, partial(self._answered, False))
@@ -172,7 +172,7 @@ class Lookup(Errand):
         wait = POLL_US if known else 100 * MS
         self.after(wait + random.randrange(100 * MS), "look up", self._ask)
         if known and self.link is not None and random.random() < 0.2:
-            # Clients stay with one name server as long as it answers; here they change now and then.
+            # Clients stay with one name server as long as it answers; here they sometimes change.
             self.link.hang_up()
         header = TopicHeader(self.world.topic)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
@@ -184,7 +184,7 @@ class Lookup(Errand):
             coverage["route not to be had"] += known
             return
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            # A name server that has just begun; what is known stays good.
+            # From a name server that has just started; the known route stays valid.
             coverage["route unknown to a name server"] += known
             return
         self.routes.update(self.world.topic, TopicRouteData.from_json(answer.body))

@@ -1,4 +1,4 @@
-"""Parts of a real replica that report to the laws what they do."""
+"""Parts of a real replica that report their actions to the laws."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ObservedLog:
-    """The real log as the loop writes it; reports when a tail was cut."""
+    """The real log as the loop writes it; it reports when a tail is truncated."""
 
     def __init__(self, log: RaftLogStore, replica: "Replica") -> None:
         self._log = log
@@ -45,7 +45,7 @@ class ObservedLog:
 
 
 class UnsweptCompaction(Compaction):
-    """The real one, without files that could be given back and without threads."""
+    """The real compaction, without files that could be given back and without threads."""
 
     def _maybe_sweep(self) -> None:
         pass
@@ -55,7 +55,7 @@ class UnsweptCompaction(Compaction):
 
 
 class ObservedMachine:
-    """The real state machine; reports what was applied."""
+    """The real state machine; it reports what was applied."""
 
     def __init__(self, state: BrokerState, replica: "Replica") -> None:
         self.state = state

@@ -1,5 +1,5 @@
 """
-The registration of a replica's group at the name servers: ``server/registration.py`` does it with tasks, this module on events.
+The registration of a replica's broker group at the name servers, on events; ``server/registration.py`` uses tasks.
 
 The request is the real one; its repetition, the retries and the connection that keeps it alive are here.
 """
@@ -41,7 +41,7 @@ class Registrar:
             errand.register()
 
     def stop(self, *, silent: bool) -> None:
-        """End with the replica; a machine that dies with it resets nothing."""
+        """End with the replica; if its machine dies too, connections are not reset."""
         for errand in self._errands:
             errand.stop(silent=silent)
 
@@ -59,7 +59,7 @@ class _Errand(Errand):
 
     def stop(self, *, silent: bool) -> None:
         if silent and self.link is not None:
-            # The name server notices by the time-out of the registration alone.
+            # The name server notices only by the time-out of the registration.
             self._calls.clear()
             self.link.open = False
             self.link = None
@@ -80,7 +80,7 @@ class _Errand(Errand):
         self.call(command, TIMEOUT_US, partial(self._answered, self._turn))
 
     def disconnected(self) -> None:
-        """Register over another connection: the end of this one took the registration away."""
+        """Register again over another connection: the end of this one removed the registration."""
         self.after(RETRY_US, "register again", partial(self._again, self._turn))
 
     def _choose(self) -> ServerProcess | None:

@@ -1,8 +1,8 @@
 """
-One broker process of the simulated group: real cores, simulated environment.
+One broker process of the simulated broker group: real cores, simulated environment.
 
-What ``app.py`` does with sockets and tasks is done here with events; the loop, the router for clients with
-its forwarding (``router.py``), the upkeep of the log and all cores are the real ones.
+``app.py`` uses sockets and tasks; this module uses events. The loop, the router for clients with its forwarding
+(``router.py``), the upkeep of the log and all cores are the real ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,10 +60,10 @@ if TYPE_CHECKING:
 GROUP: Final = "broker-a"
 TICK_MS: Final = 50
 CORE_TICK_US: Final = 100 * MS
-# As ``app.py`` has it: how long a planned move may take, in election times.
+# As in ``app.py``: how long a planned move may take, in election time-outs.
 MOVE_TIMEOUT_FACTOR: Final = 5
 LOCK_LEASE_MS: Final = 6_000
-# A tenth of a run was spent on these checks when they came four times as often.
+# These checks took a tenth of a run when they came four times as often.
 CHECK_EVERY_TURNS: Final = 32
 
 TIMERS: Final = TimerSettings(
@@ -87,7 +87,7 @@ class _MachineClock:
 
 
 class Replica(ServerProcess):
-    """A broker process; also what its loop acts upon: Outbound, Host and Service."""
+    """A broker process. It is also the Outbound, Host and Service of its loop."""
 
     loop: ReplicationLoop
     router: RequestRouter
@@ -95,7 +95,7 @@ class Replica(ServerProcess):
     state: BrokerState
     node: Node
     log: RaftLogStore
-    # The number of times a tail of the log was cut, in this life.
+    # How often a tail of the log was truncated, in this life.
     cuts: int
 
     def __init__(self, world: "World", node: int, *, joins: bool = False) -> None:
@@ -125,7 +125,7 @@ class Replica(ServerProcess):
         )
         self.store = SimulatedStore()
         self.disk = DiskState()
-        # The lives of peers whose greeting was read, and of those who answered ours.
+        # The lives of the peers whose greeting was read, and of the peers that answered ours.
         self.peer_lives: dict[NodeId, int] = {}
         self.called_lives: dict[NodeId, int] = {}
         self.wiped = False
@@ -135,13 +135,13 @@ class Replica(ServerProcess):
         self._links: dict[NodeId, FrameLink] = {}
         self.registrar = Registrar(world, self)
         self._clock = GroupClock(_MachineClock(self))
-        # How long peers stick, as they have said to this life.
+        # How long each peer sticks to a leader, as reported to this life.
         self._stickiness: dict[NodeId, int] = {}
 
     # -- life
 
     def start(self) -> None:
-        """Start the process on what its disk holds."""
+        """Start the process on the content of its disk."""
         self.begin()
         self.timeline.note(f"{self.name} starts")
         if self.world.plan.mixed_elections:
@@ -216,7 +216,7 @@ class Replica(ServerProcess):
     def crash(self, *, wipe: bool = False, silent: bool = False) -> None:
         """End immediately; the disk keeps what was synced and a prefix of what was not.
 
-        With *silent* the whole machine goes: nobody resets its connections.
+        With *silent* the whole machine dies, so its connections are not reset.
         """
         if not self.alive:
             return
@@ -227,7 +227,7 @@ class Replica(ServerProcess):
             self.world.coverage["unsynced ticket at risk in a crash"] += 1
         kept = self.timeline.random.randint(0, at_risk)
         if kept < at_risk and self.timeline.random.random() < 0.5:
-            # Half of it reached the disk; its checksum says so, and it counts as not written.
+            # Half of the write reached the disk; its checksum does not match, and it counts as not written.
             self.world.coverage["last write torn"] += 1
         self.store = SimulatedStore() if wipe else self.store.crash(kept)
         self.wiped = self.wiped or wipe
@@ -243,18 +243,18 @@ class Replica(ServerProcess):
 
     @property
     def is_recovering(self) -> bool:
-        """Return whether this replica still lacks what it once had, or will when it is rebuilt."""
+        """Return whether this replica lacks data that it once had, or will lack it when it is rebuilt."""
         if self.store.rotten:
             return True
         if not self.alive:
-            # One that went before the group had begun has never had it.
+            # A replica that ended before the raft group began never had any data.
             return self.wiped or Recovery(self.store).active
         return self.loop.is_recovering
 
     # -- time
 
     def now(self) -> Now:
-        """Return both clocks; the group corrects the time of day."""
+        """Return both clocks; the time of day is corrected by the peers' clocks."""
         return self._clock.now()
 
     def _show_clock(self) -> None:
@@ -269,7 +269,7 @@ class Replica(ServerProcess):
         self._clock.shown(sender, wall_ms)
 
     def stickiness_arrives(self, sender: NodeId, ms: int) -> None:
-        """Let a lease rest on a peer for as long as it sticks."""
+        """Note how long a peer sticks to a leader, so that a lease can rely on it that long."""
         self._stickiness[sender] = ms
         self.loop.note_stickiness(sender, ms)
 
@@ -333,7 +333,7 @@ class Replica(ServerProcess):
                 world.network.cast(self.name, target, type(message).__name__, call)
 
     def _call(self, target: "Replica", life: int) -> None:
-        """Connect with a peer; its answer shows whether it begins again."""
+        """Connect to a peer; its answer shows whether it has started again."""
         is_cut = self.world.network.are_apart(self.name, target.name)
         if is_cut or not target.alive or target.life != life:
             return
@@ -346,7 +346,7 @@ class Replica(ServerProcess):
             self._forget(target.id)
 
     def send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
-        """Write a frame about a forwarded client; False when the link to that node is down."""
+        """Write a frame about a forwarded client; return False if the link to that node is down."""
         target = self.world.replicas.get(node)
         if target is None:
             return False
@@ -356,7 +356,7 @@ class Replica(ServerProcess):
         return link.send(b"".join(pieces))
 
     def send_snapshot(self, message: InstallSnapshot) -> None:
-        """Bring a copy of the state to its target, some time later."""
+        """Deliver a copy of the state to its target, some time later."""
         target = self.world.replicas[message.target]
         copy = self.store.checkpoint()
         delay = self.timeline.random.randrange(30 * MS, 500 * MS)
@@ -368,7 +368,7 @@ class Replica(ServerProcess):
                 try:
                     copy.check_all()
                 except StoreRotten as error:
-                    # The receiver refuses, and the sender finds the damage in its own copy.
+                    # The receiver refuses it, and the sender finds the damage in its own copy.
                     self.world.coverage["rotten snapshot refused"] += 1
                     self.failed(error)
                     return
@@ -380,7 +380,7 @@ class Replica(ServerProcess):
     # -- what peers send
 
     def raft_arrives(self, sender: NodeId, life: int, forgotten: bool, message: Message) -> None:
-        """Take a message in; the first of another life of the sender is its greeting."""
+        """Handle a message; the first one of another life of the sender is its greeting."""
         known = self.peer_lives.get(sender, 0)
         if life < known or self._swapping:
             return
@@ -398,7 +398,7 @@ class Replica(ServerProcess):
         self.loop.report_wiped(peer)
 
     def frame_arrives(self, sender: NodeId, data: bytes) -> None:
-        """Take a frame about a forwarded client."""
+        """Handle a frame about a forwarded client."""
         leads = not self._swapping and self.node.is_leader
         self.router.frame_received(sender, data, leads=leads)
 
@@ -409,20 +409,20 @@ class Replica(ServerProcess):
         self.router.outbox.leader_lost(node)
 
     def link_lost_from(self, node: NodeId) -> None:
-        """Note that the connection on which *node* spoke to us is gone, or another has begun."""
+        """Note that the connection from *node* is gone, or that another has begun."""
         self.router.peer_lost(node)
         if not self._swapping:
             self.loop.peer_lost(node)
 
     def peer_died(self, node: NodeId) -> None:
-        """Let the kernel report the end of a process whose machine lives."""
+        """Notify this replica, as its kernel does, that a peer's process has ended while its machine lives."""
         link = self._links.get(node)
         if link is not None:
             link.reset()
         self.after(MS, "reset", partial(self.link_lost_from, node))
 
     def take_snapshot(self, message: InstallSnapshot, copy: SimulatedStore) -> bool:
-        """Take in a whole state that lies complete beside the present one."""
+        """Accept a complete state that was received next to the present one."""
         if self._swapping:
             return False
         applied = layout.decode_applied(copy.get(Family.META, layout.META_APPLIED))
@@ -437,7 +437,7 @@ class Replica(ServerProcess):
     # -- the loop's Host
 
     def role_changed(self, change: RoleChange) -> None:
-        """Turn clients to the new role."""
+        """Adapt the handling of clients to the new role."""
         self.world.laws.elections.role_changed(self, change)
         self.router.leadership.role_changed(change, leads=change.role is Role.LEADER)
 
@@ -456,7 +456,7 @@ class Replica(ServerProcess):
         self.router.leadership.serving_ended()
 
     def move_leadership(self, target: NodeId) -> None:
-        """Hand leadership over as planned; requests wait meanwhile."""
+        """Hand over leadership as planned; requests wait meanwhile."""
         loop = self.loop
         self.router.move(
             settled=lambda: not loop.collected and not loop.pending,
@@ -464,12 +464,12 @@ class Replica(ServerProcess):
         )
 
     def lease_changed(self) -> None:
-        """Answer what waited for certainty."""
+        """Answer requests that waited for a valid lease."""
         self.world.coverage["lease lost or won"] += 1
         self.clients.retry()
 
     def membership_changed(self, index: int, membership: Membership) -> None:
-        """Return who belongs to the group."""
+        """Report the members of the raft group."""
         self._clock.keep(membership.members - {self.id}, membership.voters)
         self.world.membership_applied(index, set(membership.members))
 
@@ -478,7 +478,7 @@ class Replica(ServerProcess):
         self.registrar.announce()
 
     def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
-        """Put the received state in the place of the present one."""
+        """Replace the present state by the received one."""
         staged, self._staged = self._staged, None
         assert staged is not None, "raft installs a snapshot that was never received"
         self._swapping = True
@@ -502,13 +502,13 @@ class Replica(ServerProcess):
         self.after(self.timeline.random.randrange(5 * MS, 80 * MS), "swap store", swap)
 
     def failed(self, error: Exception) -> None:
-        """End the process; only trouble with the disk may do that."""
+        """End the process; only an error of the disk may cause this."""
         self.timeline.note(f"{self.name} fails: {error}")
         if isinstance(error, StoreError):
             self.world.coverage["process ended by its disk"] += 1
             rotten = isinstance(error, StoreRotten)
             if rotten:
-                # A person does this on the doctor's advice: an empty disk, and the peers' state.
+                # A person does this on the doctor's advice: an empty disk, then the peers' state.
                 self.world.coverage["rotten byte noticed"] += 1
             elif self.store.unreadable:
                 self.world.coverage["failed read ended the process"] += 1
@@ -533,41 +533,41 @@ class Replica(ServerProcess):
             self.world.laws.broken("crash", text, error)
 
     def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
-        """Let everybody ask for everything: access control is off."""
+        """Allow every request: access control is off."""
         return None
 
     def may_answer(self) -> bool:
-        """Return whether an answer given now is the truth."""
+        """Return whether an answer given now is certainly correct."""
         if self._swapping or not self.loop.may_answer():
             return False
         self.world.laws.elections.answered_by_lease(self)
         return True
 
     def request_confirmation(self) -> int:
-        """Ask the group whether this replica may answer what waits."""
+        """Ask the raft group to confirm that this replica may answer what waits."""
         return self.loop.request_confirmation()
 
     def is_confirmed(self, number: int) -> bool:
-        """Return whether the group has confirmed this replica since."""
+        """Return whether the raft group has confirmed this replica since."""
         if self._swapping or not self.loop.is_confirmed(number):
             return False
         self.world.coverage["answered by confirmation"] += 1
         return True
 
     def connection_closed(self, connection: int) -> None:
-        """Let the core forget a connection."""
+        """Make the core forget a connection."""
         self.loop.decide(lambda: self.core.connection_closed(connection))
 
     # -- the server's side of a client's link
 
     def line_made(self, line: Line) -> None:
-        """Take note of a client."""
+        """Register a client's connection."""
         self.clients.connection_made(line)
 
     def line_received(self, line: Line, command: RemotingCommand) -> None:
-        """Take a request."""
+        """Handle a request."""
         self.clients.received(line, command)
 
     def line_lost(self, line: Line) -> None:
-        """Forget a client."""
+        """Forget a client's connection."""
         self.clients.connection_lost(line)

@@ -1,9 +1,8 @@
 """
 The client side of one simulated broker process: the real router, forwarding and leadership, on events.
 
-What ``app.py`` wires with sockets is wired here with links. The address of the group is bound by the replica that
-leads when the plan says so (one machine), else every replica listens (Kubernetes); a process that was
-paused keeps the address, as the kernel does.
+``app.py`` uses sockets; this module uses links. If the plan says so, only the leader binds the broker group's address
+(one machine); otherwise every replica listens (Kubernetes). A paused process keeps the address, as the kernel does.
 """
 
 from collections.abc import Callable
@@ -26,14 +25,14 @@ SETTLE_US: Final = int(SETTLE_S * SECOND)
 
 
 class GroupAddress:
-    """The group's address on one machine: at most one process has it."""
+    """The broker group's address on one machine: at most one process holds it."""
 
     def __init__(self) -> None:
         self.holder: Replica | None = None
 
 
 class _Binding:
-    """The stand-in of `LeaderAddress`, for one life of a process."""
+    """The substitute for `LeaderAddress`, for one life of a process."""
 
     def __init__(self, address: GroupAddress, replica: "Replica") -> None:
         self._address = address
@@ -62,7 +61,7 @@ class _Binding:
 
 
 class _ObservedLeadership(Leadership):
-    """The real thing; reports whom it disconnects."""
+    """The real class; it reports which clients it disconnects."""
 
     replica: "Replica"
 
@@ -74,7 +73,7 @@ class _ObservedLeadership(Leadership):
 
 
 class RequestRouter:
-    """Everything about clients in one life of a replica."""
+    """The handling of clients in one life of a replica."""
 
     def __init__(self, replica: "Replica", address: GroupAddress | None) -> None:
         self._replica = replica
@@ -104,7 +103,7 @@ class RequestRouter:
         self.leadership.tick()
 
     def frame_received(self, node: NodeId, data: bytes, *, leads: bool) -> None:
-        """Give a frame about a forwarded client to whom it concerns."""
+        """Give a frame about a forwarded client to the inbox or the outbox."""
         coverage = self._replica.world.coverage
         for frame in FrameReader().receive_data(data):
             if frame.kind in {FrameKind.FORWARD, FrameKind.ORIGIN_CLOSED}:
@@ -118,17 +117,17 @@ class RequestRouter:
                 self.outbox.frame_received(node, frame)
 
     def peer_lost(self, node: NodeId) -> None:
-        """Forget the clients that a peer had passed on, and those that were passed on to it."""
+        """Forget the clients that a peer forwarded here, and those that were forwarded to it."""
         self.inbox.node_lost(node)
         self.outbox.leader_lost(node)
 
     def close_all(self) -> None:
-        """Reset all clients: a snapshot replaces what they have asked."""
+        """Reset all clients: a snapshot replaces the state that they asked about."""
         for line in self.clients.lines():
             line.close(kind="simulated", orderly=False)
 
     def move(self, settled: Callable[[], bool], transfer: Callable[[], None]) -> None:
-        """Do what `Leadership.move` does with a task: hold back, settle, transfer, wait."""
+        """Do with events what `Leadership.move` does with a task: hold requests, settle, transfer, wait."""
         self.clients.set_admission(Admission.HOLD)
         replica = self._replica
         started = replica.timeline.now
