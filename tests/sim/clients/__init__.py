@@ -1,6 +1,6 @@
 """
-Everybody who uses the simulated group: producers, consumers, administrators, an operator, an auditor.
+All users of the simulated broker group: producers, consumers, administrators, an operator, an auditor.
 
-What must hold of their work is in `invariants`.
+`invariants` holds the laws of their work.
 Begin with `client`.
 """

@@ -1,8 +1,9 @@
 """
-An administrator who takes rights away and gives them back while clients work.
+An administrator that revokes permissions and restores them while clients work.
 
-The law (kept in ``invariants/safety.py``): what was asked after a denial was confirmed, and answered before the right was
-given back, was refused. A denial is an account without permissions, no account, or another secret.
+The law (checked in ``invariants/safety.py``): a request that was sent after a denial was confirmed, and answered
+before the permission was restored, was refused. A denial is an account without permissions, no account, or another
+secret.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ TIMEOUT_US: Final = SECOND
 
 
 class Administrator(Client):
-    """Makes the accounts, and changes them when a fault says so."""
+    """Makes the accounts, and changes them when a fault requires it."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world, "administrator", "10.0.5.1")
@@ -45,12 +46,12 @@ class Administrator(Client):
             self._restore(account, self._count)
 
     def heal(self) -> None:
-        """Give everybody's rights back."""
+        """Restore all permissions."""
         for account in sorted(self._denied):
             self._restore(account, lambda: None)
 
     def deny(self, account: str, how: str, for_us: int) -> None:
-        """Take the rights of *account* away for a while."""
+        """Revoke the permissions of *account* for some time."""
         if account in self._denied:
             return
         self._denied.add(account)
@@ -74,7 +75,7 @@ class Administrator(Client):
         self.after(for_us, "give back", lambda: self._restore(account, lambda: None))
 
     def _restore(self, account: str, done: Callable[[], None]) -> None:
-        """Give an account all rights, with the secret that its clients know."""
+        """Give an account all permissions, with the secret that its clients know."""
         self.world.laws.denied.pop(account, None)
         self._denied.discard(account)
 

@@ -1,8 +1,8 @@
 """
-A reader that asks every replica, in turn, what groups have committed, and how long queues are.
+A reader that asks every replica, in turn, for committed offsets of groups and the lengths of queues.
 
-An answer must not be older than its question, whichever replica gives it: a leader that was deposed, one that was
-paused, a follower. Silence and refusals are fine.
+An answer must not be older than its question, whichever replica gives it: a deposed leader, a paused one, a follower.
+No answer and a refusal are both allowed.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ EVERY_US: Final = 150 * MS
 
 
 class Auditor(Client):
-    """Asks one replica again and again."""
+    """Repeatedly asks one replica."""
 
     def __init__(self, world: "World", replica: "Replica") -> None:
         super().__init__(world, f"auditor-{replica.id}", "10.0.3.2")
@@ -56,7 +56,7 @@ class Auditor(Client):
         self.ask_end(random.randrange(laws.growth.queues))
 
     def ask_end(self, queue: int) -> None:
-        """Ask where a queue of the topic ends."""
+        """Ask for the end of a queue of the topic."""
         header = QueueHeader(self.world.topic, queue)
         command = request(RequestCode.GET_MAX_OFFSET, header.to_ext())
         at_least = self.world.laws.observed_ends[queue]

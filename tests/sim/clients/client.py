@@ -1,8 +1,8 @@
 """
 A client process: one connection at a time to the replica that seems to lead, requests with time-outs.
 
-It finds its broker as clients of a service address do: usually the one that serves, sometimes any replica. What
-was asked over a connection that breaks is not known; the caller decides.
+It finds its broker as clients of a service address do: usually the replica that serves, sometimes any replica. The
+outcome of a request over a broken connection is unknown; the caller decides.
 """
 
 from collections.abc import Callable
@@ -37,15 +37,15 @@ class ServerProcess(Process):
     """A server that a client may connect to: a broker replica or a name server."""
 
     def line_made(self, line: Line) -> None:
-        """Take note of a client."""
+        """Register a client's connection."""
         raise NotImplementedError
 
     def line_received(self, line: Line, command: RemotingCommand) -> None:
-        """Take a request."""
+        """Handle a request."""
         raise NotImplementedError
 
     def line_lost(self, line: Line) -> None:
-        """Forget a client."""
+        """Forget a client's connection."""
         raise NotImplementedError
 
 
@@ -62,8 +62,8 @@ class Link:
         self.server = server
         self.up = Pipe(network, client.name, server)
         self.down = Pipe(network, server.name, client)
-        self.open = True  # as the client sees it
-        self.is_closing = False  # as the broker sees it
+        self.open = True  # on the client's side
+        self.is_closing = False  # on the broker's side
         self._lost = False
         self._life = server.life
         self.up.push("connect", lambda: server.line_made(self))
@@ -84,7 +84,7 @@ class Link:
         self.server.after(0, "line lost", self._line_lost)
 
     def receive(self, command: RemotingCommand) -> None:
-        """Take a request in."""
+        """Deliver a request to the server."""
         self.server.line_received(self, command)
 
     def _line_lost(self) -> None:
@@ -100,7 +100,7 @@ class Link:
         return self.server.alive and self.server.life == self._life
 
     def hang_up(self) -> None:
-        """Close from the client's side; a broker that cannot hear it finds out later."""
+        """Close from the client's side; a broker that the message cannot reach notices later."""
         if not self.open:
             return
         self.open = False
@@ -131,7 +131,7 @@ class Client(Process):
         self._opaque = 0
 
     def call(self, command: RemotingCommand, timeout_us: int, on_answer: OnAnswer) -> None:
-        """Ask; *on_answer* is called once, later: with the answer, or with why there is none."""
+        """Send a request; *on_answer* is called once, later, with the answer or the error."""
         link = self._connected()
         if link is None:
             error = ConnectFailed("refused", address=ADDRESS, maybe_sent=False)
@@ -156,7 +156,7 @@ class Client(Process):
             self._push(link, command)
 
     def answered(self, notice: RemotingCommand) -> None:
-        """Take a request of the broker's own."""
+        """Handle a request that the broker sends by itself."""
 
     def connected(self) -> None:
         """Note that another connection was made."""
@@ -202,7 +202,7 @@ class Client(Process):
     def _signing_again(
         self, command: RemotingCommand, timeout_us: int, on_answer: OnAnswer
     ) -> OnAnswer:
-        """Return what takes the answer, and asks again where a new leader sends its mark."""
+        """Return a handler that asks again if the answer carries a new leader's mark, and else calls *on_answer*."""
         signer = self._signs
         if signer is None:
             return on_answer
@@ -230,14 +230,14 @@ class Client(Process):
 
     def _push(self, link: Link, command: RemotingCommand) -> None:
         if not link.server_lives:
-            # The kernel of a living machine resets; that of a dead one says nothing.
+            # The kernel of a living machine sends a reset; a dead machine sends nothing.
             if not link.down.stuck:
                 self.after(RESET_DELAY_US, "reset", partial(self.link_lost, link))
             return
         link.up.push("request", partial(link.receive, command))
 
     def frame_arrives(self, link: Link, command: RemotingCommand) -> None:
-        """Take in what a broker sends."""
+        """Handle a command from the broker."""
         if not link.open:
             return
         if not command.is_response:
@@ -248,7 +248,7 @@ class Client(Process):
             call.on_answer(command)
 
     def link_lost(self, link: Link) -> None:
-        """Fail what was asked over a connection that is gone."""
+        """Fail the requests of a connection that is gone."""
         if not link.open:
             return
         link.hang_up()
@@ -269,7 +269,7 @@ class Client(Process):
         call.on_answer(RequestTimeout("no answer", address=ADDRESS, maybe_sent=True))
 
     def forget_calls(self) -> None:
-        """Drop everything: the process has ended."""
+        """Drop all calls: the process has ended."""
         self._calls.clear()
         if self.link is not None:
             self.link.hang_up()
@@ -277,7 +277,7 @@ class Client(Process):
 
 
 class Errand(Client):
-    """A connection of a process to somebody else: it lives, stands still and ends with its owner."""
+    """A connection of a process to another server: it lives, pauses and ends with its owner."""
 
     def __init__(self, world: "World", owner: Process, host: str) -> None:
         super().__init__(world, owner.name, host)
@@ -285,7 +285,7 @@ class Errand(Client):
 
     @property
     def paused_until(self) -> int:
-        """Return until when the owner stands still."""
+        """Return until when the owner is paused."""
         return self._owner.paused_until
 
     @paused_until.setter

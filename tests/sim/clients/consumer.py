@@ -1,9 +1,9 @@
 """
 An ordered consumer: the SDK's core with a small shell of events around it.
 
-The shell does what ``consumer.py`` and ``brokercalls.py`` of the SDK do with tasks. A *plain* consumer speaks as
-an unmodified RocketMQ client does: no epoch and no client id, the broker's own lease. What the core lets the
-listener see is compared with an account of which offset must come next under one lock.
+The shell does with events what ``consumer.py`` and ``brokercalls.py`` of the SDK do with tasks. A *plain* consumer
+speaks as an unmodified RocketMQ client does: no epoch, no client id, and the broker's own lease. The messages that
+the core lets the listener see are compared with an account of which offset must come next under one lock.
 """
 
 import zlib
@@ -94,7 +94,7 @@ _TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
 
 
 class Consumer(Client):
-    """A member of an ordered group."""
+    """A member of an ordered consumer group."""
 
     def __init__(self, world: "World", group: str, number: int, *, plain: bool) -> None:
         super().__init__(world, f"{group}-{number}", f"10.0.2.{len(world.consumers) + 1}")
@@ -140,7 +140,7 @@ class Consumer(Client):
         self.after(SECOND, "persist", self._persist_all)
 
     def keeps_back(self, queue_id: int) -> int:
-        """Return how many messages of a queue its listener has consumed and not committed yet."""
+        """Return the number of a queue's messages that its listener has consumed but not committed yet."""
         if not self.alive:
             return 0
         return sum(
@@ -150,21 +150,21 @@ class Consumer(Client):
         )
 
     def crash(self) -> None:
-        """End without a word."""
+        """End without notice."""
         self.world.history.event(Kind.GONE, client=self.client_id)
         self._lookup.stop()
         self.forget_calls()
         self.end()
 
     def close(self) -> None:
-        """Finish, commit, give back, leave."""
+        """Finish, commit, give back the queues, leave."""
         self._closing = True
         self.world.coverage["consumer closed"] += 1
         self._post(Closing())
 
     @property
     def core(self) -> OrderedConsumer:
-        """Return the decision maker; to look at."""
+        """Return the core, to inspect it."""
         return self._core
 
     # -- the core
@@ -273,7 +273,7 @@ class Consumer(Client):
         self.after(took, "listener ends", partial(self._listened, deliver))
 
     def _epoch(self, deliver: Deliver) -> int:
-        """Return the epoch of a delivery; for a plain client, what the log says."""
+        """Return the epoch of a delivery; for a plain client, the epoch in the log."""
         if deliver.epoch is not None:
             return deliver.epoch
         queue = deliver.queue
@@ -342,7 +342,7 @@ class Consumer(Client):
         self._work()
 
     def handed_over(self, copy: CopySent) -> None:
-        """Take what came of a dead letter."""
+        """Handle the result of a dead letter."""
         if copy.ok:
             self._expected.passed_by(copy.queue, copy.generation, copy.offset)
         self._post(copy)
@@ -393,7 +393,7 @@ class Consumer(Client):
         if release.commit and entry is not None:
             command = commit_request(self.group, queue, entry[0], self._fence(entry[1]))
             if self.plain:
-                # RocketMQ's clients wait for no answer; who does and is no member is a tool.
+                # RocketMQ's clients wait for no answer; one that waits without being a member is a tool.
                 command.flag |= FLAG_ONEWAY
                 self.tell(command)
                 self.after(0, "unlock", unlock)
@@ -479,7 +479,7 @@ class Consumer(Client):
         self.call(command, SUSPEND_MS * MS + CALL_TIMEOUT_US, answered)
 
     def _moved(self, ask: Pull, offset: int, floor: int) -> None:
-        """Go on where the queue begins now: what came before was dropped."""
+        """Continue at the queue's present beginning; earlier messages were dropped."""
         queue = ask.queue
         self.world.laws.passed_over(queue.queue_id, ask.offset, offset, floor)
         self._post(OffsetIllegal(queue, ask.generation, offset))
@@ -502,7 +502,7 @@ class Consumer(Client):
                 self.tell(command)
                 before = self._stored.get(queue)
                 if before is not None and self.timeline.random.random() < STALE_SHARE:
-                    # Two threads of a RocketMQ client persist offsets; the older one may be later.
+                    # Two threads of a RocketMQ client persist offsets; the older offset may arrive later.
                     self.world.coverage["stale offset answered late"] += 1
                     late = commit_request(self.group, queue, before[0], {})
                     late.flag |= FLAG_ONEWAY
@@ -538,7 +538,7 @@ class Consumer(Client):
         self.call(request(RequestCode.HEART_BEAT, None, body), CALL_TIMEOUT_US, lambda _: None)
 
     def answered(self, notice: RemotingCommand) -> None:
-        """Take a notice: look at the members again."""
+        """Handle a notice: read the members again."""
         if notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self.world.coverage["notified of a change"] += 1
             if "omqQueues" in notice.ext:

@@ -1,8 +1,8 @@
 """
 The message that a listener must see next: an account of each queue in one generation of its fetcher.
 
-The rule (law 4): the offsets under one lock follow each other from the one that the broker named on; only a
-ROLLBACK goes back, to the first that was not committed. Shares no code with the SDK's core.
+Rule (law 4): the offsets under one lock follow each other from the one that the broker named. Only a ROLLBACK goes
+back, to the first uncommitted offset. Shares no code with the SDK's core.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class _Account:
     generation: int
     next: int
     uncommitted: int = -1  # first offset that a ROLLBACK brings back
-    auto_commit: bool = True  # as the listener last said
+    auto_commit: bool = True  # the listener's latest choice
     dead: set[int] = field(default_factory=set)  # dead letters are not consumed again
 
 
@@ -38,7 +38,7 @@ class Expected:
             self._accounts[queue] = _Account(generation, offset)
 
     def check(self, client_id: str, deliver: Deliver) -> None:
-        """Check what the listener is about to see."""
+        """Check the message that the listener is about to see."""
         queue = deliver.queue
         account = self._accounts.get(queue)
         offset = deliver.messages[0].queue_offset
@@ -64,7 +64,7 @@ class Expected:
             account.uncommitted = -1
 
     def listened(self, deliver: Deliver, result: OrderedResult, *, auto_commit: bool) -> None:
-        """Note what the listener said."""
+        """Note the listener's result."""
         account = self._accounts.get(deliver.queue)
         offset = deliver.messages[0].queue_offset
         if account is None or account.generation != deliver.generation:

@@ -1,9 +1,9 @@
 """
-An operator that lets the ordered topic grow: the real planner, looks and requests on the simulated network.
+An operator that expands the ordered topic: the real planner, with reads and requests on the simulated network.
 
-Operators die between any two steps, and one that another has followed goes on for a while: its token is
-old, and nothing that it asks for is done. The laws are in ``invariants/expansion.py``: nobody writes behind a fence, a
-switch finds everything consumed, and the number of queues never falls.
+Operators die between any two steps. One that another has succeeded continues for some time: its token is old, and its
+requests are not carried out. The laws are in ``invariants/expansion.py``: no send passes a fence, a switch finds
+everything consumed, and the number of queues never falls.
 """
 
 from functools import partial
@@ -66,7 +66,7 @@ class Grower(Client):
     # -- looking
 
     def _look(self) -> None:
-        # Not in step with a successor, which would be first, or second, at every step.
+        # The random pause keeps two operators out of step; in step one would always be first, or always second.
         self.after(self.timeline.random.randrange(LOOK_US // 2, 2 * LOOK_US), "look", self._look)
         ext = {"topics": self.world.topic}
         self.call(request(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, ext), TIMEOUT_US, self._seen)
@@ -106,7 +106,7 @@ class Grower(Client):
         world.coverage[f"growth: {action} {'done' if good else 'not done'}"] += 1
         followed = action == "fence" and good and "operator" in world.plan.troubles
         if followed and not world.calm and self is world.growers[-1]:
-            # A growth takes a second or two: a fault at any time would seldom meet it.
+            # An expansion takes a second or two: a fault at a random time would seldom hit it.
             self.after(FOLLOWED_MAX_US, "operator ends", self.crash)
             world.coverage["operator followed in a growth"] += 1
             world.next_operator()

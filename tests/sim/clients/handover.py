@@ -1,8 +1,8 @@
 """
-The end of a dead letter at its consumer: the broker is asked, then the copy leaves.
+The end of a dead letter at its consumer: the broker is asked, then the copy is sent.
 
-The steps are those of the SDK's ``brokercalls.py``: a hold whose answer was lost counts as held, and a letter leaves
-only when the broker has said what is to follow it.
+The steps are those of the SDK's ``brokercalls.py``: a hold whose answer was lost counts as held, and a letter is sent
+only after the broker has answered which letter it follows.
 """
 
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ Answer = RemotingCommand | RemotingError
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """One dead letter of *consumer*; *told* takes what came of it."""
+    """One dead letter of *consumer*, which handles the result in `handed_over`."""
 
     consumer: "Consumer"
     ask: DeadLetter
 
     def begin(self) -> None:
-        """Ask what is to become of it; a client of RocketMQ does not."""
+        """Ask the broker what to do with the letter; a client of RocketMQ does not ask."""
         ask, consumer = self.ask, self.consumer
         if ask.epoch is None:
             self._send(None)

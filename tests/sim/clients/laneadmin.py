@@ -1,8 +1,9 @@
 """
-An administrator of the group by key: it releases lanes that failed, resets offsets, deletes the group and makes it
-again, and changes how it consumes.
+An administrator of the group by key.
 
-In the calm it only sees to it that the group consumes by key, and releases what is held. The laws are in ``invariants/lanes.py``.
+It releases failed lanes, resets offsets, deletes the group and makes it again, and changes how it consumes. After the
+faults it only makes sure that the group consumes by key, and releases held lanes. The laws are in
+``invariants/lanes.py``.
 """
 
 import json
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 TIMEOUT_US: Final = SECOND
-# Longer than the leases of members: who stands still beyond them has nothing in hand at the end.
+# Longer than the leases of members: a member that pauses beyond them has nothing in hand at the end.
 REST_US: Final = 3 * SECOND
 
 
 class LaneAdministrator(Client):
-    """Does one thing after the other, as long as there is trouble."""
+    """Acts repeatedly until the faults end."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world, "lane-administrator", "10.0.10.1")
@@ -73,7 +74,7 @@ class LaneAdministrator(Client):
         random = self.timeline.random
         if self.world.calm:
             for lane in held:
-                # A message that kills its consumers is held again.
+                # A message that kills its consumers would be held again.
                 is_deadly = self.world.plan.lane_deadly and random.random() < 0.5
                 self._free(lane, "skip" if is_deadly else "retry")
         elif held or (parked and random.random() < 0.3):
@@ -94,7 +95,7 @@ class LaneAdministrator(Client):
         self._ask(request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext()))
 
     def _delete(self) -> None:
-        """Delete the group, now and then after its members have been stopped: else they have lanes in hand, and it stays."""
+        """Delete the group, usually after its members were stopped; otherwise they have lanes in hand and it stays."""
         random = self.timeline.random
         if random.random() < 0.3:
             self._delete_now()
@@ -119,7 +120,7 @@ class LaneAdministrator(Client):
             self.world.coverage["lane group in use"] += 1
 
     def _change(self) -> None:
-        """Let the group consume by queue for a while."""
+        """Make the group consume by queue for some time."""
         self._set(BY_QUEUE)
         self.after(self.timeline.random.randrange(SECOND), "by key", lambda: self._set(BY_KEY))
 
@@ -136,6 +137,6 @@ class LaneAdministrator(Client):
         self.call(command, TIMEOUT_US, partial(self._was_set, concurrency))
 
     def _was_set(self, concurrency: str, answer: RemotingCommand | RemotingError) -> None:
-        """Note whether the last change that was carried out is the one to end with."""
+        """Note whether the last change that was carried out is the final one."""
         if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
             self._is_set = self.world.calm and concurrency == BY_KEY

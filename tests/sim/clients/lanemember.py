@@ -1,11 +1,11 @@
 """
-A member of a group that consumes by key: it fetches lanes, works on them side by side, and says what became of them.
+A member of a group that consumes by key: it fetches lanes, works on them at the same time, and reports the results.
 
-It repeats a fetch whose answer was lost with the number of the first, says a completion again until it is answered,
-renews its leases, gives lanes back, fails, stands still beyond its leases, dies, sometimes of a message, and comes back
-under another name. It counts
-each lease from before it asked, and a listener begins nothing behind it. What a repeat brings keeps the lease that it has,
-which may have begun long before: a listener begins it after its first renewal.
+It repeats a fetch whose answer was lost under the first one's number, and repeats a completion until it is answered.
+It renews its leases, gives back lanes, fails, pauses beyond its leases, dies (sometimes because of a message), and
+returns under another name. It counts each lease from before its request, and a listener begins nothing after its end.
+A lane from a repeated fetch keeps its lease, which may have begun long before, so a listener begins it after its
+first renewal.
 """
 
 from dataclasses import dataclass, field
@@ -43,10 +43,10 @@ SUSPEND_MS: Final = 800
 HEARTBEAT_US: Final = SECOND
 FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
 WORKERS: Final = 6
-# In the calm one key fails until all others are done, for so long at a time.
+# After the faults one key fails until all others are done, each time for so long.
 FAILING: Final = "k1-0"
 FAILING_MS: Final = 300
-# One message in so many kills its consumers, where there are such.
+# One message in so many kills its consumers, if the plan has such messages.
 DEADLY: Final = 150
 
 _Name = tuple[int, int]  # queue and attempt
@@ -93,7 +93,7 @@ class LaneMember(Client):
             self.after(self.timeline.random.randrange(SECOND, 6 * SECOND), "trouble", self._trouble)
 
     def _trouble(self) -> None:
-        """Die, or stand still for longer than a lease, unless all trouble is over."""
+        """Die, or pause for longer than a lease, unless the faults are over."""
         if self.world.calm:
             return
         random = self.timeline.random
@@ -115,18 +115,18 @@ class LaneMember(Client):
         self.timeline.after(random.randrange(50 * MS, SECOND), "lane member starts", self.start)
 
     def _report_death(self, client_id: str) -> None:
-        """Let somebody prove the death."""
+        """Have a tool prove the death."""
         tool = self.world.tool
         ext = {"clientId": client_id, "proof": "the process is gone"}
         command = request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
         tool.after(20 * MS, "death reported", lambda: tool.call(command, SECOND, lambda _: None))
 
     def rest(self, span_us: int) -> None:
-        """Take nothing new for a while, as one that is about to be stopped."""
+        """Take nothing new for some time, like a member that is about to be stopped."""
         self._rests_until = self.timeline.now + span_us
 
     def heal(self) -> None:
-        """Go on immediately: the faults are over."""
+        """Continue immediately: the faults are over."""
         self.paused_until = min(self.paused_until, self.timeline.now)
 
     def _beat(self) -> None:
@@ -155,7 +155,7 @@ class LaneMember(Client):
             self.world.topic,
             self.client_id,
             self._sequence,
-            # Of every four lanes one is looked for among new messages first: alone in its plan when one is asked for.
+            # One of every four lanes is looked for among new messages first: the only one if one lane is requested.
             random.choice((1, random.randrange(1, room + 1))),
             random.choice((1, 3)),
             lease_millis=LEASE_MS,
@@ -194,14 +194,14 @@ class LaneMember(Client):
                 self.world.coverage["lane renewed before work"] += 1
             else:
                 self._next(held)
-        # A message may have killed it.
+        # A message may have killed this member.
         if self.alive:
             self._fetch()
 
     # -- listeners
 
     def _next(self, held: _Held) -> None:
-        """Begin the next message of an attempt, or decide what is said of it."""
+        """Begin the next message of an attempt, or decide what to report about it."""
         if not self.alive or self._held.get(held.name) is not held or held.fate is not None:
             return
         left = [each for each in held.messages if each.queue_offset > held.done]
@@ -234,7 +234,7 @@ class LaneMember(Client):
         random, lanes = self.timeline.random, self.world.laws.lanes
         fails = random.random() < 0.1
         if self.world.calm:
-            # Under StopQueue nothing else of its queue would ever be done.
+            # Under StopQueue this key would block its queue, and the others would never be done.
             is_alone = self.world.plan.lane_letters != "StopQueue"
             fails = is_alone and key == FAILING and not lanes.is_rest(FAILING)
         lane, attempt = (message.queue_id, key), held.lane.attempt
@@ -257,7 +257,7 @@ class LaneMember(Client):
     # -- reports
 
     def _report(self) -> None:
-        """Say what is to be said: what has ended, and renewals of what goes on."""
+        """Report attempts that have ended, and renew the others."""
         reports = []
         for held in self._held.values():
             lane = held.lane
@@ -294,7 +294,7 @@ class LaneMember(Client):
                 del self._held[held.name]
 
     def _renewed(self, held: _Held, until_us: int) -> None:
-        """Count the lease from the renewal on, and begin what waited for it."""
+        """Count the lease from the renewal, and begin the work that waited for it."""
         if not held.is_unsure:
             held.until_us = max(held.until_us, until_us)
             return

@@ -1,8 +1,8 @@
 """
-A member by key of topics that others delete and make again.
+A member by key of topics that other clients delete and make again.
 
-It keeps some attempts in hand while their topic is deleted, and says afterwards what became of them, in the life of another
-topic of that name. The laws are in ``invariants/picks.py``.
+It keeps some attempts in hand while their topic is deleted, and reports them afterwards, when another topic of that
+name exists. The laws are in ``invariants/picks.py``.
 """
 
 from functools import partial
@@ -29,12 +29,12 @@ PARKED_MS: Final = 500
 
 
 class Picker(Client):
-    """Fetches and reports as long as there is trouble."""
+    """Fetches and reports until the faults end."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world, "picker", "10.0.11.1")
         self.account = OPERATOR
-        # The topic, the report, the time from which on it is sent, and the topic's number when it got the attempt.
+        # The topic, the report, the earliest time to send it, and the topic's number at the fetch.
         self._says: list[tuple[str, LaneReport, int, int | None]] = []
         self._sequence = 0
 

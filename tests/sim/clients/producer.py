@@ -1,8 +1,8 @@
 """
-A producer that waits for each answer, and sends again under the same unique key when there was none.
+A producer that waits for each answer, and sends again under the same unique key if there was none.
 
-What is known about a send is judged by the SDK's own rule (``sendoutcome.Attempts``): "refused" only when no try
-can have been stored. It finds lost answers, repeats and refusals; the history says what it received.
+The SDK's own rule decides what is known about a send (``sendoutcome.Attempts``): "refused" only if no try can have
+been stored. The producer meets lost answers, repeats and refusals, and records in the history what it received.
 """
 
 import zlib
@@ -30,8 +30,8 @@ _OPTIONS: Final = SendOptions("makers", ProducerSettings(compress_message_body_o
 DEADLINE_S: Final = 6.0
 TIMER_SHARE: Final = 0.5  # of the messages that wait
 CANCELLED_SHARE: Final = 0.4  # of the timer messages, one after the other
-PATIENCE_US: Final = 3 * SECOND  # how long a send waits for the end of a growth
-# The longest pause within a burst: faster than a lane goes on, slow enough to last until its first run is complete.
+PATIENCE_US: Final = 3 * SECOND  # how long a send waits for the end of an expansion
+# The longest pause within a burst: shorter than a lane's work, long enough to last until its first run is complete.
 BURST_THINK_US: Final = 40 * MS
 
 
@@ -48,7 +48,7 @@ class Producer(Client):
         self._last: list[int] | None = None
         self._doomed = ""  # a timer message that is to be cancelled
         self._doomed_waits = False  # it is stored
-        self._burst = world.plan.burst if number == 1 else 0  # messages left of it
+        self._burst = world.plan.burst if number == 1 else 0  # messages left of the burst
 
     @property
     def is_idle(self) -> bool:
@@ -88,7 +88,7 @@ class Producer(Client):
             key = self._keys[0]
             self._place = zlib.crc32(key.encode())
         elif self.world.plan.delayed and random.random() < self.world.plan.delayed:
-            # It comes when its time has come: no order is promised to it.
+            # It is delivered when it is due, so no order is promised.
             key, waits = "", self._wait()
         self._number += 1
         unique = f"{self.name}.{self._number}"
@@ -111,17 +111,17 @@ class Producer(Client):
         self._try()
 
     def _wait(self) -> dict[str, int | float | str]:
-        """Draw for what the next message waits: a level, a time, or the end of another that waits."""
+        """Draw what the next message waits for: a delay level, a time, or the cancellation of another waiting one."""
         random = self.timeline.random
         if self._doomed_waits:
             return {"delay": 1.0, "cancels": self._doomed}
-        # A time is a moment of the leader's clock; one that is days ahead lets its messages wait for days.
+        # The time is by the leader's clock; a clock that is days wrong would make the messages wait for days.
         if not self.world.plan.wrong_clocks and random.random() < TIMER_SHARE:
             return {"delay": random.choice((0.2, 1.0, 2.5))}
         return {"delay_level": random.choice((1, 2))}
 
     def _tell(self, kind: Kind, **attributes: str | int) -> None:
-        """Write the history of the present message; nobody ever gets one that cancels another."""
+        """Record an event of the present message, unless it cancels another: no consumer ever gets such a message."""
         message = self._message
         assert message is not None
         if not message.cancels:
@@ -138,8 +138,8 @@ class Producer(Client):
         route = self._lookup.route
         assert route is not None, "a route that is known is never forgotten"
         if message.key is not None or self._tries == 1:
-            # Chosen again for each try, as the SDK does: the queues may have become more. Without a key another
-            # queue would mean another message.
+            # The queue is chosen for each try, as the SDK does, because the queues may have become more. Without a
+            # key another queue would mean another message.
             self._queue = route.publish[self._place % len(route.publish)]
         command = chosen_from(route, send_request(message, self._queue, _OPTIONS, 0))
         self.call(command, self.world.plan.try_timeout_us, self._answered)
@@ -150,7 +150,7 @@ class Producer(Client):
         if isinstance(answer, RemotingError):
             attempts.note_failure(ADDRESS, answer)
             if world.plan.has_small_window:
-                # A producer that repeats behind the window may store a second copy.
+                # A producer that repeats after the send has left the window may store a second copy.
                 self._give_up(message, attempts.error())
                 return
         elif is_stored(answer.code):
@@ -176,7 +176,7 @@ class Producer(Client):
         self.after(wait, "try again", self._try)
 
     def _choose_again(self, message: Message, attempts: Attempts) -> None:
-        """Begin the next round as `through_changes` does, or end when the change takes too long."""
+        """Begin the next round as `through_changes` does, or give up if the change takes too long."""
         world = self.world
         world.coverage["send asked to choose again"] += 1
         self._lookup.look()

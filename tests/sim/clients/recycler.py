@@ -1,8 +1,8 @@
 """
-Somebody who makes topics and groups, uses them, and deletes them, again and again, while others use them as well.
+A client that repeatedly makes topics and groups, uses and deletes them, while others use them as well.
 
-It sends, repeats what it has sent, sooner and later, takes locks, commits offsets, and asks what is stored. What it is
-received must be of the present life of a topic; the laws are in ``lives.py`` and ``window.py``.
+It sends, repeats earlier sends after short and long times, takes locks, commits offsets, and reads what is stored.
+The answers must belong to the present life of a topic; the laws are in ``lives.py`` and ``window.py``.
 """
 
 from collections.abc import Generator
@@ -44,18 +44,18 @@ ATTEMPTS: Final = 10
 _OPTIONS: Final = SendOptions(
     "recyclers",
     ProducerSettings(
-        create_topic_key="no-such-topic",  # one that is deleted stays so until somebody makes it
+        create_topic_key="no-such-topic",  # a deleted topic is not created again by a send
         compress_message_body_over_bytes=1 << 20,
     ),
 )
 Answer = RemotingCommand | RemotingError | None
-# The next step: ask, or wait so many microseconds.
+# The next step: a request, or a pause of so many microseconds.
 Steps = Generator[RemotingCommand | int, Answer, None]
 Asking = Generator[RemotingCommand | int, Answer, RemotingCommand | None]
 
 
 class Recycler(Client):
-    """One of several that share their topics, so that one deletes what another one uses."""
+    """One of several that share their topics, so that one deletes a topic that another uses."""
 
     def __init__(self, world: "World", number: int) -> None:
         super().__init__(world, f"recycler-{number}", f"10.0.8.{number}")
@@ -97,11 +97,11 @@ class Recycler(Client):
                 yield from self._ask(request(RequestCode.DELETE_TOPIC_IN_BROKER, header))
             else:
                 yield from self._delete_group(topic)
-            # The commit that is under way when its life has ended comes now.
+            # A commit that is under way when its life ends arrives now.
             yield from self._commit(topic, epochs)
 
     def _delete_group(self, topic: str) -> Steps:
-        """Delete the group, mostly after its own queues are given back; it stays while the other one holds some."""
+        """Delete the group, usually after giving back the own queues; it stays while the other recycler holds some."""
         random = self.timeline.random
         if random.random() < 0.8:
             queues = [MessageQueue(topic, "broker-a", queue) for queue in range(QUEUES)]
@@ -117,7 +117,7 @@ class Recycler(Client):
             yield RETRY_US
 
     def _ask(self, command: RemotingCommand) -> Asking:
-        """Ask once; None when nobody has answered, or not with success."""
+        """Ask once; return None if there is no answer, or one without success."""
         answer = yield command
         if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
             return answer
@@ -130,7 +130,7 @@ class Recycler(Client):
         return request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
 
     def _join(self, topic: str) -> Generator[RemotingCommand | int, Answer, dict[int, int]]:
-        """Become a member of the group and take what queues are free."""
+        """Become a member of the group and take the free queues."""
         client_id = f"{self.name}#1"
         data = ConsumerData(GROUP, subscription_data_set=(SubscriptionData.of_tags(topic, "*", 1),))
         body = HeartbeatData(client_id, (), (data,)).to_json()
@@ -144,7 +144,7 @@ class Recycler(Client):
         return {queue.queue_id: epoch for queue, epoch in granted.items() if epoch is not None}
 
     def _send(self, topic: str) -> Steps:
-        """Send something, or repeat what was sent, in this life of the topic or in another one."""
+        """Send a new message or repeat an earlier one, in this life of the topic or in another one."""
         random, laws = self.timeline.random, self.world.laws
         sent = self._sent.setdefault(topic, [])
         if sent and random.random() < 0.4:
@@ -167,7 +167,7 @@ class Recycler(Client):
         except OrderlyMQError:
             return
         if number is None or number != laws.lives.number(topic):
-            return  # nobody here knows which life was meant
+            return  # it is unknown which life was meant
         place = laws.model.at.get((number, queue_id, offset))
         laws.ensure(
             place == unique,
@@ -185,7 +185,7 @@ class Recycler(Client):
             self.world.coverage["repeat after its window"] += 1
 
     def _look(self, topic: str) -> Steps:
-        """Ask where a queue ends and what is committed; a former life must not answer."""
+        """Read the end and the committed offset of a queue; no answer may come from a former life."""
         laws, queue = self.world.laws, self.timeline.random.randrange(QUEUES)
         number, key = laws.lives.number(topic), (GROUP, topic, queue)
         if number is None:
@@ -209,9 +209,10 @@ class Recycler(Client):
     def _ask_in_life(
         self, command: RemotingCommand
     ) -> Generator[RemotingCommand | int, Answer, int]:
-        """Ask for an offset; 0 when there is none, or when a deletion is not known to all leaders or comes meanwhile.
+        """Ask for an offset; return 0 if there is none, or if a deletion is not applied by all leaders or comes meanwhile.
 
-        A leader with a slow disk applies a deletion after its followers. Nobody has learned of it until then.
+        A leader with a slow disk applies a deletion after its followers. No client has learned of the deletion until
+        then.
         """
         lives = self.world.laws.lives
         deleted_at = lives.deleted_at
@@ -228,7 +229,7 @@ class Recycler(Client):
         return int(answer.ext["offset"])
 
     def _commit(self, topic: str, epochs: dict[int, int]) -> Steps:
-        """Commit under the locks that were granted, also when another client has them by now."""
+        """Commit under the granted locks, even if another client holds them by now."""
         number = self.world.laws.lives.number(topic)
         for queue, epoch in epochs.items():
             end = 1 if number is None else self.world.laws.model.ends[number, queue]

@@ -1,9 +1,9 @@
 """
-Producers of transactional messages: a half, a decision, its end sent once, twice or never, and checks.
+Producers of transactional messages: a half message, a decision, its end sent once, twice or never, and checks.
 
-What was decided stands in a table that all producers of the group share, as their database would. The
-laws: a committed message comes into its queue once, after the decision; one that was rolled back never does;
-in the end no half is open. The shell does what ``client/orderlymq/producer/transactions.py`` does with tasks.
+All producers of the group share a table of decisions, as they would share their database. Laws: a committed message
+comes into its queue once, after the decision; a rolled back one never does; in the end no half message is open. The
+shell does with events what ``client/orderlymq/producer/transactions.py`` does with tasks.
 """
 
 from dataclasses import dataclass
@@ -44,13 +44,13 @@ _OPTIONS: Final = SendOptions(DEALERS, ProducerSettings(compress_message_body_ov
 CALL_TIMEOUT_US: Final = 900 * MS
 DEADLINE_S: Final = 4.0
 COMMITTED_SHARE: Final = 0.7
-FORGOTTEN_SHARE: Final = 0.25  # ends that nobody sends: a check must ask for them
+FORGOTTEN_SHARE: Final = 0.25  # ends that are not sent: a check must ask for them
 REPEATED_SHARE: Final = 0.3
 
 
 @dataclass(slots=True)
 class Deal:
-    """One transaction, as the database of its producers knows it."""
+    """One transaction, as recorded in the database of its producers."""
 
     unique: str
     choice: int = TRANSACTION_NOT
@@ -85,7 +85,7 @@ class Dealer(Client):
         self._later()
 
     def crash(self) -> None:
-        """End; what was begun is left to the others of the group."""
+        """End; the other producers of the group answer for what was begun."""
         self.world.coverage["producer of a transaction crashed"] += 1
         if self._deal is not None and self._deal.choice == TRANSACTION_NOT:
             self._decide(self._deal, TRANSACTION_ROLLBACK)
@@ -166,7 +166,7 @@ class Dealer(Client):
                 self._go_on()
                 return
         except OrderlyMQError:
-            # Stored or not, it is never committed.
+            # Whether stored or not, it is never committed.
             self._decide(deal, TRANSACTION_ROLLBACK)
             self._go_on()
             return
@@ -243,7 +243,7 @@ class Dealer(Client):
     # -- what the broker asks
 
     def answered(self, notice: RemotingCommand) -> None:
-        """Answer a check from what the group's database says."""
+        """Answer a check from the group's database."""
         if notice.code != RequestCode.CHECK_TRANSACTION_STATE:
             return
         asked = CheckTransactionStateHeader.from_ext(notice.ext)

@@ -1,8 +1,8 @@
 """
-A consumer that goes on after it has lost its queue: it does not look at its lease, its clock, or anything.
+A consumer that continues after it has lost its queue: it checks neither its lease nor its clock.
 
-It pulls and commits as the client it once was, over a connection of its own. The law (6 and the fence): once
-somebody else has the queue it gets nothing and moves nothing, whatever it believes.
+It pulls and commits as its former client, over its own connection. The law (6 and the fence): once another client has
+the queue, this one gets nothing and moves nothing.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ class Zombie(Client):
         self._subscription = SubscriptionData.of_tags(world.topic, "*", 1)
 
     def start(self) -> None:
-        """Begin to go on."""
+        """Begin to pull and commit."""
         self.begin()
         self._go_on()
 
@@ -90,7 +90,7 @@ class Zombie(Client):
         self.call(command, TIMEOUT_US, partial(self._answered, "pull"))
 
     def _has_lost(self) -> bool:
-        """Return whether another has the queue, so that this one can never have it again."""
+        """Return whether another client has the queue, so that this one can never have it again."""
         key = (self._group, self._queue.topic, self._queue.queue_id)
         lock = self.world.laws.model.locks.get(key)
         return lock is not None and lock.client not in ("", self._client_id)

@@ -75,7 +75,7 @@ def _rows_stay(bed: Bed) -> None:
     {"recycled": True},
 )
 def _index_stays(bed: Bed) -> None:
-    # A range that ends where it begins.
+    # The range is empty: it ends where it begins.
     bed.put(removals, "prefix_end", lambda prefix: prefix)
 
 
@@ -92,7 +92,7 @@ def _late_commit(bed: Bed) -> None:
 
     bed.put(OffsetTable, "commit", commit)
     bed.put(OffsetTable, "_is_allowed", staticmethod(lambda commit, locks: True))
-    # Otherwise the leader refuses commits behind the deletion.
+    # Otherwise the leader refuses commits after the deletion.
     bed.put(Committer, "check_staying", lambda *_: None)
 
 

@@ -1,4 +1,4 @@
-"""Defects of the SDK's ordered consumer and of what is known about a send."""
+"""Defects of the SDK's ordered consumer and of its knowledge about a send."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def _long_lease(bed: Bed) -> None:
 @CONSUMER.defect(
     "start a listener without looking at the lease",
     "deliver under a live lease",
-    # Deliveries of four queues wait for two workers while their consumer stands still beyond its lease.
+    # Deliveries of four queues wait for two workers while their consumer is paused beyond its lease.
     {
         "queues": 4,
         "producers": 3,

@@ -9,20 +9,20 @@ _MISSING = object()
 
 
 class Bed:
-    """Collects patches of classes and modules, and takes them back."""
+    """Collects patches of classes and modules, and undoes them."""
 
     def __init__(self) -> None:
         self._former: list[tuple[object, str, object]] = []
 
     def put(self, owner: object, name: str, value: object) -> None:
-        """Replace an attribute that *owner* itself has."""
+        """Replace an attribute of *owner* itself, not an inherited one."""
         self._former.append((owner, name, vars(owner).get(name, _MISSING)))
         if self._former[-1][2] is _MISSING:
             raise AttributeError(f"{owner} has no {name} of its own: the defect is out of date")
         setattr(owner, name, value)
 
     def clear(self) -> None:
-        """Put everything back, the last one first."""
+        """Undo all patches, the last one first."""
         while self._former:
             owner, name, value = self._former.pop()
             setattr(owner, name, value)
@@ -34,9 +34,9 @@ class Defect:
 
     Attributes:
         name: what goes wrong, in a few words.
-        law: the law it breaks.
-        where: the core it is planted in.
-        changes: what a plan has for certain where the defect is looked for (``plan.py``).
+        law: the law that it breaks.
+        where: the core that it is planted in.
+        changes: fixed fields of the plan (``plan.py``) in the search for the defect.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Defect:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Have the defect for a while."""
+        """Plant the defect for the duration of the block."""
         bed = Bed()
         try:
             self.plant(bed)

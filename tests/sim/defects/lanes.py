@@ -1,4 +1,4 @@
-"""Defects of key lanes: holders, order, leases, parked lanes, and what is owed."""
+"""Defects of key lanes: holders, order, leases, parked lanes, and messages that are owed."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -22,7 +22,7 @@ from tests.sim.plan import STORMS
 LANES = Catalogue("lanes")
 # Members that share the queues of a group by key, in every run.
 _MEMBERS: Final = {"lanes": 3}
-# Listeners that take their time, so that two of one key are seen together.
+# Slow listeners, so that two of one key are seen at the same time.
 _SLOW: Final = {**_MEMBERS, "listener_max_us": 600_000}
 _LONG: Final = {**_SLOW, **STORMS["group"]}
 _LETTERS: Final = {**_MEMBERS, "lane_letters": "Continue"}

@@ -30,7 +30,7 @@ END: Final = "<!-- defects: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """The catch of a defect: the check, the seed, and how many seeds it took from 0 on."""
+    """The catch of a defect: the check, the seed, and the number of seeds tried from 0 on."""
 
     name: str
     check: str
@@ -50,12 +50,12 @@ def hunt(name: str, seeds: Iterable[int]) -> Catch | None:
 
 
 def by_name(name: str) -> Defect:
-    """Return a defect."""
+    """Return the defect with this name."""
     return next(defect for defect in DEFECTS if defect.name == name)
 
 
 def read_caught() -> dict[str, Catch]:
-    """Return what was found last, by name."""
+    """Return the last catches by name."""
     return {each["name"]: Catch(**each) for each in json.loads(CAUGHT.read_text())}
 
 
@@ -84,7 +84,7 @@ def _write(caught: dict[str, Catch]) -> None:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Find all seeds; the exit code is 1 when a defect was not caught."""
+    """Find all seeds; the exit code is 1 if a defect was not caught."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names that contain this")
     parser.add_argument("--again", action="store_true", help="forget the seeds on record")
@@ -100,7 +100,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
         names = [name for name in names if name not in caught]
     if options.again:
         caught = {name: catch for name, catch in caught.items() if name not in names}
-    # Those that took many seeds first, so that they do not keep the others' cores idle in the end.
+    # Defects that took many seeds come first, so that the other cores are not idle at the end.
     names.sort(key=lambda name: -caught[name].seed if name in caught else -options.seeds)
     missed = 0
     with ProcessPoolExecutor(options.jobs) as pool:

@@ -1,4 +1,4 @@
-"""Defects of what surrounds the log: transactions, delays, retention, rights, growth, routes, disks."""
+"""Defects around the log: transactions, delays, retention, permissions, expansion, routes, disks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ SERVICES = Catalogue("services")
 DISKS = Catalogue("disk")
 NAMES = Catalogue("name server")
 
-# Leaders change, and now and then the clock of one is wrong.
+# Leaders change, and sometimes one has a wrong clock.
 _CLOCKS = {**STORMS["group"], **WRONG_CLOCKS, "troubles": ("crash", "transfer", "wrong clock")}
 
 
@@ -59,7 +59,7 @@ def _commit_each_end(bed: Bed) -> None:
         half = self.get(record.offset)
         outcome = real(self, record, writes)
         if record.committed and half is not None:
-            # It stays open, so that the next end finds it.
+            # The half message stays open, so that the next end finds it.
             self._put(half, writes)
         return outcome
 
@@ -144,7 +144,7 @@ def _no_growth_fence(bed: Bed) -> None:
 
 @SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
 def _switch_early(bed: Bed) -> None:
-    # In the state machine, and where an operator learns who is in the way.
+    # In the state machine, and where an operator learns what blocks the switch.
     for module in (expansionphases, growing):
         bed.put(module, "group_blockers", lambda state, group, topic, ends: iter(()))
         bed.put(module, "open_transactions", lambda state, topic: [])

@@ -1,8 +1,8 @@
 """
-The laws of disks, judged when a run is over: each is read as a restart would read it.
+The laws of disks, checked after a run: each disk is read as a restart would read it.
 
-The rules: what a replica would begin with is what it is now; what the log has is on every disk, byte for byte
-the same; the messages of the topic stand where they were acknowledged and read as they were sent.
+Rules: a replica would restart with the state that it has now. Every disk holds the content of the log, byte for byte
+the same. The messages of the topic are where they were acknowledged, with the content that was sent.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def check_disks(world: "World") -> None:
 
 
 def _check_topics(world: "World", name: str, state: BrokerState, store: MemoryStore) -> None:
-    """Check that no row is left of a topic that was deleted, as the state was read: with what is still to be written."""
+    """Check that no row of a deleted topic is left, neither on the disk nor among the pending writes."""
     number = Struct(">I")
     for family in (Family.CONSUME_QUEUE, Family.KEY_INDEX):
         for key, _ in store.scan(family, b"", b"\xff" * 9, limit=1 << 20):
@@ -76,6 +76,6 @@ def _messages(state: BrokerState, store: MemoryStore) -> Iterator[tuple[Place, b
 
 
 def _key(message: StoredMessage) -> str:
-    """Return the unique key of a message whose body says the same, else nothing."""
+    """Return the unique key of a message whose body is the same text, else an empty text."""
     key = decode_properties(message.properties).get(UNIQ_KEY, "")
     return key if message.body == key.encode() else ""

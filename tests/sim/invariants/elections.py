@@ -1,8 +1,8 @@
 """
-Who leads, and who may answer: a term has one leader, and nobody leads while an earlier leader has a lease.
+The laws of elections: a term has one leader, and no replica leads while an earlier leader has a lease.
 
-The rule: a leader answers without asking while a majority has promised to elect nobody else. What is promised is
-measured here by the true time of the run, whatever clocks and settings the replicas have.
+Rule: a leader answers without asking while a majority has promised to elect no other. The promises are measured here
+by the true time of the run, whatever clocks and settings the replicas have.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ class Elections:
         self._terms[replica.name] = replica.node.term
 
     def role_changed(self, replica: "Replica", change: RoleChange) -> None:
-        """At most one leader in each term, and no term falls."""
+        """Check that each term has at most one leader, and that no replica's term falls."""
         before = self._terms.get(replica.name, 0)
         if not replica.wiped:
             self._laws.ensure(
@@ -43,13 +43,13 @@ class Elections:
                 "one leader",
                 f"{other} and {replica.name} both lead term {change.term}",
             )
-            # No client may ask the former leader in time.
+            # No client may have asked the former leader yet, so ask it here.
             for each in self._laws.world.replicas.values():
                 if each is not replica and each.alive and not each.paused:
                     each.may_answer()
 
     def answered_by_lease(self, replica: "Replica") -> None:
-        """Nobody has led a later term when a leader answers without asking."""
+        """Check that no later term has a leader when a leader answers without asking."""
         newest = max(self._leaders)
         self._laws.ensure(
             newest <= replica.node.term,

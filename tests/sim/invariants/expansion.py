@@ -1,9 +1,9 @@
 """
-The laws of a growing topic: steps of an operator, the fence, the switch, and the lists that routes name.
+The laws of a topic's queue expansion: an operator's steps, the fence, the switch, and the lists in routes.
 
-The rules: nobody writes behind the fence; a switch finds everything consumed by every group that has come;
-the number of queues never falls; an operator that another has followed is not obeyed; a route names
-one of the lists that the topic had, or has announced to its readers.
+Rules: no send passes the fence. At a switch, every consumer group that has come has consumed everything. The number
+of queues never falls. An operator that another has succeeded is not obeyed. A route names one of the lists that the
+topic had, or has announced to its readers.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
     from tests.sim.invariants.safety import Laws
 
-# The steps of an operator in a growth, or of the leader in its place.
+# The steps of an operator in an expansion, or of the leader acting for it.
 _STEPS: Final = (ExpansionFenced, ExpansionAborted, ExpansionSwitched, ExpansionPropagated)
 
 
@@ -35,7 +35,8 @@ class GrowthLaws:
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
         self._world = laws.world
-        # The numbers of queues that the topic had, the present one last; the state of its growth after the last entry.
+        # The numbers of queues that the topic had, the present one last, and the expansion's state after the last
+        # entry.
         self._totals = [laws.world.plan.queues]
         self._announced: set[int] = set()
         self._growth: Expansion | None = None
@@ -43,16 +44,18 @@ class GrowthLaws:
 
     @property
     def queues(self) -> int:
-        """Return how many queues the topic has."""
+        """Return the number of queues of the topic."""
         return self._totals[-1]
 
     def applied(self, replica: "Replica", records: list[Record]) -> None:
-        """Check the steps of a growth, by how it stood before and after one entry."""
+        """Check the steps of an expansion by comparing its state before and after one entry."""
         laws, world = self._laws, self._world
         before, after = self._growth, replica.state.expansions.by_topic.get(world.topic)
         self._growth = after
         steps = [each for each in records if isinstance(each, _STEPS)]
-        if after != before and len(steps) == 1:  # of several nobody here can say which was done
+        if (
+            after != before and len(steps) == 1
+        ):  # of several steps it is unknown which was carried out
             laws.ensure(
                 steps[0].token == NO_TOKEN or steps[0].token >= self._token,
                 "operator",
@@ -75,12 +78,13 @@ class GrowthLaws:
         world.history.event(Kind.GROWN, topic=world.topic, detail=str(after.total))
 
     def _check_drained(self, replica: "Replica") -> None:
-        """Check that every group that has come has consumed all that was there before the switch."""
+        """Check that every consumer group that has come had consumed everything from before the switch."""
         laws, world, model = self._laws, self._world, self._laws.model
         for group in sorted({consumer.group for consumer in world.consumers}):
             has_locked = any(key[0] == group for key in model.locks)
             if not (has_locked or replica.state.members.of_group(group)):
-                # A group that comes later reads both lists side by side (docs/explanation/guarantees.md, clause 12).
+                # A group that comes later reads both lists at the same time (docs/explanation/guarantees.md, clause
+                # 12).
                 world.coverage["growth before a group came"] += 1
                 continue
             for queue in range(self.queues):
@@ -89,7 +93,7 @@ class GrowthLaws:
                 done = model.offsets.get(key, 0)
                 lock = model.locks.get(key)
                 if key not in model.offsets or lock is None or not lock.client:
-                    # A consumer that begins there now begins behind what retention has taken.
+                    # A consumer that begins there now begins after the messages that retention dropped.
                     done = max(done, model.floors[laws.topic_id, queue])
                 laws.ensure(
                     done >= end,
@@ -98,7 +102,7 @@ class GrowthLaws:
                 )
 
     def appended(self, record: Append) -> None:
-        """Check that nobody writes behind the fence, but for what was accepted before it."""
+        """Check that no send passes the fence, except those accepted before it."""
         if self._growth is not None and self._growth.phase is ExpansionPhase.FENCED:
             accepted = record.unique_key in self._laws.model.due
             self._laws.ensure(
@@ -111,7 +115,7 @@ class GrowthLaws:
         """Check law 9: the queue list of an ordered topic does not change by itself."""
         route = routes.get(self._world.topic)
         assert route is not None
-        # Queues that are to come are there to be read before anybody may write to them.
+        # Announced queues can be read before any producer may write to them.
         for queues, totals in (
             (route.publish, self._totals),
             (route.subscribe, [*self._totals, *self._announced]),

@@ -1,12 +1,20 @@
 """
-The invariants of key lanes, seen from the members and from the log.
+The invariants of key lanes, from the members and from the log.
 
-The laws: a key has one listener at a time, by the leases that members count themselves; messages of a key begin in
-their order, and none before those that are owed; the committed offset passes nothing that is owed: no listener has finished
-it, and it is no dead letter; a message is dead after as many attempts as the group allows, or when an administrator skips
-it, and then its letter is stored; a parked lane is not handed out before its time, by the clock of the leader that does it;
-numbers of attempts rise; no mode changes and no group is deleted while a listener works; a key that fails stops no other; and when all is done, no lane is left; retention takes nothing
-that is owed. A reset and a deletion begin all of this again.
+Below, a message is owed from when the broker has scanned it until a listener has finished it or it is a dead letter.
+Laws:
+
+- A key has one listener at a time, by the leases that the members count.
+- Messages of a key begin in order, and none before an earlier one that is owed.
+- The committed offset passes no message that is owed, and retention drops none.
+- A message becomes a dead letter only after as many attempts as the group allows, or when an administrator skips it.
+  Its letter is then stored.
+- A parked lane is not handed out before its time, by the clock of the leader that hands it out.
+- Numbers of attempts rise.
+- While a listener works, no mode changes and no group is deleted.
+- A failing key stops no other key, and when all is consumed, no lane is left.
+
+A reset and a deletion start all of this again.
 """
 
 from collections import Counter, defaultdict
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
     from tests.sim.invariants.safety import Laws
 
 GROUP: Final = "shippers"
-# The tries that the group allows where messages may become dead letters.
+# The attempts that the group allows if messages may become dead letters.
 TRIES_MAX: Final = 3
 
 _Lane = tuple[int, str]
@@ -47,7 +55,7 @@ _Lane = tuple[int, str]
 
 @dataclass(slots=True)
 class _Working:
-    """The client that works on a lane, until when at most, in simulated time."""
+    """The client that works on a lane, and the latest simulated time at which it may."""
 
     client: str
     until_us: int
@@ -55,17 +63,17 @@ class _Working:
 
 @dataclass(slots=True)
 class _Lives:
-    """The facts known of one queue since its lanes last began: at first, after a reset or a deletion.
+    """The state of one queue since its lanes last began: at first, after a reset or after a deletion.
 
     Attributes:
-        number: of the life; attempts of an earlier one say nothing about this one.
-        seen: offsets that the broker has looked at; each is owed until it is finished.
-        begun: by key, what a listener has begun.
-        finished: what a listener has finished, and dead letters.
+        number: number of this life; attempts of an earlier life do not count in this one.
+        seen: offsets that the broker has scanned; each is owed until it is finished.
+        begun: by key, the offsets that a listener has begun.
+        finished: offsets that a listener has finished, and dead letters.
         handed_out: how often a message was in an attempt.
-        alone: how often it was the only one of an attempt.
-        failed: what a listener has said that it failed.
-        former: what was finished before; until the next comparison the offset may move by it.
+        alone: how often it was the only message of an attempt.
+        failed: offsets that a listener has reported as failed.
+        former: offsets finished in a former life; until the next comparison the committed offset may pass them.
     """
 
     number: int = 0
@@ -80,7 +88,7 @@ class _Lives:
     former: set[int] = field(default_factory=set)
 
     def owed(self, key: str, below: int) -> list[int]:
-        """Return what of a key nobody has finished below an offset."""
+        """Return the unfinished offsets of a key below an offset."""
         return [
             offset
             for offset in sorted(self.seen - self.finished)
@@ -89,30 +97,30 @@ class _Lives:
 
 
 class LaneLaws:
-    """The acts of members, and what the log lets them do."""
+    """The actions of members, and the log's effects on lanes."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
         self.picks = PickLaws(laws)
         self._working: dict[_Lane, _Working] = {}
         self._queues: defaultdict[int, _Lives] = defaultdict(_Lives)
-        # The life in which an attempt was handed out, by queue and attempt; those of deleted groups are unknown.
+        # The life in which an attempt was handed out, by queue and attempt; attempts of deleted groups are unknown.
         self._attempts: dict[tuple[int, int], int] = {}
         self._serials: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        # By queue and lane: when it is due by the clock that has parked it, and by simulated time.
+        # By queue and lane: when it is due, by the clock of the leader that parked it and by simulated time.
         self._parked: dict[tuple[int, int], tuple[int, int]] = {}
         self._mode = ""
-        # Queues whose offsets the entry under way has set again behind a deletion that took them all; else None.
+        # Queues whose offsets the current entry has set again after a deletion that removed all; else None.
         self._set_again: set[int] | None = None
-        # Keys of what was sent, and how much of the history was read for them.
+        # The keys of sent messages, and how many events of the history were read for them.
         self._keys: dict[str, str] = {}
         self._events = 0
 
     # -- members
 
     def begins(self, client: str, lane: _Lane, attempt: int, offset: int, until_us: int) -> None:
-        """Check that a listener may see a message: it is alone with its key, and nothing was overtaken."""
+        """Check that a listener may begin a message: no other works on its key, and no earlier message is owed."""
         laws, now = self._laws, self._laws.world.timeline.now
         queue, key = lane
         life = self._attempts.get((queue, attempt))
@@ -127,7 +135,7 @@ class LaneLaws:
         self._working[lane] = _Working(client, until_us)
         lives = self._queues[queue]
         if life != lives.number:
-            return  # a reset has ended what it was handed out for
+            return  # a reset has ended the life of this attempt
         later = sorted(each for each in lives.begun[key] if each > offset)
         laws.ensure(
             not later or offset in lives.finished,
@@ -152,7 +160,7 @@ class LaneLaws:
             (lives.finished if good else lives.failed).add(offset)
 
     def gone(self, client: str) -> None:
-        """Note that a member has died: it works on nothing."""
+        """Note that a member has died and works on nothing."""
         self._working = {
             lane: each for lane, each in self._working.items() if each.client != client
         }
@@ -160,7 +168,7 @@ class LaneLaws:
     # -- the log
 
     def read(self, record: Record, outcome: Outcome, wall_ms: int, replica: "Replica") -> None:
-        """Check what a record does to lanes."""
+        """Check a record's effects on lanes."""
         self.picks.read(record, outcome)
         match record:
             case LanesFetched(group=group) if group == GROUP and isinstance(outcome, LanesGranted):
@@ -192,7 +200,7 @@ class LaneLaws:
                 lives.keys.update(dict.fromkeys(found.offsets, found.key))
             for each in part.hand_outs:
                 due_ms, until_us = self._parked.get((part.queue_id, each.lane), (0, 0))
-                # A new leader whose clock is behind that of the former one counts the pause itself.
+                # A new leader whose clock is behind the former leader's counts the pause itself.
                 world = self._laws.world
                 is_due = due_ms <= wall_ms or until_us <= world.timeline.now
                 self._laws.ensure(
@@ -209,7 +217,7 @@ class LaneLaws:
                 lives.alone.update(granted.offsets)
 
     def _begin_at(self, queue_id: int, start: int) -> None:
-        """Note that nobody gets what stands before the end at which members begin a trimmed queue."""
+        """Note that messages before the position at which members begin a trimmed queue are not delivered."""
         passed = range(self._committed.get(queue_id, 0), start)
         if passed and self._laws.model.floors[self._laws.topic_id, queue_id]:
             self._laws.world.coverage["lane queue begun at its end"] += 1
@@ -242,7 +250,7 @@ class LaneLaws:
         lives.finished.add(offset)
 
     def _check_tries(self, queue_id: int, offset: int) -> None:
-        """Check that a message is dead because of itself, not of one that was in hand with it."""
+        """Check that a message is dead because of itself, not because of another in the same attempt."""
         lives = self._queues[queue_id]
         is_skipped = lives.keys.get(offset) in lives.skipped
         self._laws.ensure(
@@ -250,7 +258,8 @@ class LaneLaws:
             "lane tries",
             f"{queue_id}@{offset} is dead, it was handed out {lives.handed_out[offset]} times",
         )
-        # Without a word it is a suspect when its attempts ended twice in a row, from the second on with it alone.
+        # A message without a failure report is a suspect if its attempts ended twice in a row, from the second one
+        # alone.
         self._laws.ensure(
             offset in lives.failed or lives.alone[offset] >= TRIES_MAX - 1 or is_skipped,
             "lane tries",
@@ -269,7 +278,7 @@ class LaneLaws:
         self._mode = record.concurrency
 
     def _ensure_rest(self, check: str, record: Record) -> None:
-        """Check that no listener works on anything: another one may begin its key behind this record."""
+        """Check that no listener works, because after this record another one may begin its key."""
         now = self._laws.world.timeline.now
         working = [each for each in self._working.items() if each[1].until_us > now]
         self._laws.ensure(not working, check, f"{record} while {working} are in hand")
@@ -280,16 +289,16 @@ class LaneLaws:
             self._ensure_rest("lane holder", record)
             self._mode = ""
             self._forget_attempts()
-        # Offsets that a deletion has left go with a later one, though there is no group any more.
+        # A later deletion removes the offsets that this one leaves, even though the group no longer exists.
         self._committed.clear()
         if record.clean_offsets:
             self._set_again = set()
         else:
-            # Messages finished in the life that ends may have moved offsets that nobody has compared yet.
+            # Messages finished in the ending life may have moved offsets that were not compared yet.
             self._note_offsets(replica)
 
     def _note_offsets(self, replica: "Replica") -> None:
-        """Take the committed offsets as they stand for those from which the next lives begin."""
+        """Take the present committed offsets as those from which the next lives begin."""
         for queue_id in list(self._queues):
             offset = replica.state.offsets.get(GROUP, self._laws.world.topic, queue_id)
             self._committed[queue_id] = offset or 0
@@ -298,7 +307,7 @@ class LaneLaws:
         self._queues[queue_id] = _Lives(self._queues[queue_id].number + 1)
 
     def _forget_attempts(self) -> None:
-        """Begin the lives of all queues again; nobody works on one."""
+        """Start a new life of all queues; no member works on them."""
         for queue_id, ended in list(self._queues.items()):
             self._begin_again(queue_id)
             self._queues[queue_id].former = ended.finished | ended.former
@@ -306,7 +315,7 @@ class LaneLaws:
         self._working.clear()
 
     def dropped(self, queue_id: int, start: int, end: int) -> None:
-        """Check what retention takes: nothing that a lane owes."""
+        """Check that retention drops no message that a lane owes."""
         lives = self._queues[queue_id]
         lost = [
             each for each in range(start, end) if each in lives.seen and each not in lives.finished
@@ -346,7 +355,7 @@ class LaneLaws:
             self._moved(queue_id, replica.state.offsets.get(GROUP, topic, queue_id) or 0)
 
     def _moved(self, queue_id: int, offset: int) -> None:
-        """Check that what the committed offset passes was finished, or dropped before anybody looked at it."""
+        """Check that the committed offset passes only messages finished, or dropped before they were scanned."""
         laws = self._laws
         before = self._committed.get(queue_id, 0)
         laws.ensure(
@@ -371,11 +380,11 @@ class LaneLaws:
     # -- the end
 
     def is_done(self, queue_id: int, end: int) -> bool:
-        """Return whether everything of a queue was consumed."""
+        """Return whether every message of a queue was consumed."""
         return self._committed.get(queue_id, 0) >= end
 
     def is_rest(self, failing: str) -> bool:
-        """Return whether one key alone has messages that nobody has finished."""
+        """Return whether only one key has unfinished messages."""
         laws = self._laws
         events = laws.world.history.events
         for event in events[self._events :]:
@@ -391,6 +400,6 @@ class LaneLaws:
         )
 
     def conclude(self, replica: "Replica") -> None:
-        """Check that nothing is left when all is done."""
+        """Check that no lane is left when all is consumed."""
         left = replica.state.lanes.count_of(GROUP)
         self._laws.ensure(left == 0, "lane left", f"{replica.name} keeps {left} lanes of nobody")

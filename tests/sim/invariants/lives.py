@@ -1,10 +1,10 @@
 """
-Topics and groups that are deleted and made again: nothing of a former life is in the next one.
+Topics and groups that are deleted and made again: nothing of a former life appears in the next one.
 
-The rules: a topic's number is never given twice; with a topic go its offsets, holds, assignments and growth, and
-its locks and lanes; with a group, which nobody holds a
-queue of, go its members, locks, holds and, when asked for, its offsets; what was accepted under a
-lock of a former life moves nothing in the next. A lock that is made later has a newer epoch than all that went.
+Rules: a topic's number is never given twice. A topic's deletion removes its offsets, holds, assignments, expansion,
+locks and lanes. A group is deleted only if no member holds a queue; this removes its members, locks, holds and, on
+request, its offsets. A request accepted under a lock of a former life moves nothing in the next. A later lock has a
+newer epoch than all removed ones.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tests.sim.invariants.safety import Laws
 
 
-# The topics that are made and deleted, again and again.
+# The topics that are made and deleted repeatedly.
 RECYCLED: Final = ("scrap-1", "scrap-2")
 
 
 class Lives:
-    """The topics that live, and what has gone with those that do not."""
+    """The topics that exist, and the state that was removed with deleted ones."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
@@ -35,11 +35,11 @@ class Lives:
         self.deleted_at = 0  # the index of the last deletion
 
     def number(self, topic: str) -> int | None:
-        """Return the number of a topic that lives."""
+        """Return the number of a topic that exists."""
         return self._numbers.get(topic)
 
     def topic_set(self, name: str, replica: "Replica") -> None:
-        """Note that a topic lives; a new one has a number that no other had."""
+        """Note that a topic exists; check that a new topic has a number that no other had."""
         topic = replica.state.topics.get(name)
         if topic is None or self._numbers.get(name) == topic.id:
             return  # it was deleted again in the same entry, or only changed
@@ -50,15 +50,15 @@ class Lives:
         self._numbers[name] = topic.id
 
     def group_set(self, name: str) -> None:
-        """Note that a group lives."""
+        """Note that a group exists."""
         self._groups.add(name)
 
     def both_live(self, group: str, topic: str) -> bool:
-        """Return whether a group and a topic live."""
+        """Return whether a group and a topic exist."""
         return group in self._groups and topic in self._numbers
 
     def topic_deleted(self, record: TopicDeleted, replica: "Replica") -> None:
-        """Take away in the model what goes with a topic, and check that it has gone."""
+        """Remove from the model what goes with a topic, and check that the replica has removed it."""
         number = self._numbers.pop(record.name, None)
         if number is None:
             return
@@ -73,7 +73,7 @@ class Lives:
                 self._check_gone(record.name, table, record)
 
     def group_deleted(self, record: GroupDeleted, replica: "Replica") -> None:
-        """Take away in the model what goes with a group, and check that it has gone."""
+        """Remove from the model what goes with a group, and check that the replica has removed it."""
         self._groups.discard(record.name)
         self._laws.world.coverage["group deleted"] += 1
         self.deleted_at = replica.state.applied_index
@@ -83,7 +83,7 @@ class Lives:
         self._expire(lambda key: key[0] == record.name, offsets=record.clean_offsets)
         state = replica.state
         tables = (state.parked, state.assignments, state.members)
-        # Those of the group by key, which may be set again in the same entry, are checked by `lanelaws`.
+        # `lanes` checks the offsets of the group by key, which may be set again in the same entry.
         has_none = record.clean_offsets and record.name != LANE_GROUP
         for table in (*tables, state.offsets) if has_none else tables:
             self._check_gone(record.name, table, record)
@@ -93,7 +93,7 @@ class Lives:
         self._gone.discard(key)
 
     def compare(self, replica: "Replica") -> None:
-        """Check that offsets of a former life stay away."""
+        """Check that offsets of a former life do not return."""
         for key in self._gone:
             offset = replica.state.offsets.get(*key)
             self._laws.ensure(
@@ -103,7 +103,7 @@ class Lives:
     def _expire(self, is_meant: Any, *, offsets: bool) -> None:
         model = self._laws.model
         for key in [key for key in model.locks if is_meant(key)]:
-            # Nothing that was accepted under a former lock is current any more.
+            # Requests accepted under a former lock are no longer current.
             model.epochs_gone = max(model.epochs_gone, model.locks.pop(key).epoch)
         if offsets:
             gone = [key for key in model.offsets if is_meant(key)]

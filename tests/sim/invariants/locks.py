@@ -1,9 +1,9 @@
 """
-The laws of locks: what the log says of each, read record by record.
+The laws of locks: the state of each lock by the log, read record by record.
 
-The rules: one holder at most; who asks for what is free gets it under an epoch that nobody had before, of this life of
-the topic and the group or of a former one; only its holder, the end of its lease or a proven death frees a lock; for
-what has gone nobody gets one.
+Rules: a lock has at most one holder. A client that asks for a free lock gets it under an epoch that no holder had
+before, in this or a former life of the topic and the group. Only the holder, the end of its lease or a proven death
+frees a lock. A lock of a deleted topic or group is not granted.
 """
 
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ class LockLaws:
         index: int,
         replica: "Replica",
     ) -> None:
-        """Take in a record of entry *index*, which *replica* has applied."""
+        """Read a record of entry *index*, which *replica* has applied."""
         locks = self._laws.model.locks
         match record:
             case LocksRequested():
@@ -59,7 +59,7 @@ class LockLaws:
                         self._world.coverage["lock taken from a dead client"] += 1
 
     def compare(self, replica: "Replica") -> None:
-        """Check that the table of *replica* is what the log says."""
+        """Check that the table of *replica* agrees with the log."""
         for key, lock in self._laws.model.locks.items():
             held = replica.state.locks.get(*key)
             found = ("", 0) if held is None else (held.client_id, held.epoch)
@@ -93,7 +93,7 @@ class LockLaws:
     def _exists(self, key: Key, index: int, replica: "Replica") -> bool:
         group, topic, queue = key
         if topic == self._world.topic and queue >= self._laws.growth.queues:
-            # A queue that was announced: it may have gone again with a growth that was given up.
+            # The queue was announced; it may have been removed again with an abandoned expansion.
             lock = replica.state.locks.get(*key)
             return lock is not None and lock.stamp == index
         return self._laws.lives.both_live(group, topic)

@@ -1,8 +1,8 @@
 """
-The invariants of parked keys (``onDeadLetter: HoldKey``): an own reading of the log, compared with what is done.
+The invariants of parked keys (``onDeadLetter: HoldKey``): an independent reading of the log, compared with the replicas.
 
-The law: from the dead letter that began a hold until its release no listener of the group sees a later message of
-that key; a release is not undone by a letter that was held, asked for late; and every replica knows the same holds.
+Law: from the dead letter that began a hold until its release, no listener of the group sees a later message of that
+key. A late request for a letter that was held does not undo a release. All replicas know the same holds.
 """
 
 from collections import defaultdict
@@ -25,12 +25,12 @@ class HeldLaws:
         self._laws = laws
         self._held: defaultdict[Key, dict[str, int]] = defaultdict(dict)
         self._handed_over: defaultdict[Key, set[int]] = defaultdict(set)
-        # Of each parked key its last letter; of those that were let go that, and the lock of then.
+        # The last letter of each parked key; for released keys also the lock's epoch at the release.
         self._last: dict[tuple[Key, str], int] = {}
         self._let_go: dict[tuple[Key, str], tuple[int, int]] = {}
 
     def read(self, record: Record) -> None:
-        """Take a record of the log in."""
+        """Read a record of the log."""
         match record:
             case KeyParked():
                 self._hold(record)
@@ -101,7 +101,7 @@ class HeldLaws:
         return offset
 
     def some(self) -> list[tuple[str, str, str]]:
-        """Return what is held: group, topic and key."""
+        """Return the held keys: group, topic and key."""
         return sorted(
             (group, topic, key) for (group, topic, _), keys in self._held.items() for key in keys
         )

@@ -1,9 +1,9 @@
 """
-Lanes of topics that are deleted and made again: nothing that was said of a former life counts in the next one.
+Lanes of topics that are deleted and made again: a report about a former life does not count in the next one.
 
-The laws: an attempt is given once, whatever became of its topic; only attempts of the present life end; the messages of a
-key come in order; the committed offset passes nothing that is owed in this life, and retention takes none of it. All
-messages of these topics have one key; who works on them: ``clients/picker.py``.
+Laws: an attempt's number is given once, even across deletions of its topic. Only attempts of the present life end.
+The messages of a key come in order. The committed offset passes no message that is owed in this life, and retention
+drops none. All messages of these topics have one key; ``clients/picker.py`` works on them.
 """
 
 from collections import defaultdict
@@ -30,11 +30,11 @@ _Queue = tuple[str, int]
 
 @dataclass(slots=True)
 class _Life:
-    """The facts known of a queue since its topic was made.
+    """The state of a queue since its topic was made.
 
     Attributes:
-        attempts: what each attempt has in hand.
-        seen: offsets that the broker has looked at.
+        attempts: the offsets of each attempt.
+        seen: offsets that the broker has scanned.
         finished: offsets that an attempt has completed.
     """
 
@@ -53,7 +53,7 @@ class PickLaws:
         self._given: set[tuple[_Queue, int]] = set()
 
     def read(self, record: Record, outcome: Outcome) -> None:
-        """Check what a record does."""
+        """Check the effects of a record."""
         match record:
             case TopicDeleted(name=name):
                 self._deleted(name)
@@ -101,7 +101,7 @@ class PickLaws:
                 life.finished.update(life.attempts[attempt])
 
     def compare(self, replica: "Replica") -> None:
-        """Check what the committed offsets pass."""
+        """Check that the committed offsets pass no unfinished message."""
         for queue, life in self._queues.items():
             offset = replica.state.offsets.get(GROUP, *queue) or 0
             lost = [
@@ -115,7 +115,7 @@ class PickLaws:
             life.committed = max(life.committed, offset)
 
     def dropped(self, queue: _Queue, below: int) -> None:
-        """Check what retention takes."""
+        """Check that retention drops no unfinished message."""
         life = self._queues[queue]
         lost = [each for each in life.seen - life.finished if each < below]
         self._laws.ensure(

@@ -1,8 +1,8 @@
 """
-The promises between replicas that only their disks can make true: terms, votes, and what a log holds.
+The promises between replicas that only their disks can keep: terms, votes, and the content of a log.
 
-The rules (raft, sections 5.1 to 5.4): a vote and the term it is in are durable before they are sent; a log is
-cut only where a leader of a newer term has something else. They are watched from outside, message by message.
+Rules (raft, sections 5.1 to 5.4): a vote and its term are durable before they are sent. A log is truncated only where
+a leader of a newer term has another entry. They are checked from outside, message by message.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Promises:
-    """All that was promised in one run."""
+    """All promises of one run."""
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
@@ -24,7 +24,7 @@ class Promises:
         self._votes: dict[tuple[str, int], int] = {}
 
     def opened(self, replica: "Replica") -> None:
-        """Check that a replica begins in no term before one that it has spoken in."""
+        """Check that a replica does not restart in a term before one in which it has sent messages."""
         promised = self._terms[replica.name]
         self._laws.ensure(
             replica.node.term >= promised,
@@ -33,7 +33,7 @@ class Promises:
         )
 
     def said(self, replica: "Replica", message: Message) -> None:
-        """Note what a replica promises: that it is in a term, and for whom it has voted there."""
+        """Note a replica's promises: its term, and its vote there."""
         name = replica.name
         if isinstance(message, Vote | VoteResponse | AppendResponse):
             self._terms[name] = max(self._terms[name], message.term)
@@ -46,16 +46,16 @@ class Promises:
             )
 
     def forgotten(self, replica: "Replica") -> None:
-        """Note that a replica has lost its disk: nothing that it said binds it."""
+        """Note that a replica has lost its disk, so that its earlier messages do not bind it."""
         self._terms.pop(replica.name, None)
         for key in [key for key in self._votes if key[0] == replica.name]:
             del self._votes[key]
 
     def tail_cut(self, replica: "Replica", index: int, old: int, new: int) -> None:
-        """Check that a log is cut only where a leader of a newer term has something else.
+        """Check that a log is truncated only where a leader of a newer term has another entry.
 
-        What that leader has may be older than what is cut: an entry that its own leader lost in a
-        crash, with the entry of its next term at the same index, which nobody else has seen.
+        That leader's entry may be older than the truncated one: its own leader lost that entry in a crash, together
+        with the entry of its next term at the same index, which no other replica had seen.
         """
         self._laws.ensure(
             old != new and old < replica.node.term,

@@ -1,10 +1,9 @@
 """
-The invariants that always hold, checked while a run goes on (the numbers are those of the invariants in
-``docs/explanation/guarantees.md``).
+The invariants that always hold, checked during a run (numbered as in ``docs/explanation/guarantees.md``).
 
-The rule: a check knows nothing of how the cores do it. A small model reads the committed log once, in
-its order, and says what locks, offsets and places must be; everything that a replica applies and that a
-client receives is compared with it. What can only be judged in the end is left to the oracle.
+Rule: a check knows nothing of how the cores work. A small model reads the committed log once, in its order, and
+determines the correct locks, offsets and places. Everything that a replica applies and that a client receives is
+compared with it. Laws that can only be judged at the end are left to the oracle.
 """
 
 import traceback
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 DIGEST_EVERY: Final = 16
-# Requests that need a right that can be taken away, and that a leader alone answers.
+# Requests that need a permission that can be revoked, and that only a leader answers.
 _GUARDED: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE_V2,
@@ -69,7 +68,7 @@ _GUARDED: Final = frozenset(
 
 
 class LawBroken(BaseException):
-    """A check failed; no handler of a core's errors may swallow it."""
+    """A check failed. It is a BaseException so that no core's error handler catches it."""
 
     def __init__(self, check: str, text: str, cause: BaseException | None = None) -> None:
         super().__init__(f"{check}: {text}")
@@ -85,19 +84,19 @@ class Laws:
         self.world = world
         self.model = Model()
         self.refused: set[str] = set()
-        # Offsets that clients learned. Offsets that followers have applied already do not count:
-        # a leader whose own disk is slow may be behind them, and nobody has heard of it.
+        # Offsets that clients learned. Offsets that only followers have applied do not count: a leader whose own disk
+        # is slow may be behind them, and no client has learned them.
         self.observed: Counter[Key] = Counter()
         self.observed_ends: Counter[int] = Counter()  # by queue of the topic
         self._digests: dict[int, tuple[str, str]] = {}
-        # The last index that was applied at an answer, by the latest term that served then.
+        # The last applied index at the time of an answer, by the latest term that served then.
         self._acknowledged: dict[int, int] = {0: 0}
         self._serving_term = 0
         self.acknowledgements = 0
-        # Accounts without rights: since a confirmed denial, until they may have them again.
+        # Accounts without permissions, from a confirmed denial until they may have permissions again.
         self.denied: dict[str, int] = {}
         self._schedule_id = self._timer_id = self._given_up_id = -1
-        # Timer messages that were cancelled, and messages that only cancel: nobody gets them any more.
+        # Cancelled timer messages, and messages that only cancel: no consumer may get them any more.
         self.silenced: set[str] = set()
         self.promises = Promises(self)
         self.elections = Elections(self)
@@ -120,8 +119,8 @@ class Laws:
     # -- replicas
 
     def opened(self, replica: "Replica") -> None:
-        """Note that a replica reads its disk: what it stored must be what the group has applied."""
-        # A term that was not durable yet may be forgotten in a crash, but none that was sent.
+        """Check the state that a replica reads from its disk against the applied entries."""
+        # A crash may lose a term that was not durable yet, but no term that was sent.
         self.elections.opened(replica)
         self.promises.opened(replica)
         self._compare(replica)
@@ -129,8 +128,9 @@ class Laws:
     def serving_began(self, replica: "Replica") -> None:
         """Check law 6: a new leader has everything that was acknowledged up to its term.
 
-        What a later leader acknowledged it cannot know: a replica that was paused with the votes, or the answers to
-        its first entry, in its hands begins an old term when it goes on. It deposes nobody and commits nothing more.
+        It need not have what a later leader acknowledged. A replica that was paused after receiving the votes, or the
+        answers to its first entry, begins an old term when it continues. It deposes no leader and commits nothing
+        more.
         """
         applied, term = replica.state.applied_index, replica.node.term
         owed = max(index for served, index in self._acknowledged.items() if served <= term)
@@ -142,7 +142,7 @@ class Laws:
         self._serving_term = max(self._serving_term, term)
 
     def check_replica(self, replica: "Replica") -> None:
-        """Check what holds inside one replica."""
+        """Check the invariants inside one replica."""
         try:
             replica.node.check()
             replica.state.check_invariants()
@@ -157,7 +157,7 @@ class Laws:
         parts: EntryParts | None,
         outcomes: Sequence[Outcome] = (),
     ) -> None:
-        """Compare what was applied with what others applied there; read it when it is the first."""
+        """Compare an applied entry with what others applied at its index; read it if this replica is the first."""
         checksum = 0
         if parts is not None:
             checksum = zlib.crc32(parts.blob, zlib.crc32(parts.meta, parts.wall_ms & 0xFFFFFFFF))
@@ -197,13 +197,13 @@ class Laws:
         )
 
     def compare_all(self) -> None:
-        """Compare all replicas in the end."""
+        """Compare all replicas at the end."""
         for replica in self.world.replicas.values():
             self._compare(replica)
             self.check_replica(replica)
 
     def _compare_tables(self, replica: "Replica") -> None:
-        """Check laws 1 to 3: the tables are what the log says."""
+        """Check laws 1 to 3: the tables agree with the log."""
         state, model = replica.state, self.model
         self.locks.compare(replica)
         self.held.compare(replica)
@@ -224,7 +224,7 @@ class Laws:
         model = self.model
         token = getattr(record, "token", NO_TOKEN)
         if NO_TOKEN < token < model.token:
-            return  # refused: another operator has followed the one that asks
+            return  # refused: another operator has succeeded the one that asks
         model.token = max(model.token, token)
         self.window.read(record, wall_ms, replica)
         match record:
@@ -252,7 +252,7 @@ class Laws:
                 for commit in record.commits:
                     self._read_commit(commit)
             case OffsetsReset():
-                # A tool sends this when nobody is online; here a client that is no member any more.
+                # A tool sends this if no member is online; here a client sends it that is no longer a member.
                 for commit in (each for each in record.commits if each.group != LANE_GROUP):
                     model.offsets[commit.group, commit.topic, commit.queue_id] = commit.offset
                     self.lives.committed((commit.group, commit.topic, commit.queue_id))
@@ -283,7 +283,7 @@ class Laws:
             kept = floor.min_offset
             topic = replica.state.topics.by_id.get(floor.topic_id)
             if topic is not None and floor.queue_id in topic.queues:
-                # Lanes may have come to owe something since the leader looked.
+                # Since the leader decided, lanes may owe more messages.
                 kept = max(before, min(kept, topic.queues[floor.queue_id].min_offset))
                 self.lanes.picks.dropped((topic.name, floor.queue_id), kept)
             model.floors[place] = kept
@@ -372,13 +372,13 @@ class Laws:
                 not held, "commit without epoch", f"{commit} was accepted while {lock} is held"
             )
         elif lock is None or lock.epoch != commit.epoch:
-            # Free or held: nobody else has had the queue since.
+            # The lock is free or held: no other client has had the queue since.
             return
         if commit.offset > self.model.offsets.get(key, -1):
             self.model.offsets[key] = commit.offset
             self.lives.committed(key)
             if commit.topic in RECYCLED:
-                return  # there an offset falls with its life
+                return  # in these topics an offset may fall in a new life
             self.world.history.event(
                 Kind.COMMIT,
                 group=commit.group,
@@ -396,7 +396,7 @@ class Laws:
     # -- clients
 
     def acknowledged(self, key: str, queue: int, offset: int) -> None:
-        """Check law 6: what is acknowledged is committed, there."""
+        """Check law 6: an acknowledged message is committed at the acknowledged place."""
         place = self.model.places.get((self.topic_id, key))
         self.ensure(
             place == (queue, offset),
@@ -408,7 +408,7 @@ class Laws:
         self._acknowledged[self._serving_term] = self.model.index
 
     def waiting_acknowledged(self, key: str, level: int, offset: int) -> None:
-        """Check that a message waits where it was said to, or has been handed on; level 0 is a timer."""
+        """Check that a message waits at its acknowledged place, or has been handed on; level 0 is a timer."""
         topic_id, queue = (self._schedule_id, level - 1) if level else (self._timer_id, 0)
         place = self.model.places.get((topic_id, key))
         self.ensure(
@@ -419,7 +419,7 @@ class Laws:
         self._acknowledged[self._serving_term] = self.model.index
 
     def transaction_ended(self, key: str, *, committed: bool) -> None:
-        """Check that the end of a transaction is in the log when it was answered."""
+        """Check that the end of a transaction was in the log when it was answered."""
         place = self.model.places.get((self.topic_id, key))
         self.ensure(
             (place is not None) == committed,
@@ -429,7 +429,7 @@ class Laws:
         self._acknowledged[self._serving_term] = self.model.index
 
     def checked_back(self, message: ReceivedMessage) -> None:
-        """Check that a producer is asked about what it sent."""
+        """Check that a producer is only asked about a message that was sent."""
         self.ensure(
             message.body == message.message_id.encode() and message.message_id in self.world.deals,
             "transaction",
@@ -442,7 +442,7 @@ class Laws:
         command: RemotingCommand,
         on_answer: Callable[[RemotingCommand | RemotingError], None],
     ) -> Callable[[RemotingCommand | RemotingError], None]:
-        """Check that nobody is served without a right, when its loss was known before the question."""
+        """Check that a request without permission is refused if the denial was confirmed before the request."""
         serial = self.denied.get(account)
         if serial is None or command.code not in _GUARDED:
             return on_answer
@@ -466,7 +466,7 @@ class Laws:
         self.ensure(place is None, "refused", f"{key} is refused for good but stands at {place}")
 
     def offset_answered(self, key: Key, offset: int, at_least: int) -> None:
-        """Check that an answer is not older than its question, and is in the log."""
+        """Check that an answered offset is in the log and not older than what was known at the request."""
         now = self.model.offsets.get(key, 0)
         self.ensure(
             at_least <= offset <= now,
@@ -476,7 +476,7 @@ class Laws:
         self.observed[key] = max(self.observed[key], offset)
 
     def end_answered(self, queue: int, end: int, at_least: int) -> None:
-        """Check that nobody learns of a shorter queue than was acknowledged before the question."""
+        """Check that no client learns of a shorter queue than was acknowledged before its request."""
         now = self.model.ends[self.topic_id, queue]
         self.ensure(
             at_least <= end <= now,
@@ -495,10 +495,10 @@ class Laws:
         self.observed[key] = max(self.observed[key], offset)
 
     def answering(self) -> "Replica | None":
-        """Return the leader that answers clients now, None while there is none.
+        """Return the leader that answers clients now, None if there is none.
 
-        It answers from what it has applied itself. While its disk is slow or full that is less than what
-        its followers have, and nobody learned of the rest.
+        It answers from what it has applied itself. While its disk is slow or full, its followers may have applied
+        more, and no client has learned of the rest.
         """
         serving = [
             each for each in self.world.replicas.values() if each.alive and each.loop.serving
@@ -506,7 +506,7 @@ class Laws:
         return max(serving, key=lambda each: each.node.term, default=None)
 
     def floor(self, queue: int) -> int:
-        """Return the first offset of a queue of the topic that the replica that is asked now still has."""
+        """Return the first offset of a queue of the topic that the answering replica still has."""
         kept = self.model.floors[self.topic_id, queue]
         leader = self.answering()
         topic = None if leader is None else leader.state.topics.by_id.get(self.topic_id)
@@ -515,7 +515,7 @@ class Laws:
         return kept
 
     def has_lost(self, key: Key, client: str, epoch: int | None) -> bool:
-        """Return whether somebody else has a queue by now, whatever the client believes."""
+        """Return whether another client holds a queue by now, whatever this client believes."""
         lock = self.model.locks.get(key)
         if (
             lock is None
@@ -528,9 +528,10 @@ class Laws:
         return applied is None or applied.client_id != client or epoch not in (None, applied.epoch)
 
     def passed_over(self, queue: int, asked: int, offset: int, floor_then: int) -> None:
-        """Check that a consumer is sent elsewhere only when what it asked for was dropped.
+        """Check that a consumer is moved only if the message that it asked for was dropped.
 
-        It is sent to the first offset that was kept between its question and the answer's arrival.
+        It is moved to an offset that was the first kept one at some time between its request and the answer's
+        arrival.
         """
         self.world.coverage["consumer moved by retention"] += 1
         floor = self.model.floors[self.topic_id, queue]
@@ -542,7 +543,7 @@ class Laws:
         )
 
     def pulled(self, topic: str, queue: int, offset: int, key: str) -> None:
-        """Check that nothing is handed out that is not committed."""
+        """Check that only committed messages are handed out."""
         if topic == self.world.topic:
             found = self.model.at.get((self.topic_id, queue, offset))
             self.ensure(
@@ -554,9 +555,9 @@ class Laws:
     def delivered(
         self, key: Key, client: str, epoch: int | None, offset: int, *, lease_runs: bool
     ) -> None:
-        """Check laws 1, 4 and 5: who works on a queue holds it, by its own clock and by the log.
+        """Check laws 1, 4 and 5: a client that works on a queue holds it, by its own clock and by the log.
 
-        The first message of an epoch is the one that was committed when it began.
+        The first message of an epoch is the one at the committed offset when the epoch began.
         """
         self.ensure(lease_runs, "lease", f"{client} delivers of {key} after its lease")
         lock = self.model.locks.get(key, ModelLock())

@@ -1,9 +1,9 @@
 """
 The duplicate window by the log, read by a reader that shares no code with the state machine.
 
-The rules: what is in the window is stored once, and its repeat gets the place of the first; what a trim removes
-was too many or too old by the leader's clock, and nothing younger went before it; what was rolled back is no more in
-it; what was cancelled stays only until its next send; every replica's window is this one.
+Rules: a send in the window is stored once, and a repeat gets the place of the first. A trim removes only sends that
+are too many or too old by the leader's clock, oldest first. A send that was rolled back leaves the window. A
+cancelled one stays only until its next send. The window of every replica equals this one.
 """
 
 from dataclasses import dataclass, replace
@@ -44,22 +44,22 @@ class Window:
         self._laws = laws
         self._sends: dict[bytes, Known] = {}
         self._by_key: dict[tuple[int, str], bytes] = {}
-        self._halves: dict[int, int] = {}  # physical offsets of open ones
+        self._halves: dict[int, int] = {}  # physical offsets of open half messages
         self._was_trimmed = False
 
     def known(self, topic_id: int, unique_key: str) -> Known | None:
-        """Return the first send under a key, None when the window does not hold it, or holds that it was cancelled."""
+        """Return the first send under a key; None if the window does not hold it or it was cancelled."""
         known = self._sends.get(self._by_key.get((topic_id, unique_key), b""))
 
         return None if known is None or known.cancelled else known
 
     def may_follow(self, record: Append) -> bool:
-        """Return whether a second copy may be stored: the first has left the window."""
+        """Return whether a second copy may be stored because the first has left the window."""
         key = (record.topic_id, record.unique_key)
         return key in self._by_key and self.known(*key) is None
 
     def appended(self, record: Append) -> None:
-        """Take a send in."""
+        """Add a send."""
         present = self._sends.get(record.identity)
         if record.identity and (present is None or present.cancelled):
             self._sends.pop(record.identity, None)
@@ -70,7 +70,7 @@ class Window:
             self._by_key[record.topic_id, record.unique_key] = record.identity
 
     def read(self, record: Record, wall_ms: int, replica: "Replica") -> None:
-        """Let out what was too old or too many, and what was taken back: its next send is a first one."""
+        """Remove sends that were trimmed or taken back; the next send of these is a first one again."""
         match record:
             case DedupTrimmed():
                 self._trimmed(record, wall_ms)
@@ -91,7 +91,7 @@ class Window:
                 self._begin_again({record.name}, replica)
 
     def _begin_again(self, groups: set[str], replica: "Replica") -> None:
-        """Let out, of what groups that begin again have failed at, what the replica has let out; the others must do the same."""
+        """Remove failed sends of groups that begin again, as the replica did; the other replicas must do the same."""
         targets = {*map(retry_topic, groups), *map(dlq_topic, groups)}
         for identity, known in list(self._sends.items()):
             topic = replica.state.topics.by_id.get(int.from_bytes(identity[:4]))
@@ -108,14 +108,14 @@ class Window:
         return [each for each, known in self._sends.items() if known.physical in physical]
 
     def _trimmed(self, record: DedupTrimmed, wall_ms: int) -> None:
-        """Check what has left."""
+        """Check the sends that a trim removed."""
         world = self._laws.world
         plan, surplus = world.plan, len(self._sends) - world.plan.window_count
         gone = [each for each, known in self._sends.items() if known.physical < record.floor]
         for number, identity in enumerate(gone):
             known = self._sends.pop(identity)
             by_count = number < surplus
-            # Where clocks are wrong no send is so old, whatever they show.
+            # With wrong clocks no send is really that old, whatever the clocks show.
             by_time = not plan.wrong_clocks and known.stored_ms < wall_ms - plan.window_ms
             self._laws.ensure(
                 by_count or by_time, "window", f"{known} left the window at {wall_ms} too early"
@@ -125,7 +125,7 @@ class Window:
         self._was_trimmed = True
 
     def compare(self, replica: "Replica") -> None:
-        """Check after an entry with a trim that the replica's window is what is left."""
+        """Check after an entry with a trim that the replica's window equals the rest."""
         if not self._was_trimmed:
             return
         self._was_trimmed = False
