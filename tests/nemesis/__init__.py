@@ -1,1 +1,1 @@
-"""The nemesis: real processes under faults from a seed; ``python -m tests.nemesis --help``."""
+"""The nemesis: real processes under faults drawn from a seed; ``python -m tests.nemesis --help``."""

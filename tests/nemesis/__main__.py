@@ -24,7 +24,7 @@ from tests.nemesis.report import write_reports
 from tests.nemesis.run import Run
 from tests.nemesis.schedule import Ability, Plan
 
-#: A transaction is asked about after two seconds, and often enough to outlast every fault.
+#: A transaction is checked after two seconds, and often enough to outlast every fault.
 SETTINGS: Final[Mapping[str, Any]] = {
     "timers": {
         "transaction_timeout_ms": 2_000,
@@ -35,7 +35,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
 
 
 def main() -> int:
-    """Play and report; 0 when the promise was kept."""
+    """Play and report; return 0 if the promise was kept."""
     options = _options()
     if namespaces.is_inside():
         return _play(options)

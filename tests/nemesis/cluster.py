@@ -1,4 +1,4 @@
-"""The group under test: a name server and its replicas as processes on a ground, and what they say of themselves."""
+"""The broker group under test: a name server and its replicas as processes on a ground, and their reports."""
 
 import asyncio
 import http.client
@@ -27,20 +27,20 @@ from tests.nemesis.invariants.transactions import DEALS
 
 TOPIC: Final = "orders"
 QUEUES: Final = 8
-#: The topics beside the traffic whose order is judged, and their queues; a few messages per second go to each.
+#: The topics in addition to the one whose order is judged, and their queues; each gets a few messages per second.
 BESIDES: Final[Mapping[str, int]] = {DEALS: 4, LATER: LATER_QUEUES, GUARDED: 1}
 _READ_WRITE: Final = 6
 _ORDERED: Final = GroupConfig(
     orderly=True, enabled=True, retry_times=16, retry_queues=1, consume_timeout_minutes=15
 )
 
-# The lanes of messages from all clients: RocketMQ's store no sharding key.
+# The lanes of messages from all clients: RocketMQ's clients store no sharding key.
 _BY_KEY: Final = replace(_ORDERED, concurrency="Key", lane_key_property="KEYS")
 
 START_TIMEOUT_S: Final = 60.0
 STATUS_TIMEOUT_S: Final = 1.0
 
-# So little is kept that a replica that was away for some seconds of load needs a snapshot.
+# Few entries are kept, so that a replica that was away for some seconds under load needs a snapshot.
 RAFT: Final[Mapping[str, Any]] = {"entries_kept": 400, "snapshot_chunk_size": 65_536}
 
 Result = TypeVar("Result")
@@ -91,7 +91,7 @@ class Cluster:
         return disk.where / "data" if disk else self.directory / f"node-{node}"
 
     def add(self, node: int, *, join: bool = False) -> Child:
-        """Make a replica's process, not started yet."""
+        """Make a replica's process without starting it."""
         path = self.directory / f"broker-{node}.json"
         path.write_text(json.dumps({**self._settings(node), "join": join}))
         errors = self.io_errors.get(node)
@@ -126,8 +126,8 @@ class Cluster:
             "cluster_secret_file": str(self.directory / "cluster.secret"),
             "name_servers": [dict(zip(("host", "port"), self.ground.name_server, strict=True))],
             "raft": {**RAFT, **self.raft},
-            # Its topics are declared. A Java producer whose first question for a topic times out
-            # would take the template of new topics, where one is shown, and other queues.
+            # All topics are declared. If a Java producer's first request for a topic timed out, it would take the
+            # template of new topics, where one is shown, and other queues.
             "auto_create_topic": False,
             **self.settings,
         }
@@ -146,7 +146,7 @@ class Cluster:
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything, and make topic and consumer groups known."""
+        """Start all processes and point the clients' address to the leader."""
         for disk in self.disks.values():
             disk.mount()
         self.name_server.start()
@@ -172,7 +172,7 @@ class Cluster:
         self.publish()
 
     def _surely(self, change: Callable[[], None]) -> None:
-        """Make a change that does no harm when it is repeated, across changes of leader."""
+        """Make a change that may be repeated without harm, across changes of leader."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -186,8 +186,8 @@ class Cluster:
         """Create or change an account.
 
         Raises:
-            AdminError: it was refused or nobody answered; it may come about all the same.
-            NoLeaderError: nobody leads.
+            AdminError: It was refused or there was no answer; it may take effect all the same.
+            NoLeaderError: No replica leads.
         """
         config = UserConfig(
             admin=False,
@@ -207,10 +207,10 @@ class Cluster:
         self.administer(lambda admin: admin.delete_user(address, account.key))
 
     def address_of_leader(self) -> str:
-        """Return where we reach the leader.
+        """Return the address at which the nemesis reaches the leader.
 
         Raises:
-            NoLeaderError: nobody leads.
+            NoLeaderError: No replica leads.
         """
         leader = self.leader()
         if leader is None:
@@ -228,7 +228,7 @@ class Cluster:
         self.administer(put)
 
     def wait_for_route(self) -> None:
-        """Wait until clients find the topics: before that they would make some of their own."""
+        """Wait until clients find the topics; before that they would create topics themselves."""
         host, port = self.ground.name_server
 
         async def ask() -> bool:
@@ -250,14 +250,14 @@ class Cluster:
             raise NoLeaderError(f"no route for {topics} within {START_TIMEOUT_S:.0f} s")
 
     def connect(self) -> RemotingClient:
-        """Return a client that may do everything here; the caller closes it."""
+        """Return a client that may send any request here; the caller closes it."""
         return SigningClient() if self.guarded else RemotingClient()
 
     def administer(self, work: Callable[[Admin], Awaitable[Result]]) -> Result:
-        """Do something with an administrator's connection.
+        """Run *work* with an administrator's connection.
 
         Raises:
-            AdminError: it was refused or nobody answered.
+            AdminError: It was refused or there was no answer.
         """
 
         async def go() -> Result:
@@ -277,26 +277,26 @@ class Cluster:
         return asyncio.run(go())
 
     def stop(self) -> dict[int, int | None]:
-        """End everything in good order and return the exit codes of the replicas."""
+        """Stop all replicas with SIGTERM and return their exit codes."""
         codes = {node: child.end() for node, child in self.brokers.items() if child.process}
         self.name_server.kill()
         return codes
 
     def close(self) -> None:
-        """Kill what runs and unmount."""
+        """Kill running processes and unmount."""
         for child in (*self.brokers.values(), self.name_server):
             child.kill()
         for disk in self.disks.values():
             disk.unmount()
 
     def wipe(self, node: int) -> None:
-        """Delete what a stopped replica has on disk."""
+        """Delete the data of a stopped replica."""
         shutil.rmtree(self.data_dir(node), ignore_errors=True)
 
     # -- what replicas say -----------------------------------------------------------------------
 
     def status(self, node: int) -> dict[str, Any] | None:
-        """Return the status of a replica, None when it does not answer."""
+        """Return the status of a replica, None if it does not answer."""
         place = self.ground.place(node)
         connection = http.client.HTTPConnection(place.host, place.http_port, STATUS_TIMEOUT_S)
         try:
@@ -309,14 +309,14 @@ class Cluster:
         return found
 
     def statuses(self) -> dict[int, dict[str, Any]]:
-        """Return what every replica says that answers."""
+        """Return the statuses of all replicas that answer."""
         asked = [
             node for node, child in list(self.brokers.items()) if child.runs and not child.paused
         ]
         return {node: status for node in asked if (status := self.status(node)) is not None}
 
     def leader(self) -> int | None:
-        """Return who serves, by the newest term."""
+        """Return the replica that serves in the newest term, None if none does."""
         serving = [status for status in self.statuses().values() if status["serving"]]
         newest = max(serving, key=lambda status: int(status["term"]), default=None)
         return None if newest is None else int(newest["node"])
@@ -335,7 +335,7 @@ class Cluster:
     def are_all_well(self, *, lag_max: int = 50) -> bool:
         """Return whether every member runs and has applied almost all that is committed."""
         found = self.statuses()
-        # Also those that are down at the moment, by a fault or by themselves.
+        # This includes replicas that are down at the moment, by a fault or by themselves.
         if set(found) != set(self.brokers) or not any(
             status["serving"] for status in found.values()
         ):
@@ -359,7 +359,7 @@ class Cluster:
     # -- requests --------------------------------------------------------------------------------
 
     def transfer(self, target: int) -> str | None:
-        """Ask for another leader; return what was refused, None when it leads."""
+        """Request a leadership transfer; return the refusal, None if it succeeded."""
         leader = self.leader()
         if leader is None:
             return "nobody leads"
@@ -371,7 +371,7 @@ class Cluster:
         return None
 
     def change_membership(self, action: str, node: int, timeout_s: float = 30.0) -> str | None:
-        """Add, promote or remove a replica, asking until it is done; return the last refusal."""
+        """Add, promote or remove a replica, retrying until it is done; return the last refusal, None if it succeeded."""
         place = self.ground.place(node)
         peer = f"{place.host}:{place.raft_port}"
         deadline = time.monotonic() + timeout_s
@@ -405,4 +405,4 @@ def _is_done_already(action: str, refusal: str) -> bool:
 
 
 class NoLeaderError(Exception):
-    """The group does not get a leader."""
+    """The broker group does not get a leader."""

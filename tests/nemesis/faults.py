@@ -1,9 +1,9 @@
 """
-The effect of each kind of fault on a group of processes, and its healing.
+The effect of each kind of fault on a broker group's processes and clients, and its healing.
 
-`perform` blocks for as long as the fault lasts. Who is hit is decided when it begins: "the leader" is who
-leads then. Whatever goes wrong with the fault itself is reported in its outcome; only what the product does
-wrong is a finding.
+`perform` blocks for the duration of the fault. The target is chosen when it begins: "the leader" is the replica that
+leads then. Problems with the fault itself are reported in its outcome; only wrong behaviour of the product is a
+finding.
 """
 
 import threading
@@ -22,12 +22,12 @@ from tests.nemesis.ground.ground import CLIENTS, Namespaces
 from tests.nemesis.invariants.rights import Denial
 from tests.nemesis.schedule import Fault, Kind
 
-# The time that a replica may need for its part of a rolling restart, or to catch up from nothing. A
-# group that needs longer is reported, not waited for: other faults go on.
+# The time that a replica may need for its part of a rolling restart, or to catch up from nothing. A longer time is
+# reported but not waited for: other faults go on.
 WELL_S: Final = 90.0
-# A process that fails needs a moment to end, on a busy machine seconds.
+# A failing process needs a moment to end, on a busy machine seconds.
 NOTICE_S: Final = 10.0
-# A producer that is inside its local transaction half of the time is met there immediately.
+# A producer that is inside its local transaction half of the time is soon caught there.
 INSIDE_S: Final = 20.0
 LOSS_MAX: Final = 0.3
 DELAY_MAX_S: Final = 0.25
@@ -35,7 +35,7 @@ DELAY_MAX_S: Final = 0.25
 
 @dataclass(slots=True)
 class Outcome:
-    """The times and the target of a fault, and what was noticed on the way."""
+    """The times and the target of a fault, and notes about it."""
 
     fault: Fault
     began: int
@@ -146,7 +146,7 @@ class Nemesis:
         nodes = [node for node in nodes if node in self.cluster.disks]
         self._tell(outcome, "all" if everybody else f"node {nodes[0]}")
         for node in nodes:
-            # All stop at one moment: nothing may be synced at one because another is gone.
+            # All stop at the same moment, so that none can sync anything because another is gone.
             self.cluster.brokers[node].pause()
         for node in nodes:
             self.cluster.brokers[node].kill()

@@ -10,7 +10,7 @@ from typing import Final
 from orderlymq.oracle.verdict import Event, Kind
 
 SECOND: Final = 1_000_000_000
-#: A time without any acknowledgement that is worth a line in a report.
+#: A report shows a time without any acknowledgement if it is at least this long.
 GAP_SHOWN_S: Final = 0.5
 
 
@@ -30,14 +30,14 @@ class Gap:
 class Figures:
     """Times of acknowledgements and deliveries by the family of the client, sorted.
 
-    A family is "SDK" or "Java", for deliveries also the group: "Java, together".
+    A family is "SDK" or "Java"; for deliveries it includes the consumer group: "Java, together".
     """
 
     acks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     deliveries: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def longest_gap_s(self, family: str, began: int, ended: int) -> float:
-        """Return the longest time between two acknowledgements that meets *began* to *ended*."""
+        """Return the longest time between two acknowledgements that overlaps *began* to *ended*."""
         times = self.acks.get(family, [])
         first = max(bisect_left(times, began) - 1, 0)
         last = bisect_left(times, ended) + 1
@@ -46,7 +46,7 @@ class Figures:
 
 
 def figures(events: Iterable[Event]) -> Figures:
-    """Sort the times of a history by what happened to whom."""
+    """Collect the times of acknowledgements and deliveries in a history by family."""
     found = Figures()
     for event in events:
         if event.kind is Kind.ACK:
@@ -60,7 +60,7 @@ def figures(events: Iterable[Event]) -> Figures:
 
 
 def lags_s(events: Iterable[Event]) -> dict[str, list[float]]:
-    """Return, per group, how long each acknowledged message waited for its first delivery, sorted."""
+    """Return, per consumer group, how long each acknowledged message waited for its first delivery, sorted."""
     acknowledged: dict[str, int] = {}
     first: dict[str, dict[str, int]] = defaultdict(dict)
     for event in events:
@@ -80,19 +80,19 @@ def lags_s(events: Iterable[Event]) -> dict[str, list[float]]:
 
 
 def family(process: str) -> str:
-    """Return what a process is: "SDK", or "Java" with the major version of its client."""
+    """Return the family of a process: "SDK", or "Java" with the major version of its client."""
     _, java, version = process.partition("java-")
     return f"Java {version[0]}" if java else "SDK"
 
 
 def rates(times: Sequence[int], began: int, ended: int) -> list[int]:
-    """Return how many of *times* fall into each second from *began* on."""
+    """Return how many of *times* are in each second from *began* on."""
     counted = Counter((at - began) // SECOND for at in times if began <= at < ended)
     return [counted[second] for second in range((ended - began) // SECOND + 1)]
 
 
 def gaps(acks: Mapping[str, Sequence[int]]) -> list[Gap]:
-    """Return the times in which nobody got an acknowledgement, from the first to the last one."""
+    """Return the times in which no client got an acknowledgement, from the first to the last one."""
     merged = sorted(at for times in acks.values() for at in times)
     found = [Gap(*pair) for pair in pairwise(merged)]
     return [gap for gap in found if gap.seconds >= GAP_SHOWN_S]

@@ -44,25 +44,25 @@ from tests.nemesis.measures import (
 from tests.nemesis.picture import draw_histograms
 
 REPLICAS: Final = 3
-# A Java 4 consumer pulls again 3 s after a failed pull; all have gone on by then.
+# A Java 4 consumer pulls again 3 s after a failed pull; all consumers have continued by then.
 AFTER_KILL_S: Final = 6.0
 AFTER_TRANSFER_S: Final = 1.0
-# Busy clients are passed on by their former leader for up to 10 s; one planned move begins when the
-# one before it is over for everybody.
+# A former leader forwards busy clients for up to 10 s; a planned move begins when the previous one has ended for all
+# clients.
 BETWEEN_TRANSFERS_S: Final = 11.0
 # A Java 5 consumer pulls 0.5 s after a change, and asks for a refused lock after 0.5 s.
 AFTER_TAKEOVER_S: Final = 4.0
-# RocketMQ's clients send no heartbeat for up to 30 s after a change of leader; a consumer is killed meanwhile.
+# RocketMQ's clients send no heartbeat for up to 30 s after a change of leader; a consumer is killed in that time.
 AFTER_MOVE_S: Final = 1.0
 # A new member has its share after the rebalance that its heartbeat causes.
 SETTLE_S: Final = 6.0
-# Beyond the SDK's lease of 15 s.
+# Longer than the SDK's lease of 15 s.
 STOPPED_S: Final = 20.0
 WELL_S: Final = 60.0
 
 CAUSES: Final = ("leader-killed", "leader-moved", "consumer-killed", "consumer-stopped")
 
-#: The promises of issue and design. A Java client's own waits are in its targets.
+#: The promises of the design. The targets include a Java client's own waits.
 TARGETS: Final = {
     "leader killed: SDK send": Target(0.5, 1.5),
     "leader killed: Java 4 send": Target(0.5, 1.5),
@@ -80,7 +80,7 @@ TARGETS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Something that was done at a time, and until when its effect is looked for."""
+    """An action, its time, and the end of the time in which its effect is looked for."""
 
     name: str
     at: int
@@ -91,7 +91,7 @@ class Cause:
 
 @dataclass(slots=True)
 class Stage:
-    """The group, its clients, and what was done to them."""
+    """The broker group, its clients, and the actions on them."""
 
     cluster: Cluster
     clients: dict[str, Client]
@@ -108,14 +108,14 @@ class Stage:
         victim: str = "",
         group: str = "",
     ) -> None:
-        """Do it and wait until its effect is over."""
+        """Perform the action and wait until its effect is over."""
         at = time.monotonic_ns()
         do()
         time.sleep(seconds)
         self.causes.append(Cause(name, at, time.monotonic_ns(), victim, group))
 
     def calm(self) -> None:
-        """Wait until all is well, and a moment that differs from round to round."""
+        """Wait until all replicas are healthy, then for a random moment that differs from round to round."""
         if not self.cluster.wait_until_well(WELL_S):
             self.notes.append("the group was not well before a round")
         time.sleep(self.choose.uniform(0.5, 1.0))
@@ -143,7 +143,7 @@ class Stage:
             self.notes.append(f"a transfer was refused: {refused}")
 
     def kill_consumers(self, rounds: int) -> None:
-        """Kill members in turn, every second time at a leader that has heard nothing but pulls."""
+        """Kill members in turn, every second time under a leader that has received only pulls."""
         for group in sorted({client.group for client in self.clients.values()} - {""}):
             members = [client for client in self.clients.values() if client.group == group]
             for number in range(rounds):
@@ -164,7 +164,7 @@ class Stage:
                 say(f"consumer of {group} killed {number + 1} of {rounds}")
 
     def begin(self, client: Client) -> None:
-        """Start a consumer, again if it gives up: who is killed next must leave somebody behind."""
+        """Start a consumer, and again if it gives up: after the next kill another member must be left."""
         until = time.monotonic() + WELL_S
         client.start()
         while not client.has_begun:
@@ -175,7 +175,7 @@ class Stage:
                 return
 
     def stop_consumers(self, rounds: int) -> None:
-        """Stop an SDK consumer beyond its lease and let it go on, inside a listener."""
+        """Stop an SDK consumer inside a listener for longer than its lease, then let it continue."""
         victim = self.clients["consumer-sdk-a"]
         for _ in range(rounds):
             self.calm()
@@ -205,7 +205,7 @@ class Stage:
             victim.pause()
 
     def _fenced(self) -> float:
-        """Return how many commits of those who hold no lock the leader has refused."""
+        """Return how many commits of clients without the lock the leader has refused."""
         place = self.cluster.ground.place(self.cluster.wait_for_leader())
         connection = http.client.HTTPConnection(place.host, place.http_port, timeout=2.0)
         connection.request("GET", "/metrics")
@@ -267,7 +267,7 @@ def _group(family: str) -> str:
 
 
 def told(events: list[Event], causes: Iterable[Cause]) -> list[str]:
-    """Return what stopped consumers received when they went on."""
+    """Return what was reported to stopped consumers when they continued."""
     lines = []
     for cause in causes:
         if cause.name != "consumer stopped":
@@ -313,7 +313,7 @@ def _wanted(target: Target | None) -> str:
 
 
 def main() -> int:
-    """Measure; 0 when the promise was kept, whatever the times."""
+    """Measure; return 0 if the promise was kept, whatever the times."""
     parser = argparse.ArgumentParser(prog="python -m tests.nemesis.handover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="of each cause")
     parser.add_argument("--out", type=Path, default=Path(".nemesis/handover"))

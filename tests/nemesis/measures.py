@@ -10,25 +10,25 @@ from typing import Final
 from orderlymq.oracle.verdict import Event, Kind
 
 SECOND: Final = 1_000_000_000
-#: The time after its cause in which a hand-over is looked for; a client that needs longer is counted so.
+#: The time after its cause in which a hand-over is looked for; a client that needs longer counts with this time.
 WINDOW_S: Final = 90.0
-#: A queue to which nothing is sent for so long has nothing to take over.
+#: A queue to which nothing is sent within this time has nothing to take over.
 BUSY_S: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The limits that a measure should keep to, in seconds; None where there is no target."""
+    """The limits that a measure should keep, in seconds; None if there is no target."""
 
     median: float | None = None
     worst: float | None = None
 
 
 def resumed_s(times: Sequence[int], cause: int, until: int) -> float | None:
-    """Return how long after *cause* something that went on all the time went on again.
+    """Return how long after *cause* a continuous activity resumed, None if it never did.
 
-    That is the end of the longest pause that meets the window; what was under way at the cause
-    may still arrive a moment after it and is no resumption. None when it never went on.
+    That is the end of the longest pause that overlaps the window. An event that was under way at the cause may arrive
+    just after it; it is not a resumption.
     """
     first = max(bisect_left(times, cause) - 1, 0)
     window = [at for at in times[first:] if at <= until]
@@ -40,22 +40,22 @@ def resumed_s(times: Sequence[int], cause: int, until: int) -> float | None:
 
 
 def pause_s(times: Sequence[int], began: int, until: int) -> float:
-    """Return the longest time between two of *times* that meets the window."""
+    """Return the longest time between two of *times* that overlaps the window."""
     first = max(bisect_left(times, began) - 1, 0)
     window = [at for at in times[first:] if at <= until]
     return max(((later - earlier) / SECOND for earlier, later in pairwise(window)), default=0.0)
 
 
 def times_of(events: Iterable[Event], kind: Kind, belongs: Callable[[Event], bool]) -> list[int]:
-    """Return the sorted times of the events of one kind that belong to somebody."""
+    """Return the sorted times of the events of one kind for which *belongs* is true."""
     return sorted(event.at for event in events if event.kind is kind and belongs(event))
 
 
 def taken_over_s(events: Iterable[Event], group: str, victim: str, cause: int) -> list[float]:
-    """Return, per queue that *victim* worked on at last, when another client of *group* did.
+    """Return, per queue that *victim* worked on last, how long until another client of *group* took it over.
 
-    Its queues are those whose newest delivery before *cause* was to it, and to which something is
-    sent within the next seconds. One that nobody took within the window counts with the window.
+    Its queues are those whose newest delivery before *cause* was to it, and to which messages are sent within the
+    next seconds. A queue that no client took within the window counts with the whole window.
     """
     newest: dict[str, Event] = {}
     first: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A run as a picture: faults, who led, rates per second, and the times without acknowledgements."""
+"""A run as a picture: faults, leaders, rates per second, and the times without acknowledgements."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -62,7 +62,7 @@ def _draw_faults(axes: "Axes", record: "Record") -> None:
     for outcome in record.outcomes:
         row = kinds.index(outcome.fault.kind)
         began = _at(record, outcome.began)
-        # Wide enough to be seen.
+        # Wide enough to be visible.
         width = max(
             _at(record, outcome.ended) - began, (record.ended - record.began) / SECOND / 400
         )

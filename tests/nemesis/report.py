@@ -1,4 +1,4 @@
-"""Reports of a run: a text for people, JSON for programs, a picture of both."""
+"""Reports of a run: a text for people, JSON for programs, and a picture."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ from tests.nemesis.picture import draw
 from tests.nemesis.run import Record
 from tests.nemesis.schedule import Ability, Kind
 
-# The time after its end in which a fault may still be felt.
+# The time after its end in which a fault may still have an effect.
 _AFTER_NS: Final = 5 * SECOND
 _FINDINGS_SHOWN: Final = 20
 
@@ -125,7 +125,7 @@ def as_text(record: Record, counted: Figures) -> str:
 
 
 def _findings(record: Record) -> list[str]:
-    """Return the lines about what was found, not more than a person reads."""
+    """Return the lines about findings, not more than a person reads."""
     found = [f"  FINDING {text}" for text in record.findings]
     verdict = record.verdict
     for each in verdict.findings[:_FINDINGS_SHOWN]:

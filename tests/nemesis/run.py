@@ -1,10 +1,10 @@
 """
-One run: a group on a ground, clients that write a history, a schedule played against them, a calm, a verdict.
+One run: a broker group on a ground, clients that write a history, a schedule of faults, a calm phase, a verdict.
 
-When the last fault is over everything is healed and started again. In the calm that follows all that was
-acknowledged must be delivered to every group, open transactions must be decided and what waits must become
-visible; the log is read, the replicas must agree, and the checker of ``orderlymq doctor`` looks at every disk.
-The history then goes to the oracle, and to the laws of what is beside order (``invariants``).
+After the last fault everything is healed and started again. In the calm phase all acknowledged messages must be
+delivered to every consumer group, open transactions must be decided, and delayed messages must become visible. The
+log is read, the replicas must agree, and the checker of ``orderlymq doctor`` checks every disk. The history then goes
+to the oracle, and to the laws of the features other than order (``invariants``).
 """
 
 import asyncio
@@ -37,17 +37,17 @@ from tests.nemesis.invariants.transactions import DEALS
 from tests.nemesis.schedule import Fault, Plan, Track, schedule
 from tests.nemesis.watch import Watch
 
-# A queue whose Java holder was killed without proof of its death stands still for 60 s, its successor
-# asks every 20 s.
+# A queue whose Java holder was killed without proof of its death is blocked for 60 s, and its successor asks every
+# 20 s.
 DRAIN_TIMEOUT_S: Final = 240.0
 WELL_TIMEOUT_S: Final = 60.0
-# An open transaction is asked about every two seconds, and decided at the first answer.
+# An open transaction is checked every two seconds, and decided at the first answer.
 DECIDED_TIMEOUT_S: Final = 60.0
-# A half is sent for three seconds at most.
+# A half message is sent for at most three seconds.
 DECIDED_FOR_S: Final = 5.0
-# After the time of the last message that waits; a leader looks ten times a second.
+# Counted from the time of the last delayed message; a leader looks ten times a second.
 VISIBLE_TIMEOUT_S: Final = DELAY_MAX_S + 60.0
-# Sends that begin after the last fault, so that the group is seen to work.
+# Sends after the last fault, to show that the broker group works.
 CALM_SENDS_S: Final = 5.0
 
 Say = Callable[[str], None]
@@ -55,7 +55,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Record:
-    """Everything a run leaves behind."""
+    """Everything that a run leaves behind."""
 
     seed: int
     plan: Plan
@@ -74,7 +74,7 @@ class Record:
 
     @property
     def kept(self) -> bool:
-        """Return whether nothing was found, by the oracle or by anybody else."""
+        """Return whether there is no finding, by the oracle or by any other check."""
         broken = any(ruling.breaches for ruling in self.rulings)
         return self.verdict.kept and not self.findings and not broken
 
@@ -173,12 +173,12 @@ class Run:
         for fault in faults:
             time.sleep(max(began + fault.begin_s - time.monotonic(), 0.0))
             if fault.shape.alone:
-                # Whatever takes longer than planned: disks are only taken while nothing else is.
+                # Faults may take longer than planned: disks are only taken while nothing else is broken.
                 _join(running)
             late = max(time.monotonic() - began - fault.begin_s, 0.0)
             if time.monotonic() - started > self.plan.seconds:
                 break
-            # A fault that took longer than planned moves the rest, so that it does not come all at once.
+            # A fault that took longer than planned delays the rest, so that they do not all come at the same time.
             began += late
             thread = threading.Thread(
                 target=self._perform, args=(nemesis, fault), name=fault.kind.value, daemon=True
@@ -218,7 +218,7 @@ class Run:
             elif not client.group:
                 client.end()
         began = time.monotonic()
-        # A producer that is asked about an open transaction must be there until none is open.
+        # A producer that may be asked about an open transaction must run until none is open.
         if not self._wait_until_decided():
             self.findings.append(
                 f"transactions are open {DECIDED_TIMEOUT_S:.0f} s after the last one was begun"
@@ -232,7 +232,7 @@ class Run:
         return round(time.monotonic() - began, 1) if drained else None
 
     def _wait_until_decided(self) -> bool:
-        """Wait until nothing is open, for long enough that the last half on its way would have come."""
+        """Wait until no transaction is open, for long enough that the last half message would have arrived."""
         deadline = time.monotonic() + DECIDED_TIMEOUT_S
         settled = time.monotonic()
         while time.monotonic() < deadline:
@@ -246,7 +246,7 @@ class Run:
         return False
 
     async def _drain(self, recorder: Recorder, delayed: set[str]) -> bool:
-        """Wait until every group has committed all there is, then read the log."""
+        """Wait until every consumer group has committed everything, then read the log."""
         client = self.cluster.connect()
         try:
             await self._wait_until_visible(client, LATER, delayed)
@@ -275,7 +275,7 @@ class Run:
     async def _wait_until_visible(
         self, client: RemotingClient, topic: str, wanted: set[str]
     ) -> None:
-        """Wait for messages whose time is still to come; what never comes is found by its law."""
+        """Wait for messages that are not due yet; a message that never comes is found by its law."""
         deadline = time.monotonic() + VISIBLE_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
@@ -286,7 +286,7 @@ class Run:
             await asyncio.sleep(0.5)
 
     async def _behind(self, client: RemotingClient, group: str, topic: str) -> str | None:
-        """Return what *group* has still to consume, None when that is nothing."""
+        """Return what *group* has still to consume, None if it has consumed everything."""
         try:
             address = self.cluster.ground.service(await asyncio.to_thread(self._leader))
             for queue in range(_queues(topic)):
@@ -347,7 +347,7 @@ def _queues(topic: str) -> int:
 
 
 def _acknowledged(history: Path, topic: str) -> set[str]:
-    """Return what a history, still being written, says to be acknowledged in a topic."""
+    """Return the messages of a topic that a history, still being written, reports as acknowledged."""
     return {
         event.message
         for event in read(history)

@@ -1,12 +1,11 @@
 """
 A schedule of faults from a seed. Pure.
 
-The same seed, plan and version of this module give the same schedule. It names faults and leaves
-open who they hit (``pick`` is a number that the executor turns into a replica or a client that
-exists then). Faults of replicas, faults of clients, what is done to features beside order, and further pauses run on
-four tracks beside each other; what is added to a later track leaves the earlier ones of a seed as they were. Every
-round plays each kind that is possible here, in another order; a run that is long enough for one round
-has tried everything.
+The same seed, plan and version of this module give the same schedule. It names faults but not their targets: ``pick``
+is a number that the executor maps to a replica or a client that exists then. Faults of replicas, of clients, of
+features other than order, and further pauses run on four parallel tracks. Adding a fault to a later track leaves the
+earlier tracks of a seed unchanged. Every round plays each kind that is possible here, in another order, so a run of
+at least one round has tried everything.
 """
 
 import random
@@ -66,8 +65,8 @@ class Track(Enum):
 
     REPLICAS = "replica"
     CLIENTS = "client"
-    BESIDE = "beside"  # what is asked of the group beside order
-    PAUSES = "pauses"  # of replicas and clients, beside whatever the other tracks do to them
+    BESIDE = "beside"  # features other than order
+    PAUSES = "pauses"  # of replicas and clients, at the same time as the faults of the other tracks
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,11 @@ class Shape:
     """The timing and the needs of a kind.
 
     Attributes:
-        seconds: the range from which its length is drawn; for a kind that takes as long as it
-            takes (a rolling restart), what to plan for.
+        seconds: the range from which its length is drawn; for a kind whose length is not chosen (a rolling
+            restart), the time to plan for.
         needs: what the machine must be able to do.
         alone: nothing else is broken at replicas at the same time. Losing the disks of a majority is
-            outside the promise, so what takes a disk away waits until all are well.
+            outside the promise, so a fault that takes away a disk waits until all replicas are healthy.
         track: what it hits.
     """
 
@@ -94,7 +93,7 @@ _NETWORK, _DISK = Ability.NETWORK, Ability.DISK
 SHAPES: Final[Mapping[Kind, Shape]] = {
     Kind.KILL_LEADER: Shape((0.2, 6.0)),
     Kind.KILL_FOLLOWER: Shape((0.2, 6.0)),
-    # Beyond the election time of 0.2 to 0.4 s, so that another one leads when it wakes.
+    # Longer than the election time-out of 0.2 to 0.4 s, so that another replica leads when this one wakes.
     Kind.PAUSE_LEADER: Shape((0.5, 6.0)),
     Kind.PAUSE_FOLLOWER: Shape((0.5, 6.0)),
     Kind.RESTART_ALL: Shape((0.0, 2.0), alone=True),
@@ -120,22 +119,22 @@ SHAPES: Final[Mapping[Kind, Shape]] = {
     Kind.PAUSE_JAVA_CONSUMER: Shape((62.0, 70.0), Ability.JAVA, track=Track.CLIENTS),
     Kind.KILL_PRODUCER: Shape((0.5, 4.0), track=Track.CLIENTS),
     Kind.KILL_DEALER: Shape((0.5, 4.0), track=Track.BESIDE),
-    # A fail-over lies within every other one.
+    # A fail-over happens within every other one.
     Kind.DENY: Shape((2.0, 8.0), track=Track.BESIDE),
     Kind.DELETE_ACCOUNT: Shape((2.0, 8.0), track=Track.BESIDE),
     Kind.CHANGE_SECRET: Shape((2.0, 8.0), track=Track.BESIDE),
-    # One after the other, so that a leader without followers and followers without a leader wake by turns.
+    # One after the other, so that a leader without followers and followers without a leader wake in turn.
     Kind.PAUSE_MAJORITY: Shape((0.5, 2.0), track=Track.PAUSES),
-    # Longer than a send takes before its time is over, so that it does not know what became of it.
+    # Longer than a send's time-out, so that the producer does not know the outcome.
     Kind.PAUSE_PRODUCER: Shape((4.0, 8.0), track=Track.PAUSES),
 }
 
-#: Leadership changes are what clients notice most; a round has more than one of each.
+#: Leadership changes affect clients most, so a round has more than one of each.
 _OFTEN: Final = (Kind.KILL_LEADER, Kind.TRANSFER, Kind.KILL_CONSUMER)
 
 FIRST_S: Final = 3.0
 GAP_S: Final = (0.5, 4.0)
-# Every fourth fault begins while the one before lasts: two at a time find what one does not.
+# Every fourth fault begins while the previous one lasts: two at a time find what one does not.
 OVERLAP: Final = 0.25
 
 
@@ -150,10 +149,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, *begin_s* seconds after the beginning, for *lasts_s* seconds.
+    """One fault, *begin_s* seconds after the beginning, for *lasts_s* seconds.
 
     Attributes:
-        pick: chooses among those it could hit.
+        pick: chooses among the possible targets.
         strength: 0 to 1; how slow, how lossy, how many.
     """
 
@@ -207,7 +206,7 @@ def _track(choose: random.Random, plan: Plan, track: Track) -> list[Fault]:
             )
             overlaps = choose.random() < OVERLAP and not fault.shape.alone
             if fault.end_s > plan.seconds:
-                continue  # too long for what is left; a shorter one may fit
+                continue  # too long for the remaining time; a shorter one may fit
             fitted += 1
             faults.append(fault)
             busy_until = max(busy_until, fault.end_s)

@@ -1,8 +1,8 @@
 """
-``python -m tests.nemesis.trial``: do the faults do what they say? Prints what was seen as JSON.
+``python -m tests.nemesis.trial``: test whether the faults work, and print the observations as JSON.
 
-A nemesis whose cuts do not cut finds nothing and looks like good news. Run inside namespaces
-(``namespaces.py``); ``test_trial.py`` judges what is printed.
+A nemesis whose cuts do not cut finds nothing and looks like good news. Runs inside namespaces (``namespaces.py``);
+``test_trial.py`` judges the output.
 """
 
 import json

@@ -1,8 +1,8 @@
 """
-Looks at the group some times a second: who leads, what ended by itself, where clients must be led.
+Watches the broker group several times a second: its leader, processes that ended, the address for clients.
 
-The watch is also what a supervisor is to a real group: a replica that ended by itself is started
-again after a moment, and the clients' address follows the leader.
+The watch also acts as the supervisor of a real broker group: it restarts a replica that ended by itself after a
+moment, and points the clients' address to the leader.
 """
 
 import threading
@@ -16,14 +16,14 @@ from tests.nemesis.cluster import Cluster
 PERIOD_S: Final = 0.1
 RESTART_AFTER_S: Final = 1.0
 EXIT_STORE_FAILED: Final = 70
-#: Exit codes that a replica may end with by itself while its disk is broken on purpose: its store failed, or
-#: could not be opened. Anything else, and these at any other time, is a finding.
+#: Exit codes with which a replica may end by itself while its disk is broken on purpose: its store failed, or could
+#: not be opened. Any other code, and these codes at any other time, are findings.
 EXCUSED: Final = (EXIT_STORE_FAILED, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A view of the group at one time; *roles* by node, absent where there was no answer."""
+    """The state of the broker group at one time; *roles* by node, absent if there was no answer."""
 
     at: int
     leader: int | None
@@ -33,7 +33,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Watch:
-    """A thread that looks; everything it found out stands in its fields."""
+    """A thread that watches; its results are in its fields."""
 
     cluster: Cluster
     clients: list[Client]
@@ -54,7 +54,7 @@ class Watch:
             self._thread.join(10.0)
 
     def leaders(self) -> list[tuple[int, int | None]]:
-        """Return when who began to lead, None for nobody."""
+        """Return each change of leader with its time; None stands for no leader."""
         changes: list[tuple[int, int | None]] = []
         for sample in self.samples:
             if not changes or changes[-1][1] != sample.leader:

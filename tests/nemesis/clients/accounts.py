@@ -1,4 +1,4 @@
-"""The accounts of a guarded group, and a client that signs what it asks as the group's operator."""
+"""The accounts of a guarded broker group, and a client that signs its requests as the operator."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,7 +17,7 @@ class Account:
     secret: str
 
     def environment(self) -> dict[str, str]:
-        """Return what a program of the SDK finds its credentials in."""
+        """Return the environment variables in which a program of the SDK finds its credentials."""
         return {"ORDERLYMQ_ACCESS_KEY": self.key, "ORDERLYMQ_SECRET_KEY": self.secret}
 
     def options(self) -> dict[str, str]:
@@ -25,14 +25,14 @@ class Account:
         return {"ak": self.key, "sk": self.secret}
 
 
-#: Stands in the settings of every replica, and in no table.
+#: Set in the settings of every replica, and stored in no table.
 OPERATOR: Final = Account("nemesis-operator", "the operator's secret")
-#: Of every client that keeps its rights.
+#: The account of every client that keeps its permissions.
 ORDINARY: Final = Account("ordinary-clients", "a secret that stays")
 
 
 class SigningClient(RemotingClient):
-    """Signs as the operator, so that it may do everything."""
+    """Signs as the operator, so that it may send any request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,6 +41,6 @@ class SigningClient(RemotingClient):
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        if is_signed(command.ext):  # by the cluster, for a name server
+        if is_signed(command.ext):  # signed with the cluster's secret, for a name server
             return await super().invoke(address, command, timeout_s)
         return await self._signer.invoke(super().invoke, address, replace(command), timeout_s)

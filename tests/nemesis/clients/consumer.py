@@ -1,9 +1,9 @@
 """
-An ordered consumer process with our SDK that records what it is given and whether it may say so.
+An ordered consumer process with our SDK that records its deliveries and whether its lease still held.
 
-``python -m tests.nemesis.clients.consumer JSON``; it leaves its group at SIGTERM. A listener that finds its
-lease over when it is done records LAPSED instead of DONE: that is how the SDK reports it. In a group by key
-its events name the key and the attempt, and of one key of each producer a message fails now and then.
+``python -m tests.nemesis.clients.consumer JSON``; it leaves its consumer group at SIGTERM. If a listener's lease is
+over when it is done, it records LAPSED instead of DONE, because the SDK reports that. In a group by key its events
+name the key and the attempt, and sometimes a message of one key of each producer fails.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 
 RETRY_S: Final = 0.2
-# Of one key of each producer a message in so many fails so often, with so short a pause that its backlog has an end.
+# For one key of each producer, one message in so many fails this many times, with a pause short enough for its
+# backlog to end.
 _POISON_SHARE: Final = 20
 POISON_TRIES: Final = 2
 _POISON_PAUSE_S: Final = 0.1
@@ -71,12 +72,12 @@ async def consume(options: ConsumingOptions) -> None:
                 async with consumer:
                     await stop.wait()
             except NameServersUnreachable:
-                # The only one may be down at the moment; users who run consumers try again, too.
+                # The only name server may be down at the moment; users who run consumers try again, too.
                 await asyncio.sleep(RETRY_S)
 
 
 def is_poison(text: str, tries: int) -> bool:
-    """Return whether a message fails that has failed so often."""
+    """Return whether a message that has failed *tries* times fails again."""
     is_chosen = (
         text.rpartition(":")[0].endswith("0") and zlib.crc32(text.encode()) % _POISON_SHARE == 0
     )
@@ -96,7 +97,7 @@ async def _handle(
         "client": options.process,
     }
     if context.lane is not None:
-        # As the producer's history names it; the lane has what the message says of its keys.
+        # The key as in the producer's history; the lane has the message's own property of keys.
         facts |= {"key": text.rpartition(":")[0], "attempt": context.lane.attempt}
     recorder.record(Kind.DELIVER, **facts)
     if options.work_s:

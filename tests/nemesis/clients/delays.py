@@ -1,7 +1,7 @@
 """
-A producer of messages that wait, with our SDK: delay levels and times, each until it is acknowledged.
+A producer of delayed messages with our SDK: delay levels and times, each sent until it is acknowledged.
 
-``python -m tests.nemesis.clients.delays JSON``; it ends with the message under way at SIGTERM.
+``python -m tests.nemesis.clients.delays JSON``; at SIGTERM it ends after the message under way.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from orderlymq.oracle.verdict import Kind
 from tests.nemesis.clients.producer import ProducingOptions, acknowledged
 from tests.nemesis.invariants.delays import DELAYS, LATER_QUEUES, detail_of
 
-# Nobody measures how soon it goes on.
+# This pause is not measured, so it need not be short.
 RETRY_S: Final = 0.2
 
 
@@ -52,12 +52,12 @@ async def _send(
     )
     facts = {"topic": options.topic, "message": text}
     recorder.record(Kind.SEND, detail=detail_of(delay_ms), **facts)
-    # Without a key and a queue each send would choose another queue, where it is another message.
+    # Without a key and a queue each send would choose another queue, where it would be another message.
     acknowledge = acknowledged(
         producer, message, recorder, facts, stop, retry_s=RETRY_S, queue=number % LATER_QUEUES
     )
     if await acknowledge is not None:
-        # Without a place: the answer has the place where it waits.
+        # Without a place: the answer names the place where the message waits.
         recorder.record(Kind.ACK, **facts)
 
 

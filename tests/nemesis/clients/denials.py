@@ -1,9 +1,9 @@
 """
-An administrator who takes the rights of one client away and gives them back, and notes what was confirmed.
+An administrator that revokes the permissions of one client and restores them, and records the confirmations.
 
-Each account is denied once. What was asked for and not answered may still come about, however late: a grant
-that is late would undo a denial, so an account whose grant was not answered immediately is left alone for
-another one; a denial that is late would undo the return, so that is noted for the laws (``rights.py``).
+Each account is denied once. A request without an answer may still take effect, at any later time. A late grant would
+undo a denial, so an account whose grant was not answered immediately is given up for another one. A late denial would
+undo the restoration, so it is recorded for the laws (``rights.py``).
 """
 
 import os
@@ -24,20 +24,20 @@ from tests.nemesis.cluster import Cluster, NoLeaderError
 from tests.nemesis.ground.processes import wait_until
 from tests.nemesis.invariants.rights import GUARDED, Act, Denial
 
-#: The time for which a change of rights is asked for; longer than a group needs after the power was lost.
+#: How long to retry a change of permissions; longer than a broker group needs after a power loss.
 CHANGE_S: Final = 60.0
-#: The longest wait for the client to be served, before its account is denied or left.
+#: The longest wait for the client to be served, before its account is denied or given up.
 SERVED_S: Final = 20.0
 _AGAIN_S: Final = 0.2
 
 
 @dataclass(slots=True)
 class Administrator:
-    """Changes the rights of one client.
+    """Changes the permissions of one client.
 
     Attributes:
-        busy: held for a whole round, from `prepare` to `give_back`; faults that take longer than planned
-            meet here.
+        busy: held for a whole round, from `prepare` to `give_back`, because faults that take longer than
+            planned overlap here.
     """
 
     cluster: Cluster
@@ -48,7 +48,7 @@ class Administrator:
     _account: Account = field(default_factory=lambda: Account("", ""))
 
     def prepare(self) -> bool:
-        """Give the client an account that nobody has touched; False when none could be made in time."""
+        """Give the client an unused account; return False if none could be made in time."""
         deadline = time.monotonic() + CHANGE_S
         while time.monotonic() < deadline:
             serial = self._serial + 1
@@ -72,7 +72,7 @@ class Administrator:
         return False
 
     def deny(self, how: Denial) -> bool:
-        """Take the rights away; return whether that was confirmed."""
+        """Revoke the permissions; return whether that was confirmed."""
         account = self._account
         changes: dict[Denial, Callable[[], None]] = {
             Denial.PERMISSION: lambda: self.cluster.grant(account, "DENY"),
@@ -89,7 +89,7 @@ class Administrator:
             except AdminError as error:
                 self._note(Act.UNSURE)
                 if how is Denial.DELETED and "there is no such account" in str(error):
-                    # An earlier question was served, and its answer lost.
+                    # An earlier request was served, and its answer lost.
                     break
                 time.sleep(_AGAIN_S)
             else:
@@ -100,7 +100,7 @@ class Administrator:
         return True
 
     def give_back(self) -> bool:
-        """Give the rights back; return whether that was confirmed."""
+        """Restore the permissions; return whether that was confirmed."""
         self._note(Act.RETURNING)
         deadline = time.monotonic() + CHANGE_S
         while time.monotonic() < deadline:

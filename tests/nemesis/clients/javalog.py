@@ -1,4 +1,4 @@
-"""The output of Java programs, as events of the history. Pure, but for reading their logs."""
+"""The output of Java programs, as events of the history. Pure, except that it reads their logs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ Facts = dict[str, str | int]
 
 
 def traffic_of(log: Path, process: str, group: str) -> Iterator[tuple[int, Kind, Facts]]:
-    """Yield time, kind and fields of what an ordinary producer or a consumer did."""
+    """Yield time, kind and fields of each event of an ordinary producer or a consumer."""
     for line in _objects(log):
         fields = event_of(line, process, group)
         if fields is None:
@@ -22,12 +22,12 @@ def traffic_of(log: Path, process: str, group: str) -> Iterator[tuple[int, Kind,
         kind, attributes = fields
         yield line["at"], kind, attributes
         if line["event"] == "failed":
-            # The program tries again; how that ends is only known if it says so.
+            # The program tries again; the outcome is only known if the program reports it.
             yield line["at"] + 1, Kind.SEND, {**attributes, "detail": "again"}
 
 
 def deals_of(log: Path, process: str) -> Iterator[tuple[int, Kind, Facts]]:
-    """Yield time, kind and fields of what a producer of transactions did."""
+    """Yield time, kind and fields of each event of a producer of transactions."""
     for line in _objects(log):
         fields = deal_of(line)
         if fields is not None:
@@ -38,7 +38,7 @@ def _objects(log: Path) -> Iterator[dict[str, Any]]:
     if not log.exists():
         return
     for line in log.read_bytes().split(b"\n"):
-        # Libraries print their own words; the last line may be cut short by a SIGKILL.
+        # Libraries print other lines, too; the last line may be cut off by a SIGKILL.
         if line.startswith(b"{") and line.endswith(b"}"):
             yield orjson.loads(line)
 
@@ -47,7 +47,7 @@ _LISTENED: Final = {"deliver": Kind.DELIVER, "done": Kind.DONE, "fail": Kind.FAI
 
 
 def event_of(line: dict[str, Any], process: str, group: str) -> tuple[Kind, Facts] | None:
-    """Return kind and fields of what a Java program has printed; None for what is no event."""
+    """Return kind and fields of a line that a Java program has printed; None if it is not an event."""
     kind = line["event"]
     if kind in _LISTENED:
         return _LISTENED[kind], {
@@ -69,7 +69,7 @@ def event_of(line: dict[str, Any], process: str, group: str) -> tuple[Kind, Fact
         return Kind.SEND, sent
     if kind == "ack":
         return Kind.ACK, {**sent, "queue": line["queue"], "offset": line["offset"]}
-    # A send with a selector is one attempt: an answer of the broker is definite, all else is not.
+    # A send with a selector is one attempt: an answer of the broker is definite, any other failure is not.
     definite = "MQBrokerException" in line["text"]
     return (Kind.REFUSED if definite else Kind.UNKNOWN), {**sent, "detail": line["text"][:200]}
 
@@ -83,13 +83,13 @@ _STATES: Final = {
 
 
 def deal_of(line: dict[str, Any]) -> tuple[Kind, Facts] | None:
-    """Return kind and fields of a step of a transaction; None for what is none."""
+    """Return kind and fields of a step of a transaction; None if the line is not a step."""
     kind = line["event"]
     facts: Facts = {"topic": DEALS, "message": line.get("body", "")}
     if kind == "begin":
         return Kind.SEND, facts
     if kind == "failed":
-        # The client tries several times; that the last one was refused says nothing of the others.
+        # The client tries several times; the refusal of the last try says nothing about the others.
         return Kind.UNKNOWN, {**facts, "detail": line["text"][:200]}
     if kind == "stored":
         return Kind.NOTED, {**facts, "detail": Step.HALF.value}

@@ -1,9 +1,9 @@
 """
-A client whose rights are taken away and given back: it asks all the time and notes what it is answered.
+A client whose permissions are revoked and restored: it sends requests all the time and records the answers.
 
-``python -m tests.nemesis.clients.probe JSON``. The account that it signs with stands in a file, which the
-administrator replaces (``denials.py``). It sends and pulls by turns; for a history both are questions. It
-ends at SIGTERM.
+``python -m tests.nemesis.clients.probe JSON``. A file holds the account that it signs with; the administrator
+replaces the file (``denials.py``). It sends and pulls by turns; for the history both are requests. It ends at
+SIGTERM.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.nemesis.clients.accounts import Account
 
-#: Short, so that a question belongs to one time: it is not tried again, the next one is asked.
+#: Short, so that a request belongs to one time: it is not retried, the next one follows.
 SEND_TIMEOUT_S: Final = 2.0
 
 
@@ -55,7 +55,7 @@ class _Probe:
         self.consumer = PullConsumer(options.group, options.name_servers, client_settings=keys)
 
     async def ask(self, number: int) -> None:
-        """Send, or pull, and note the answer."""
+        """Send or pull, and record the answer."""
         options = self._options
         facts = {
             "topic": options.topic,
@@ -78,7 +78,7 @@ class _Probe:
 
 
 async def probe(options: ProbingOptions) -> None:
-    """Ask until SIGTERM."""
+    """Send requests until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     path = Path(options.account_file)
@@ -97,7 +97,7 @@ async def probe(options: ProbingOptions) -> None:
 
 
 def _account(path: Path) -> bytes:
-    return path.read_bytes()  # a line; it is replaced in one step
+    return path.read_bytes()  # one line; the file is replaced atomically
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """
-A producer process with our SDK: numbered messages per key, each until it is acknowledged.
+A producer process with our SDK: numbered messages per key, each sent until it is acknowledged.
 
-``python -m tests.nemesis.clients.producer JSON``; it ends with the message under way at SIGTERM.
+``python -m tests.nemesis.clients.producer JSON``; at SIGTERM it ends after the message under way.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from orderlymq.errors import OrderlyMQError, SendRefused
 from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 
-# Fail-over times are measured through this.
+# Short, because fail-over times are measured with these sends.
 RETRY_S: Final = 0.02
 
 
@@ -52,7 +52,7 @@ async def _send(
     number = 0
     while not stop.is_set():
         text = f"{key}:{number}"
-        # RocketMQ's clients store no sharding key: the group by key reads their own property of keys.
+        # RocketMQ's clients store no sharding key: the group by key reads RocketMQ's property of keys.
         message = Message(topic=options.topic, body=text.encode(), key=key, keys=key)
         facts = {"topic": options.topic, "key": key, "message": text}
         recorder.record(Kind.SEND, **facts)
@@ -75,9 +75,10 @@ async def acknowledged(
     retry_s: float,
     queue: int | None = None,
 ) -> SendResult | None:
-    """Send a message until it is acknowledged, None when it is time to stop; record all but the ends.
+    """Send a message until it is acknowledged; return None if it is time to stop.
 
-    It is the same message again, by key or to *queue*, so that the broker can recognise it.
+    It sends the same message again, by key or to *queue*, so that the broker can recognise it. It records failures
+    and repeats, but not the first send and the acknowledgement.
     """
     while True:
         try:

@@ -1,10 +1,10 @@
 """
-The clients of a run, RocketMQ's Java clients and our SDK's together: producers and ordered consumers, and
-producers of transactions, of messages that wait, and one whose rights are taken away.
+The clients of a run, both RocketMQ's Java clients and our SDK's.
 
-Each start of a client is an incarnation with a process name of its own in the history, and so with
-messages of its own. SDK programs write the history themselves; what Java programs print is
-translated when the run is over. Both take their times from the same monotonic clock.
+There are producers, ordered consumers, producers of transactions and of delayed messages, and a client whose
+permissions are revoked. Each start of a client is an incarnation with its own process name in the history, and so
+with its own messages. SDK programs write the history themselves; the output of Java programs is translated after the
+run. Both use the same monotonic clock.
 """
 
 import time
@@ -33,17 +33,17 @@ from tests.nemesis.invariants.delays import LATER
 from tests.nemesis.invariants.rights import GUARDED
 from tests.nemesis.invariants.transactions import DEALS, Step, Word
 
-#: Java clients by the version that stands in the history.
+#: Java clients by the version in the history.
 JAVA_4: Final = "4.9.8"
 JAVA_5: Final = "5.5.0"
 
-#: The longest time that a client may believe in its lock after it was stopped. The SDK counts 15 s from before it asked and
-#: asks every 5 s, so that the broker may free a lock 10 s after the client was stopped; a Java client
-#: counts 30 s, the broker 60 s.
+#: The longest time that a client may rely on its lock after it was stopped. The SDK counts 15 s from before its
+#: request and asks every 5 s, so the broker may free a lock 10 s after the client was stopped; a Java client counts 30
+#: s, the broker 60 s.
 SDK_BELIEVES_S: Final = 10.0
 JAVA_BELIEVES_S: Final = 30.0
 
-TOGETHER: Final = "together"  # Java and SDK consumers in one group
+TOGETHER: Final = "together"  # Java and SDK consumers in one consumer group
 PYTHON: Final = "python"
 BY_KEY: Final = "by-key"
 #: The topic that each consumer group consumes.
@@ -59,18 +59,18 @@ PROBERS: Final = "probers"
 
 
 class Trade(Enum):
-    """The work of a client that is no consumer."""
+    """The work of a client that is not a consumer."""
 
     SENDING = auto()  # messages in the order of their keys
     DEALING = auto()  # transactions
-    DELAYING = auto()  # messages that wait
-    PROBING = auto()  # asks with rights that come and go
+    DELAYING = auto()  # delayed messages
+    PROBING = auto()  # requests with permissions that are revoked and restored
 
 
 _FOR_EVER: Final = 10**9
-#: A Java producer's local transaction: long enough to be killed in.
+#: A Java producer's local transaction: long enough to be killed in it.
 _JAVA_WORK_MS: Final = 150
-#: The part of a program's output that is looked at for its first words; a library may say some before.
+#: The part of a program's output that is searched for its first line; a library may print others before it.
 _BEGINNING: Final = 10_000
 _TAIL: Final = 1 << 16
 
@@ -84,7 +84,7 @@ class Client:
         java: version of the Java client, None for the SDK.
         pause_ms: a producer's pause between two sends of a key; a consumer's work on a message.
         is_named: a Java consumer calls `setInstanceName`, so that its client id names no process.
-        signs: its requests are signed; who probes has an account of its own, which stands in a file.
+        signs: its requests are signed; a probing client has its own account, in a file.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Client:
 
     @property
     def is_producer(self) -> bool:
-        """Return whether it sends and is asked nothing."""
+        """Return whether it only sends and is never asked by the broker."""
         return not self.group and self.trade in (Trade.SENDING, Trade.DELAYING)
 
     @property
@@ -114,7 +114,7 @@ class Client:
 
     @property
     def account_file(self) -> Path:
-        """Return where the account stands that a probing client is to use."""
+        """Return the file with the account that a probing client is to use."""
         return self.directory / f"{self.name}.account.json"
 
     @property
@@ -146,7 +146,7 @@ class Client:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether a Java consumer has said that it consumes; the SDK's say nothing and count immediately."""
+        """Return whether a Java consumer reports that it consumes; SDK consumers report nothing and always count."""
         if self.java is None or not self.group:
             return True
         log = self.directory / f"{self.process}.log"
@@ -154,19 +154,19 @@ class Client:
 
     @property
     def is_inside_listener(self) -> bool:
-        """Return whether the last thing that a paused consumer of the SDK recorded is a delivery."""
+        """Return whether the last event of a paused SDK consumer is a delivery."""
         return b'"kind":"deliver"' in self._last_recorded()
 
     @property
     def is_inside_transaction(self) -> bool:
-        """Return whether the last thing that a paused producer of transactions noted is a half."""
+        """Return whether the last event of a paused producer of transactions is a half message."""
         if self.java is None:
             return f'"detail":"{Step.HALF}"'.encode() in self._last_recorded()
         lines = _tail(self.directory / f"{self.process}.log")
         return bool(lines) and b'"event":"stored"' in lines[-1]
 
     def was_served(self, account: str) -> bool:
-        """Return whether an account was served a moment ago."""
+        """Return whether one of the last two requests under this account was served."""
         mark = f'"client":"{account}"'.encode()
         own = [
             line for line in _tail(self.history) if mark in line and b'"kind":"noted"' not in line
@@ -179,7 +179,7 @@ class Client:
         return own[-1] if own else b""
 
     def kill(self) -> None:
-        """Send SIGKILL; what it had begun, it has not finished."""
+        """Send SIGKILL; the work that it had begun is not finished."""
         if self.child is None:
             return
         self.child.kill()
@@ -187,12 +187,12 @@ class Client:
             self.recorder.record(Kind.GONE, client=self.process)
 
     def finish(self) -> None:
-        """Let a producer of transactions begin nothing more; it stays to be asked."""
+        """Make a producer of transactions begin no more; it keeps running to be asked."""
         if self.child is not None:
             self.child.close_input()
 
     def end(self) -> int | None:
-        """End in good order where the program knows how; Java producers do not."""
+        """End the program normally if it supports that; Java producers do not."""
         if self.child is None:
             return 0
         if self.java is not None:
@@ -208,7 +208,7 @@ class Client:
             self._believed_to_ns = time.monotonic_ns() + int(believes_s * 1e9)
 
     def resume(self) -> None:
-        """Send SIGCONT, and say since when it had no right to believe in its locks."""
+        """Send SIGCONT, and record since when it was not allowed to rely on its locks."""
         lapsed, self._believed_to_ns = self._believed_to_ns, None
         if self.child is not None:
             self.child.resume()
@@ -287,7 +287,7 @@ class Client:
         )
 
     def translate(self) -> None:
-        """Write what the Java incarnations have printed into the history."""
+        """Write the output of the Java incarnations into the history."""
         if self.java is None:
             return
         for number in range(1, self.incarnation + 1):
@@ -318,7 +318,8 @@ def make_clients(
 ) -> list[Client]:
     """Return the clients of a run.
 
-    Three groups consume in order: Java and SDK consumers by queue, SDK consumers by queue, and SDK consumers by key.
+    Three consumer groups consume in order: Java and SDK consumers by queue, SDK consumers by queue, and SDK consumers
+    by key.
     """
     directory.mkdir(parents=True, exist_ok=True)
     made: list[Client] = []
@@ -348,7 +349,7 @@ def make_clients(
 
 
 def build_javas() -> list[Java]:
-    """Return the Java clients, compiled; none, and a word about it, without a JDK."""
+    """Return the Java clients, compiled; without a JDK none, and print why."""
     reason = missing("java", "mvn")
     if reason:
         say(f"SDK clients only: {reason}")

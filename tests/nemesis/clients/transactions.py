@@ -1,9 +1,9 @@
 """
-A producer of transactions with our SDK that notes each step before it sends it to the broker.
+A producer of transactions with our SDK that records each step before it sends it to the broker.
 
-``python -m tests.nemesis.clients.transactions JSON``. What a transaction decides stands in its text (``invariants/transactions.py``), so that
-each producer of the group answers the same. At the end of its standard input it begins nothing more and
-stays to be asked; it ends at SIGTERM.
+``python -m tests.nemesis.clients.transactions JSON``. The decision of a transaction is in its text
+(``invariants/transactions.py``), so that each producer of the group gives the same answer. At the end of its standard
+input it begins nothing more and keeps running to be asked; it ends at SIGTERM.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 from tests.nemesis.invariants.transactions import Step, checked_step, first_step, text_of
 
-#: A new leader must know soon which producers it can ask; RocketMQ's 30 s are longer than a run's calm.
+#: A new leader must soon know which producers it can ask; RocketMQ's 30 s are longer than a run's calm phase.
 HEARTBEAT_S: Final = 1.0
-#: The time that the local transaction takes, by turns: long enough to be killed in.
+#: The time that the local transaction takes, by turns: long enough to be killed in it.
 WORK_S: Final = (0.0, 0.3, 0.1)
 
 _STATES: Final = {
@@ -52,14 +52,14 @@ class DealingOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dealer:
-    """One process of the group."""
+    """One process of the producer group."""
 
     def __init__(self, options: DealingOptions, recorder: Recorder) -> None:
         self._options = options
         self._recorder = recorder
 
     async def deal(self, producer: TransactionProducer, number: int) -> None:
-        """Play one transaction; whatever its outcome, the next one is another."""
+        """Play one transaction; after any outcome the next one is a new transaction."""
         text = text_of(self._options.process, number)
         message = Message(topic=self._options.topic, body=text.encode())
 
@@ -79,7 +79,7 @@ class Dealer:
             self._recorder.record(kind, detail=str(error)[:200], **facts)
 
     async def check(self, message: ReceivedMessage) -> TransactionState:
-        """Answer for any process of the group."""
+        """Answer for any process of the producer group."""
         text = message.body.decode()
         step = checked_step(text)
         self._note(text, step)
@@ -91,7 +91,7 @@ class Dealer:
 
 
 async def play(options: DealingOptions) -> None:
-    """Deal until the end of input, answer until SIGTERM."""
+    """Run transactions until the end of input, then answer checks until SIGTERM."""
     loop = asyncio.get_running_loop()
     stop, last = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -100,7 +100,7 @@ async def play(options: DealingOptions) -> None:
         loop.remove_reader(sys.stdin)
         last.set()
 
-    # Nobody writes: it is readable when it ends.
+    # Nothing is written to it, so it is readable only at its end.
     loop.add_reader(sys.stdin, ended)
     with Recorder(Path(options.history), process=options.process) as recorder:
         dealer = Dealer(options, recorder)

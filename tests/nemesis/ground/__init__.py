@@ -1,6 +1,6 @@
 """
 The ground of a run's processes: addresses, links, disks, namespaces.
 
-`schedule` decides which fault comes when.
+`schedule` decides when each fault comes.
 Begin with `ground`.
 """

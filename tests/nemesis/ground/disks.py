@@ -1,9 +1,9 @@
 """
-A file system of its own for each replica, and what can happen to it.
+A separate file system for each replica, and its faults.
 
-With loop devices the disk is a file with ext4 on it. Power loss is then what it is on a real machine: the
-processes are killed, the file as the device left it is copied before the kernel writes anything more back,
-and the copy is mounted, whose journal is replayed. What was not synced is not in it.
+With loop devices the disk is a file with ext4 on it. Power loss is then as on a real machine: the processes are
+killed, the file is copied as the device left it before the kernel writes anything more back, and the copy is mounted,
+which replays its journal. Data that was not synced is not in it.
 """
 
 import os
@@ -18,14 +18,14 @@ from tests.nemesis.ground.ground import GroundError, run
 
 # A run of an hour writes some hundred MiB; the file is sparse.
 DISK_SIZE_MIB: Final = 2048
-# Left when a disk is "full"; less than one flush of the store.
+# The free space of a "full" disk; less than one flush of the store.
 LEFT_FREE: Final = 256 * 1024
 _UMOUNT_TRIES: Final = 50
 
 
 @dataclass(slots=True)
 class Disk:
-    """One file system. Life cycle: `mount`, anything, `unmount`."""
+    """One file system. Life cycle: `mount`, any other method, `unmount`."""
 
     image: Path
     where: Path
@@ -40,7 +40,7 @@ class Disk:
             with self.image.open("wb") as file:
                 file.truncate(DISK_SIZE_MIB << 20)
             run("mkfs.ext4", "-q", "-F", "-m", "0", str(self.image))
-        # No commit by the clock: what is on the device is what somebody synced.
+        # No commit by time: the device holds only what a process synced.
         run("mount", "-o", "loop,commit=300,noatime", str(self.image), str(self.where))
 
     def unmount(self) -> None:
@@ -61,7 +61,7 @@ class Disk:
         return copy
 
     def lose_power(self, copy: Path) -> None:
-        """Put *copy* in the place of the file system."""
+        """Replace the file system by *copy*."""
         with self._lock:
             self.unmount()
             copy.replace(self.image)
@@ -70,19 +70,19 @@ class Disk:
                 self._drop_ballast()
 
     def fill(self) -> None:
-        """Leave almost nothing free."""
+        """Leave almost no free space."""
         with self._lock:
             self._is_full = True
             usage = os.statvfs(self.where)
             size = usage.f_bavail * usage.f_frsize - LEFT_FREE
             if size <= 0:
                 return
-            # Some of what seems free is needed for the ballast's own extents.
+            # Some of the free space is needed for the ballast's own extents.
             with (self.where / "ballast").open("wb") as file, suppress(OSError):
                 os.posix_fallocate(file.fileno(), 0, size)
 
     def empty(self) -> None:
-        """Free what `fill` took; no loss of power brings it back."""
+        """Free the space that `fill` took; a loss of power does not bring the ballast back."""
         with self._lock:
             self._is_full = False
             self._drop_ballast()

@@ -1,11 +1,11 @@
 """
-The ground a group stands on: which addresses its processes have, and what can be cut between them.
+The ground of a broker group: the addresses of its processes, and the links that can be cut.
 
-`Loopback` is what ``orderlymq up`` gives: one address, bound by the leader; nothing can be cut. In
-`Namespaces` every replica is a machine with a network of its own, on a bridge with one more for all
-clients. Clients reach the group at an address that is translated to the leader's, as kube-proxy does it
-for a Service; `point` moves it. The commands here run inside namespaces of the run itself
-(``__main__.py``), so that nothing outside is touched and nothing is left behind.
+`Loopback` is the ground of ``orderlymq up``: one address, bound by the leader; nothing can be cut. In `Namespaces`
+every replica is a machine with its own network, on a bridge with one more machine for all clients. Clients reach the
+broker group at an address that is translated to the leader's, as kube-proxy does for a Service; `point` moves it. The
+commands here run inside the run's own namespaces (``__main__.py``), so that nothing outside is changed and nothing is
+left behind.
 """
 
 import shutil
@@ -31,7 +31,7 @@ NAME_SERVER_PORT: Final = 9876
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of one replica: host and ports for its peers, for us, and what it binds for clients."""
+    """The place of one replica: host and ports for its peers and for the nemesis, and the host it binds for clients."""
 
     host: str
     raft_port: int
@@ -40,7 +40,7 @@ class Place:
 
 
 class Ground(Protocol):
-    """The parts of the machine that a group needs."""
+    """The parts of the machine that a broker group needs."""
 
     name: str
     bind: str
@@ -48,16 +48,16 @@ class Ground(Protocol):
     name_server: tuple[str, int]
 
     def place(self, node: int) -> Place:
-        """Return where a replica is."""
+        """Return the place of a replica."""
 
     def within(self, who: int | str) -> list[str]:
         """Return the words that start a command at replica *who* or at the clients."""
 
     def service(self, leader: int) -> str:
-        """Return an address at which we, who are never cut off, reach the group."""
+        """Return an address at which the nemesis, which is never cut off, reaches the broker group."""
 
     def point(self, leader: int) -> None:
-        """Let the clients' address lead to *leader*."""
+        """Point the clients' address to *leader*."""
 
     def close(self) -> None:
         """Undo what was made."""
@@ -87,7 +87,7 @@ class Loopback:
         return f"127.0.0.1:{self.address[1]}"
 
     def point(self, leader: int) -> None:
-        pass  # the leader has bound it
+        pass  # the leader has bound the address
 
     def close(self) -> None:
         pass
@@ -142,9 +142,9 @@ class Namespaces:
             run(*self.within(CLIENTS), "iptables", "-w", "-t", "nat", *rule.split())
 
     def cut(self, one: Iterable[int | str], other: Iterable[int | str]) -> None:
-        """Drop whatever *one* sends to *other*, and nothing that comes back.
+        """Drop everything that *one* sends to *other*, but nothing in the other direction.
 
-        No reset, no error: as when a switch fails.
+        There is no reset and no error, as when a switch fails.
         """
         for sender, receiver in product(one, other):
             self._rule(receiver, "-A", "INPUT", "-s", _host(sender), "-j", "DROP")
@@ -155,14 +155,14 @@ class Namespaces:
             self._rule(each, "-F", "INPUT")
 
     def slow(self, one: int, other: int, *, delay_s: float, jitter_s: float, loss: float) -> None:
-        """Let packets between two replicas take their time, or get lost, both ways."""
+        """Delay or lose packets between two replicas, in both directions."""
         self._slowness.set(_host(one), _host(other), delay_s=delay_s, jitter_s=jitter_s, loss=loss)
         for here, there in ((one, other), (other, one)):
             route = f"{_host(there)}/32 dev slow src {_host(here)}"
             run(*self.within(here), "ip", "route", "replace", *route.split())
 
     def unslow(self) -> None:
-        """Let packets between replicas go their direct way again."""
+        """Let packets between replicas take their direct way again."""
         for here, there in product(range(1, self.replicas + 1), repeat=2):
             if here != there:
                 words = (*self.within(here), "ip", "route", "del", f"{_host(there)}/32")
@@ -184,7 +184,7 @@ class Namespaces:
         run(*inside, "ip", "link", "set", "lo", "up")
         run(*inside, "ip", "addr", "add", f"{_host(who)}/24", "dev", "eth0")
         run(*inside, "ip", "link", "set", "eth0", "up")
-        # So that the clients' address, which no machine has, leads somewhere before it is translated.
+        # So that the clients' address, which no machine has, is routed before it is translated.
         run(*inside, "ip", "route", "add", "default", "via", _CONTROL_HOST)
         if isinstance(who, int):
             self._slowness.add(_host(who), f"/run/netns/{who}")
@@ -196,10 +196,10 @@ def _host(who: int | str) -> str:
 
 
 def run(*words: str, may_fail: bool = False, ensure: str | None = None) -> str:
-    """Run a command of the system and return what it says.
+    """Run a system command and return its output.
 
     Raises:
-        GroundError: it failed.
+        GroundError: It failed.
     """
     if ensure is not None:
         subprocess.run(["mkdir", "-p", ensure], check=True)
@@ -210,4 +210,4 @@ def run(*words: str, may_fail: bool = False, ensure: str | None = None) -> str:
 
 
 class GroundError(Exception):
-    """The machine refused what the ground is made of; the text names command and reason."""
+    """The machine refused a part of the ground; the text names command and reason."""

@@ -18,7 +18,7 @@ class IoErrors:
     data_dir: Path
 
     def environment(self) -> dict[str, str]:
-        """Return what the replica's process must be started with."""
+        """Return the environment that the replica's process must be started with."""
         return {
             "LD_PRELOAD": str(self.library),
             "NEMESIS_IO_ERRORS": str(self.switch),
@@ -26,16 +26,16 @@ class IoErrors:
         }
 
     def begin(self) -> None:
-        """Let every write and sync fail."""
+        """Make every write and sync fail."""
         self.switch.touch()
 
     def end(self) -> None:
-        """Let them succeed."""
+        """Make them succeed again."""
         self.switch.unlink(missing_ok=True)
 
 
 def build(directory: Path) -> Path | None:
-    """Compile the library and return it; None without a C compiler."""
+    """Compile the library and return it; return None without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None

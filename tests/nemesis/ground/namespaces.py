@@ -1,4 +1,4 @@
-"""A program started once more in namespaces of its own: network, mounts and process ids."""
+"""A program started once more in its own namespaces: network, mounts and process ids."""
 
 import os
 import shutil
@@ -19,12 +19,12 @@ def is_inside() -> bool:
 
 
 def has_namespaces() -> bool:
-    """Return whether this process has namespaces of its own."""
+    """Return whether this process has its own namespaces."""
     return os.environ.get(_INSIDE) == "namespaces"
 
 
 def enter(*words: str, bare: bool = False) -> int:
-    """Run ``python -m`` with *words* inside, where the machine allows it; return its exit code."""
+    """Run ``python -m`` with *words* inside namespaces if the machine allows it; return its exit code."""
     able = [] if bare else _able()
     if not able:
         say("no namespaces here (unshare and ip make them): no faults of networks and disks")
@@ -34,7 +34,7 @@ def enter(*words: str, bare: bool = False) -> int:
 
 
 def _able() -> list[str]:
-    # In a network of its own even the loopback is down until ip brings it up.
+    # In a new network even the loopback is down until ip brings it up.
     if not all(map(shutil.which, ("unshare", "ip"))):
         return []
     for words in (_UNSHARE, (*_UNSHARE, "--map-root-user")):
@@ -44,6 +44,6 @@ def _able() -> list[str]:
 
 
 def say(text: str) -> None:
-    """Show a line immediately."""
+    """Print a line immediately."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

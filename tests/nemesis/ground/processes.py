@@ -19,13 +19,11 @@ END_TIMEOUT_S: Final = 30.0
 class Child:
     """One process with its log file.
 
-    Life cycle: `start`, `kill` or `end` or its own end, `start` again. `wanted` says whether it
-    should be running; one that is wanted and does not run has ended by itself. Faults and the
-    watch call from threads of their own.
+    Life cycle: `start`, `kill` or `end` or its own end, `start` again. `wanted` says whether it should be running; a
+    wanted process that does not run has ended by itself. Faults and the watch call from different threads.
 
     Attributes:
-        excused_until: monotonic time up to which it may end with one of the codes of a store that
-            failed.
+        excused_until: monotonic time up to which it may end with one of the codes of a failed store.
     """
 
     name: str
@@ -76,7 +74,7 @@ class Child:
             self.paused = False
 
     def end(self, timeout_s: float = END_TIMEOUT_S) -> int | None:
-        """Send SIGTERM and return the exit code; None when it had to be killed."""
+        """Send SIGTERM and return the exit code; None if it had to be killed."""
         with self._lock:
             self.wanted = False
             self.resume()
@@ -110,7 +108,7 @@ class Child:
         self.paused = False
 
     def look(self) -> int | None:
-        """Return the exit code if it ended by itself since the last look."""
+        """Return the exit code if it ended by itself since the last call."""
         with self._lock:
             if not self.wanted or self.process is None:
                 return None
@@ -122,12 +120,12 @@ class Child:
 
 
 def python(*words: str) -> list[str]:
-    """Return the command of a Python module of ours."""
+    """Return the command of one of our Python modules."""
     return [sys.executable, "-X", "faulthandler", "-m", *words]
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, pause_s: float = 0.05) -> bool:
-    """Wait for *condition*; False when it does not come in time."""
+    """Wait for *condition*; return False if it does not become true in time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if condition():

@@ -1,9 +1,9 @@
 """
-Slow and lossy links without a kernel's help: packets of a slowed pair pass through this process.
+Slow and lossy links without the kernel's help: packets between slowed replicas pass through this process.
 
-Every replica's namespace has a TUN device, "slow". While two replicas are slowed, their routes to each
-other lead there (``ground.py``); a thread reads the packets, holds each back for its time and writes it
-to the other end. What is not slowed never comes here.
+Every replica's namespace has a TUN device, "slow". While two replicas are slowed, their routes to each other lead
+there (``ground.py``). A thread reads the packets, holds each back for its delay and writes it to the other end. Other
+packets never come here.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _IFF_TUN: Final = 0x0001
 _IFF_NO_PI: Final = 0x1000
 _CLONE_NEWNET: Final = 0x40000000
 _PACKET_MAX: Final = 65_535
-# More than a second of a slowed link at our load; beyond it packets are lost, as in a full router.
+# More than a second of a slowed link at our load; above it packets are lost, as in a full router.
 _HELD_MAX: Final = 20_000
 
 
@@ -58,7 +58,7 @@ class Slowness:
         self._selector.register(device, selectors.EVENT_READ)
 
     def set(self, one: str, other: str, *, delay_s: float, jitter_s: float, loss: float) -> None:
-        """Say what happens to packets between two hosts; *loss* is a probability."""
+        """Set the delay and loss of packets between two hosts; *loss* is a probability."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._carry, name="slowness", daemon=True)
             self._thread.start()
@@ -115,7 +115,7 @@ class Slowness:
 
 
 def _ends(packet: bytes) -> tuple[str, str]:
-    """Return source and destination of an IPv4 packet, empty texts for anything else."""
+    """Return source and destination of an IPv4 packet, empty texts for any other packet."""
     if len(packet) < 20 or packet[0] >> 4 != 4:
         return "", ""
     source, target = struct.unpack_from("!4s4s", packet, 12)
@@ -123,12 +123,12 @@ def _ends(packet: bytes) -> tuple[str, str]:
 
 
 def _in_namespace(path: str) -> int:
-    """Return a TUN device "slow" that stands in the network namespace *path*."""
+    """Return a TUN device "slow" in the network namespace *path*."""
     libc = ctypes.CDLL(None, use_errno=True)
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     there = os.open(path, os.O_RDONLY)
     try:
-        # Namespaces belong to threads; nothing else of this process is moved.
+        # Namespaces belong to threads, so only this thread of the process moves.
         if libc.setns(there, _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"cannot enter {path}")
         try:

@@ -1,5 +1,5 @@
 """
-The invariants beside the order, read from a history; the order is the oracle's.
+The invariants of features other than order, read from a history; the oracle judges the order.
 
 Pure: no process and no clock.
 Begin with `breaches`.

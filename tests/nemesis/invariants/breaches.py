@@ -1,4 +1,4 @@
-"""Breaches of the laws beside those of order, and how much of each feature was tried. Pure."""
+"""Breaches of laws other than those of order, and how much of each feature was tried. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class Ruling:
 
     Attributes:
         name: of the feature.
-        counts: how much of it the run has seen.
-        untried: what the run never did; its law was kept for want of a case.
+        counts: how often the run has exercised each part of it.
+        untried: what the run never did; its law held only for lack of a case.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Ruling:
 
 
 def of_topic(events: Iterable[Event], topic: str) -> list[Event]:
-    """Return the events of one topic, and those that belong to none."""
+    """Return the events of one topic, and those that belong to no topic."""
     return [event for event in events if event.topic in ("", topic)]
 
 
 def by_order(events: Iterable[Event]) -> list[Breach]:
-    """Return what the order oracle finds: lost, stored twice, delivered by two at a time."""
+    """Return the findings of the order oracle: lost, stored twice, delivered by two at a time."""
     return [
         Breach(f"{found.defect}: {found.explanation}", found.message, found.evidence)
         for found in oracle.judge(events).findings
@@ -50,5 +50,5 @@ def by_order(events: Iterable[Event]) -> list[Breach]:
 
 
 def zeros(counts: dict[str, int], wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *wanted* that the run has never seen."""
+    """Return those of *wanted* that the run never reached."""
     return tuple(name for name in wanted if not counts.get(name))

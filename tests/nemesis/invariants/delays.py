@@ -1,9 +1,9 @@
 """
-The laws of messages that wait, read from a history. Pure.
+The laws of delayed messages, read from a history. Pure.
 
-None is delivered before its time; each that was acknowledged is visible once and delivered in the end. A
-message begins to wait when the leader stores it, which is after its producer began to send it: before that
-beginning plus its delay nobody may have it. All processes share the clocks of one machine.
+No message is delivered before its time. Each acknowledged one becomes visible once and is delivered in the end. A
+message begins to wait when the leader stores it, which is after its producer began to send it. So no consumer may
+have it before that beginning plus its delay. All processes share the clocks of one machine.
 """
 
 from collections.abc import Iterable
@@ -14,23 +14,23 @@ from tests.nemesis.invariants.breaches import Breach, Ruling, by_order, of_topic
 
 LATER: Final = "later"
 LATER_QUEUES: Final = 4
-#: Delay levels and times of their own that producers send with, by turns: (level, milliseconds).
+#: The delay levels and delay times that producers send with, by turns: (level, milliseconds).
 DELAYS: Final = ((1, 1_000), (0, 2_500), (2, 5_000), (0, 700), (1, 1_000), (3, 10_000))
 DELAY_MAX_S: Final = max(delay_ms for _, delay_ms in DELAYS) / 1000
 _DELAY: Final = "delay "
 _MS: Final = 1_000_000
-#: Times are stored in whole milliseconds of the wall clock, and histories are written by the monotonic one,
-#: which time services let run apart by up to half a millisecond in a second.
+#: Times are stored in whole milliseconds of the wall clock, and histories are written by the monotonic one. Time
+#: services let the two drift apart by up to half a millisecond per second.
 SLACK_MS: Final = 10
 
 
 def detail_of(delay_ms: int) -> str:
-    """Return what a send notes of its delay."""
+    """Return the detail that a send records about its delay."""
     return f"{_DELAY}{delay_ms}"
 
 
 def judge(events: Iterable[Event]) -> Ruling:
-    """Judge all messages that had to wait."""
+    """Judge all delayed messages."""
     history = sorted(of_topic(events, LATER), key=lambda event: event.at)
     sends: dict[str, Event] = {}
     firsts: dict[str, Event] = {}

@@ -1,11 +1,10 @@
 """
-The laws of rights that are taken away and given back, read from a history. Pure.
+The laws of permissions that are revoked and restored, read from a history. Pure.
 
-What was asked after a denial was confirmed, and answered before the right was begun to be given back, was
-refused, whichever replica led in between. `RETURN_S` after a right was confirmed nobody is refused for want of it, and
-its owner is served when others are. Each account is denied once in its life, and
-one whose granting was not answered immediately is never used: what is late on its way can then be taken for
-nothing else (``denials.py``).
+A request that was sent after a denial was confirmed, and answered before the restoration began, was refused,
+whichever replica led in between. From `RETURN_S` after a permission was confirmed, no request is refused for lack of
+it, and its owner is served if others are. Each account is denied once in its life, and an account whose grant was not
+answered immediately is never used. So a late change cannot be mistaken for another one (``denials.py``).
 """
 
 from bisect import bisect_left
@@ -19,17 +18,17 @@ from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.invariants.breaches import Breach, Ruling, of_topic, zeros
 
 GUARDED: Final = "guarded"
-#: A leader that was cut off knows nothing of the newest accounts, and answers clients that still reach it until
-#: the cut, of 8 s at most, is healed.
+#: A leader that was cut off does not know the newest accounts, and answers clients that still reach it until the cut
+#: is healed, after at most 8 s.
 RETURN_S: Final = 15.0
 _SECOND: Final = 1_000_000_000
 _RETURN: Final = int(RETURN_S * _SECOND)
-#: The beginning of the broker's refusals for want of a right.
+#: The beginning of the broker's refusals for lack of a permission.
 _ACCESS: Final = "AclException"
 
 
 class Denial(StrEnum):
-    """A way to take rights away."""
+    """A way to revoke permissions."""
 
     PERMISSION = "permission DENY"
     DELETED = "account deleted"
@@ -37,19 +36,19 @@ class Denial(StrEnum):
 
 
 class Act(StrEnum):
-    """A note of the administrator; the account stands in the event's client."""
+    """A record of the administrator; the event's client is the account."""
 
     GRANTED = "granted"
     DENYING = "denying"
-    DENIED = "denied: "  # and how
-    UNSURE = "denial not answered"  # it may come about at any later time
+    DENIED = "denied: "  # followed by how
+    UNSURE = "denial not answered"  # it may take effect at any later time
     RETURNING = "returning"
     RETURNED = "returned"
 
 
 @dataclass(slots=True)
 class _Account:
-    """The acts of an administrator on one account, and the questions of its holder."""
+    """The administrator's actions on one account, and its holder's requests."""
 
     name: str
     granted: Event | None = None
@@ -59,7 +58,7 @@ class _Account:
     returned: Event | None = None
     unsure: bool = False
     asked: list[Event] = field(default_factory=list)
-    served: list[tuple[Event, Event]] = field(default_factory=list)  # question and answer
+    served: list[tuple[Event, Event]] = field(default_factory=list)  # request and answer
     refused: list[tuple[Event, Event]] = field(default_factory=list)
 
     def note(self, event: Event) -> None:
@@ -83,12 +82,12 @@ def judge(
     ordinary: Iterable[Event] = (),
     leaders: Iterable[tuple[int, int | None]] = (),
 ) -> Ruling:
-    """Judge what denied accounts were answered.
+    """Judge the answers to denied accounts.
 
     Args:
         events: of the history; only those of the guarded topic are read.
-        ordinary: events of clients that keep their rights: they show when the group served.
-        leaders: when who began to lead, for the counts.
+        ordinary: events of clients that keep their permissions; they show when the broker group served.
+        leaders: each change of leader with its time, for the counts.
     """
     history = sorted(of_topic(events, GUARDED), key=lambda event: event.at)
     accounts = _collect(history)
@@ -142,7 +141,7 @@ def _served(account: _Account) -> list[Breach]:
 
 
 def _kept_out(account: _Account) -> list[Breach]:
-    """Judge refusals while the right was there: before anybody began to take it, and after it came back."""
+    """Judge refusals while the permission existed: before its revocation began, and after it was restored."""
     if account.unsure:
         return []
     breaches = []
@@ -161,7 +160,7 @@ def _kept_out(account: _Account) -> list[Breach]:
 
 
 def _not_served_again(account: _Account, ordinary: Sequence[int]) -> list[Breach]:
-    """Judge whether an account that has its right again is served while the group serves others."""
+    """Judge whether an account with restored permission is served while the broker group serves others."""
     returned = account.returned
     if returned is None or account.unsure:
         return []
@@ -176,7 +175,7 @@ def _not_served_again(account: _Account, ordinary: Sequence[int]) -> list[Breach
 
 
 def _served_seconds(ordinary: Sequence[int], since: int) -> int | None:
-    """Return when others had been served in `RETURN_S` different seconds; None when they never were."""
+    """Return when others had been served in `RETURN_S` different seconds; None if they never were."""
     seconds: set[int] = set()
     for at in ordinary[bisect_left(ordinary, since) :]:
         seconds.add((at - since) // _SECOND)

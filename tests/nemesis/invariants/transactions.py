@@ -1,11 +1,11 @@
 """
 The laws of transactions, read from a history. Pure.
 
-The decision of a transaction stands in its text, so that every producer of the group makes the same one, in
-another process and after a restart too. A committed one becomes visible once and is delivered; one that was
-rolled back never does; nothing is seen before somebody has committed it; what its producer left open,
-because it did not know or died, is asked about. A half whose send nobody answered may be stored or
-not: it is only held to what is known of it.
+The decision of a transaction is in its text, so that every producer of the group makes the same one, also in another
+process and after a restart. A committed transaction becomes visible once and is delivered; a rolled back one never
+does. Nothing is visible before it is committed. If a producer left a transaction open, because it did not know or
+died, the broker asks about it. A half message whose send was not answered may be stored or not; it is only judged by
+what is known of it.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ _LATER: Final = "later-"
 
 
 class Word(StrEnum):
-    """The decision in a transaction's text: made immediately, or not known until somebody asks."""
+    """The decision in a transaction's text: made immediately, or unknown until the broker asks."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -31,9 +31,9 @@ class Word(StrEnum):
 
 
 class Step(StrEnum):
-    """A producer's note of a transaction, made before the broker hears of it."""
+    """A producer's record of a step, made before the broker hears of it."""
 
-    HALF = "half"  # stored unseen, the local transaction begins
+    HALF = "half"  # stored invisible, the local transaction begins
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
@@ -52,18 +52,18 @@ def text_of(process: str, number: int) -> str:
 
 
 def first_step(text: str) -> Step:
-    """Return what the local transaction of a text says."""
+    """Return the result of a text's local transaction."""
     word = _word(text)
     return Step.UNKNOWN if word.startswith(_LATER) else Step(word)
 
 
 def checked_step(text: str) -> Step:
-    """Return what any producer answers when it is asked about a text."""
+    """Return the answer of any producer that is asked about a text."""
     return Step.CHECKED_COMMIT if is_committed(text) else Step.CHECKED_ROLLBACK
 
 
 def is_committed(text: str) -> bool:
-    """Return how a transaction must end."""
+    """Return whether a transaction must end with a commit."""
     return _word(text).removeprefix(_LATER) == Word.COMMIT
 
 
@@ -83,7 +83,7 @@ class _Deal:
     groups: set[str] = field(default_factory=set)
 
     def first(self, *steps: Step) -> Event | None:
-        """Return the first note of one of these steps."""
+        """Return the first record of one of these steps."""
         return next((event for event in self.steps if event.detail in steps), None)
 
     @property
@@ -100,7 +100,7 @@ class _Deal:
 
 
 def judge(events: Iterable[Event]) -> Ruling:
-    """Judge all transactions of a history that is over."""
+    """Judge all transactions of a complete history."""
     history = sorted(of_topic(events, DEALS), key=lambda event: event.at)
     deals = _collect(history)
     scanned = next((event for event in history if event.kind is Kind.SCANNED), None)
@@ -149,13 +149,13 @@ def _collect(history: Sequence[Event]) -> dict[str, _Deal]:
 
 
 def _consumed(history: Iterable[Event]) -> list[Event]:
-    """Return what the oracle may read: what became of sends is for the laws here."""
+    """Return the events for the oracle, without outcomes of sends: the laws here judge those."""
     told = (Kind.REFUSED, Kind.UNKNOWN, Kind.NOTED)
     return [event for event in history if event.kind not in told]
 
 
 def _visible(deal: _Deal) -> list[Breach]:
-    """Judge what is seen of a transaction; two places are found by the oracle."""
+    """Judge what is visible of a transaction; the oracle finds two places."""
     if not deal.sights:
         return []
     sight = min(deal.sights, key=lambda event: event.at)
@@ -172,7 +172,7 @@ def _visible(deal: _Deal) -> list[Breach]:
 
 
 def _missing(deal: _Deal, scanned: Event | None) -> list[Breach]:
-    """Judge what must be there in the end of a transaction whose half is known to be stored."""
+    """Judge what must exist at the end if the half message is known to be stored."""
     if scanned is None or not deal.steps or deal.refused is not None:
         return []
     if deal.was_left_open and deal.first(*_CHECKS) is None:
