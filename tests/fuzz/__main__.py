@@ -18,7 +18,7 @@ _PLACE: Final = Path("build/fuzz")
 
 
 def main() -> int:
-    """Fuzz and report; 0 when no law was broken."""
+    """Fuzz and report; return 0 if no law was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -38,7 +38,7 @@ def _repeat(options: argparse.Namespace) -> int:
 
 
 def _fuzz(options: argparse.Namespace) -> int:
-    # The first import of the sources, because it instruments them; and only `make fuzz` installs atheris.
+    # The first import of the sources, because it instruments them; only `make fuzz` installs atheris.
     from tests.fuzz.engine import decoders, fuzz  # noqa: PLC0415
 
     chosen = [options.decoder] if options.decoder else sorted(decoders())

@@ -1,8 +1,8 @@
 """
 Every decoder with the errors that it may raise and bytes to begin with.
 
-The law: whatever the bytes, a decoder returns or raises one of its named errors, and what it needs is bounded by
-what it was given. The seeds come from our own encoders and from the captured frames of the protocol's tests.
+The law: for any bytes, a decoder returns or raises one of its named errors, and its cost is bounded by the size of
+its input. The seeds come from our own encoders and from the captured frames of the protocol's tests.
 """
 
 import functools
@@ -80,7 +80,7 @@ from tests.hostile import values
 from tests.hostile.shapes import FirstChoice, header_fields, models, plausible, sample
 from tests.protocol.golden import frames
 
-# Bytes that a fuzzed input may have; larger ones only repeat what smaller ones show, slowly.
+# The most bytes of a fuzzed input; larger inputs only repeat, slowly, what smaller ones show.
 SIZE_MAX: Final = 8_192
 _INFLATED_MAX: Final = 1 << 20
 _Errors = tuple[type[BaseException], ...]
@@ -96,10 +96,10 @@ class Decoder:
     seeds: tuple[bytes, ...]
 
     def survives(self, data: bytes) -> bool:
-        """Decode; return whether the bytes meant something.
+        """Decode; return whether the bytes were valid.
 
         Raises:
-            Exception: what is none of the decoder's own errors.
+            Exception: any error that is not one of the decoder's own.
         """
         try:
             self.read(data)
@@ -178,7 +178,7 @@ def _replica_frames(data: bytes) -> None:
 
 
 def _with_checksums(data: bytes) -> bytes:
-    """Return the frames with checksums that fit, so that the decoders behind them are reached."""
+    """Return the frames with correct checksums, so that the decoders behind them are reached."""
     frames, at = bytearray(data), 0
     while at + 8 <= len(frames):
         end = at + 4 + int.from_bytes(frames[at : at + 4], "big")
@@ -188,11 +188,11 @@ def _with_checksums(data: bytes) -> bytes:
 
 
 def _raft_messages(data: bytes) -> None:
-    # The first byte says where the header ends.
+    # The first byte is the end of the header.
     end = 1 + data[0] if data else 1
     header, payload = data[1:end], data[end:]
     messages = decode_messages(Frame(FrameKind.RAFT, header, payload))
-    # A frame that was read can be encoded again: nothing of another type has come in.
+    # A frame that was read can be encoded again: no value of another type has come in.
     encode_messages(messages)
 
 
@@ -313,7 +313,7 @@ def _manifests() -> tuple[Decoder, ...]:
             (BackupDamaged,),
             (manifests.encode(_BACKUP),),
         ),
-        # With the right digest, so that what is behind it is reached.
+        # With the right digest, so that the decoder behind it is reached.
         Decoder(
             "backup manifest, sealed",
             _sealed_manifest,

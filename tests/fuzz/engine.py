@@ -1,8 +1,8 @@
 """
-One decoder after the other under atheris, which `make fuzz` installs; `tests.fuzz` says what to do with what it finds.
+Runs one decoder after the other under atheris, which `make fuzz` installs; `tests.fuzz` handles the findings.
 
-libFuzzer ends the process that it runs in, so that each decoder has a child of this one, which has already imported
-and instrumented the sources.
+libFuzzer ends the process that it runs in. So each decoder has its own child of this process, which has already
+imported and instrumented the sources.
 """
 
 import os
@@ -22,7 +22,7 @@ with atheris.instrument_imports(
 __all__ = ["decoders", "fuzz"]
 
 _MEMORY_MIB: Final = 1_024
-# An input of a few KiB that takes longer would hold an event loop for as long.
+# An input of a few KiB that takes longer would block an event loop for as long.
 _INPUT_TIMEOUT_S: Final = 2
 _ERROR: Final = re.compile(
     r"=== Uncaught Python exception: ===\n(.*)|(ERROR: libFuzzer: .*)|(ALARM: .*)"
@@ -31,7 +31,7 @@ _RUNS: Final = re.compile(r"number_of_executed_units: *(\d+)|^#(\d+)", re.M)
 
 
 def fuzz(decoder: Decoder, place: Path, seconds: int, seed: int) -> tuple[str, str]:
-    """Fuzz in a child; return how many inputs it read and what broke a law, empty for nothing."""
+    """Fuzz in a child; return how many inputs it read and what broke a law, empty if nothing did."""
     log = place / "log"
     child = os.fork()
     if not child:

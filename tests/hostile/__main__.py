@@ -26,26 +26,27 @@ from tests.hostile.findings import Findings
 from tests.hostile.inprocess import InProcess
 from tests.hostile.target import Target
 
-# Of the time of a run; the rest is for the processes.
+# The share of a run's time for the cores; the processes get the rest.
 _SHARE_IN_PROCESS: Final = 0.25
-# At the ports beside that of the clients: some seconds.
+# Requests to the ports other than that of the clients; they take some seconds.
 _PAGES: Final = 300
 _CONSOLE: Final = 300
 _CALLS: Final = 600
 _ENDLESS: Final = 1 << 40
-# Of addresses, for this process and for each that it starts: what asks for more is reported by its case, and ends no machine.
+# Limits the address space of this process and of each that it starts: a request that takes more is reported with
+# its case, and the machine survives.
 _MEMORY_MAX: Final = 8 << 30
-# Between two lines of progress where nobody sees a bar.
+# The time between two lines of progress if there is no terminal to show a bar.
 _LINE_S: Final = 60.0
-# A request that holds the loop for so long holds raft's heartbeats, too.
+# A request that blocks the loop for so long also delays raft's heartbeats.
 _SLOW_S: Final = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for and return the exit code."""
+    """Run the attack as the command line says and return the exit code."""
     options = _parser().parse_args(arguments)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
-    # Whoever ends this ends the processes, too.
+    # SIGTERM must end the started processes, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(stderr=True)
     findings = Findings(lambda text: console.print(text, markup=False, soft_wrap=True))
@@ -127,7 +128,7 @@ def _in_process(
     runner = InProcess(seed, findings, slow_s=_SLOW_S)
     task = progress.add_task("cores", total=None if count == _ENDLESS else count, told="")
     go_on = _until(seconds)
-    # A collection in the middle of a request would be taken for its own time.
+    # A garbage collection during a request would count as the request's own time.
     gc.disable()
     try:
         for done in runner.run(first, count):
@@ -171,7 +172,7 @@ def _processes(
                 assault.ask_console(0, _CONSOLE)
                 if not options.clients_only:
                     assault.call_as_stranger(0, _CALLS)
-            # A replica that lies can break any promise: the history ends before it.
+            # A replica that lies can break any promise, so the history ends before it.
             target.end_clients()
             verdict = target.judge()
             if problem := target.cannot_start_again():

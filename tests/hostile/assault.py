@@ -1,10 +1,10 @@
 """
-Cases against real processes: batches over many connections, a probe behind each, and a look at the processes.
+Cases against real processes: batches over many connections, a probe after each, and checks of the processes.
 
-The laws: the same processes serve under the same ids; leader and term stay; no event loop stands still for a tenth of
-a second of its own CPU time; memory stays bounded; a request that wants an answer has one with a code of the protocol,
-or its connection is closed; no answer shows an exception that nobody caught; the legitimate clients' history is kept.
-A process that ends is started again, the case that ended it is looked for, and the run goes on.
+Laws: the same processes serve under the same ids; leader and term stay; no event loop is blocked for a tenth of a
+second of its own CPU time; memory stays bounded; a request that wants an answer gets one with a code of the protocol,
+or its connection is closed; no answer shows an uncaught exception; the legitimate clients' history is valid. If a
+process ends, it is started again, the case that ended it is searched for, and the run goes on.
 """
 
 import itertools
@@ -34,21 +34,21 @@ BATCH: Final = 600
 _LASTING: Final = {Server.BROKER: 12, Server.NAME_SERVER: 3}
 _ANSWER_TIMEOUT_S: Final = 10.0
 _LOOK_EVERY_S: Final = 1.0
-# A pull may be held for so long, an administrator's question wait for a consumer that is asked in turn.
+# A pull may be held for so long; an administrator's request may wait for a consumer that is asked in turn.
 _PATIENCE_S: Final = 60.0
 _ENDING_S: Final = 2.0
-# Streams that were slow, which stay open.
+# The most slow streams that stay open.
 _SLOW_OPEN_MAX: Final = 20
-# Each costs a restart, and the first few have shown what there is to show.
+# Each of these costs a restart, and the first few show everything.
 _ENDS_OF_STRANGERS_MAX: Final = 3
 _MEMORY_MAX: Final = 900 << 20
 _CALLS_PER_LOOK: Final = 50
 # Some of the requests sign out.
 _CALLS_PER_SESSION: Final = 25
-# `failure_reply` and `Router` report an exception that nobody expected like this.
+# `failure_reply` and `Router` report an unexpected exception in this form.
 _UNCAUGHT: Final = re.compile(r"^[A-Z]\w*(?:Error|Exception|Exit|Interrupt): ")
 _SERVER_ERROR: Final = 500
-# Not ready, and a method or a version that nobody serves.
+# Not ready, and a method or a version that is not served.
 _HONEST: Final = frozenset({501, 503, 505})
 _LAW_DEAD: Final = "a process ends"
 _LAW_HUNG: Final = "a process hangs"
@@ -82,7 +82,7 @@ class Assault:
     _stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
     _looked_at: float = 0.0
     _repeats: bool = False
-    # Somebody was asked and did not answer: time to see who hangs.
+    # A peer did not answer: check which process hangs.
     _is_silent: bool = False
     _generator: Generator = field(init=False)
 
@@ -91,7 +91,7 @@ class Assault:
         self._begin()
 
     def _begin(self) -> None:
-        """Take the processes as they are now for what must stay."""
+        """Take the present leadership and stalls as the state that must stay."""
         self._leadership = self.target.leadership()
         self._stalls = {name: (each.wall, each.cpu) for name, each in self.target.stalls().items()}
         for lines in self._lines.values():
@@ -102,7 +102,7 @@ class Assault:
 
     @property
     def told(self) -> str:
-        """Return the figures of the run so far that the record has."""
+        """Return the figures of the run so far, as the record has them."""
         return (
             f"{self.ends} ends, {self.changes} changes of leader, {self.stalls_seen} stalls with CPU time, the worst below "
             f"{self.worst_stall_s} s"
@@ -119,7 +119,7 @@ class Assault:
         self._look(())
 
     def attack(self, cases: Sequence[Case]) -> None:
-        """Send a batch and look at what it did."""
+        """Send a batch and check its effects."""
         cases = [case for case in cases if not _is_forbidden(case)]
         began = time.monotonic()
         self._send(cases)
@@ -146,14 +146,14 @@ class Assault:
         self._look_at(lines, cases)
 
     def _look_at(self, lines: Sequence[Line], cases: Sequence[Case]) -> None:
-        """Note which connections ended, and how, now that all have answered or time is up."""
+        """Note which connections ended, and how, after all have answered or time is up."""
         lasting = {id(line) for each in self._lines.values() for line in each}
         closed: list[Line] = []
         for line in lines:
             if line.unread:
                 self._note("no client can read an answer", "", line.unread, cases)
             if line.pace and line.is_open:
-                # What is not said stays away for a while.
+                # The rest of the stream is held back for some time.
                 self._slow.append(line)
                 if len(self._slow) > _SLOW_OPEN_MAX:
                     self._slow.popleft().close()
@@ -167,18 +167,18 @@ class Assault:
                 line.close()
         self.closed += len(closed)
         if closed and not self.target.dead() and self.target.leadership() == self._leadership:
-            # A leader that hands over closes all of them; its own lines report that.
+            # A leader that hands over closes all connections; its own log lines report that.
             for line in closed:
                 if not self.target.has_told_of(line.port, line.local_port):
                     self.untold += 1
 
     def _loaded(self, server: Server, cases: Sequence[Case]) -> list[Line]:
-        """Return connections with the cases for one server on them, and a probe behind those that last."""
+        """Return connections with the cases for one server on them, and a probe after those that last."""
         rng = random.Random(cases[0].number if cases else 0)
         lasting = self._lasting(server)
         lines = list(lasting)
         for case in cases:
-            # Given up when everything is written: what ends a stream may not be answered.
+            # Closed when everything is written: a case that ends a stream may get no answer.
             if case.ends_stream:
                 pace, said = paced(self.seed, case.number, case.frame)
                 line = Line(self._port(server), pace)
@@ -216,7 +216,7 @@ class Assault:
     # -- other ports -----------------------------------------------------------------------------
 
     def ask_pages(self, first: int, count: int) -> None:
-        """Ask for the pages of every process."""
+        """Request the pages of every process."""
         group = self.target.group
         ports = [self.target.name_server_http, *(group.http_ports[node] for node in group.brokers)]
         for number in range(first, first + count):
@@ -224,7 +224,7 @@ class Assault:
         self._look(())
 
     def ask_console(self, first: int, count: int) -> None:
-        """Ask for the pages of the console, most of them as somebody who may change something."""
+        """Request the pages of the console, mostly as a user who may change something."""
         for number in range(first, first + count):
             if (number - first) % _CALLS_PER_SESSION == 0:
                 session = self.target.sign_in()
@@ -242,10 +242,10 @@ class Assault:
             self._note_other("a page fails", f"status {status}", "", option, number)
 
     def call_as_stranger(self, first: int, count: int) -> None:
-        """Speak to the replicas' own ports without the secret of the cluster: no process ends, and who leads stays."""
+        """Speak to the replicas' ports without the cluster's secret; no process may end, and the leader must stay."""
         for start in range(first, first + count, _CALLS_PER_LOOK):
             numbers = range(start, min(start + _CALLS_PER_LOOK, first + count))
-            # A machine that is busy starves a leader, too; what strangers do twice is theirs.
+            # A busy machine starves a leader, too; a change that strangers cause twice is their doing.
             if self._deposes(numbers) and self._deposes(numbers):
                 detail = f"calls {numbers.start} to {numbers.stop - 1}"
                 self._note_other("a stranger deposes the leader", "", detail, "peer", start)
@@ -262,14 +262,14 @@ class Assault:
         return changed
 
     def call_as_liar(self, first: int, count: int) -> None:
-        """Speak there with the secret, as a replica that lies; changes of leader are its right and only counted."""
+        """Speak there with the secret, as a lying replica; it may cause changes of leader, which are only counted."""
         secret = read_cluster_secret(self.target.group.cluster_secret)
         self._call(range(first, first + count), derived_key(secret, "replicas"))
         self._end_hung(self._repeat_other("liar", first))
         try:
             self.target.group.wait_for_leader()
         except AssertionError:
-            # A known limit, see docs/evidence/hostile.md: who has the secret is believed.
+            # A known limit, see docs/evidence/hostile.md: a peer that has the secret is believed.
             self.forged_away += 1
             self.target.revive()
         self._begin()
@@ -356,7 +356,7 @@ class Assault:
             self._leader_changed(leadership, cases, starved=starved)
 
     def _end_hung(self, repeat: str) -> bool:
-        """End processes that hang, note where they stood, and start them again; return whether any did."""
+        """End processes that hang, note where they hung, and start them again; return whether any did."""
         self._is_silent = False
         hung = self.target.hung()
         for name in hung:
@@ -384,9 +384,9 @@ class Assault:
     def _leader_changed(
         self, now: tuple[int, int] | None, cases: Sequence[Case], *, starved: bool
     ) -> None:
-        """Note a change of leader as a finding, and whether the same cases bring one about again.
+        """Note a change of leader as a finding, and whether the same cases cause one again.
 
-        A machine that is busy with other programs starves a leader for an election time, too; such changes are
+        A machine that is busy with other programs also starves a leader for an election time-out. Such changes are
         only counted and shown, and a run on record has none of them.
         """
         self.changes += 1
@@ -405,7 +405,7 @@ class Assault:
             self._again(cases)
 
     def _again(self, cases: Sequence[Case]) -> None:
-        """Send the same cases again: what they bring about twice is theirs."""
+        """Send the same cases again: an effect that they cause twice is theirs."""
         self._repeats = True
         try:
             self.attack(cases)
@@ -468,7 +468,7 @@ class Assault:
 
 
 def _is_forbidden(case: Case) -> bool:
-    """Return whether a case asks, as a right administrator may, for what the laws forbid: another leader."""
+    """Return whether a case asks, as an administrator may, for something that the laws forbid: another leader."""
     if case.code not in (
         RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
         RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,

@@ -1,8 +1,9 @@
 """
 One hostile request from a seed and a number.
 
-`Generator(seed).case(number)` is the same bytes at any time and on any machine of the same sources: a case is named by
-its two numbers. A case is a whole frame, or a stream that ends its connection; `CaseKind` says what was done to it.
+`Generator(seed).case(number)` gives the same bytes at any time and on any machine with the same sources, so its two
+numbers name a case. A case is a whole frame, or a stream that ends its connection; `CaseKind` says how it was
+spoiled.
 """
 
 import itertools
@@ -30,16 +31,17 @@ from tests.hostile.world import STRONG, WEAK
 
 _PREFIX: Final = struct.Struct(">II")
 _INT32: Final = 2**31 - 1
-# Opaque numbers of cases; what is below belongs to probes.
+# The first opaque number of cases; the numbers below belong to probes.
 FIRST_OPAQUE: Final = 1 << 20
-# Most are small, so that millions fit an hour; one in some thousands is as large as a frame may be.
+# Most bombs are small, so that millions fit an hour; one in some thousands is as large as a frame may be.
 _BOMB_SIZES: Final = (100_000, 1 << 20, 5 << 20, 64 << 20)
 
 
-# Nearly the largest frame, of many small parts or of one; a few of a million cases, for each takes a second to send.
+# Nearly the largest frame, of many small parts or of one. Only a few of a million cases are so large, because each
+# takes a second to send.
 _HUGE: Final = 5_400_000
 _HUGE_SHARE: Final = 0.005
-# A repeated text may be repeated again: a few times in a million cases that makes 100 GB of a name.
+# A repeated text may be repeated again: a few times in a million cases this would make a name of 100 GB.
 _FIELD_MAX: Final = 8 << 20
 _PLACES_MAX: Final = 1_000
 
@@ -57,7 +59,7 @@ class CaseKind(StrEnum):
 
 
 class Signer(StrEnum):
-    """In whose name a request is signed."""
+    """The account that signs a request."""
 
     NOBODY = "nobody"
     WRONGLY = "wrongly"
@@ -70,10 +72,10 @@ class Case:
     """One request as bytes.
 
     Attributes:
-        opaque: the number by which its answer is known.
-        wants_answer: a server that reads it must answer, or close the connection; where the client would take a refusal for
-            success it need not.
-        ends_stream: whatever follows on the same connection may not be read as frames.
+        opaque: the number that identifies its answer.
+        wants_answer: a server that reads it must answer, or close the connection. No answer is required if the client
+            would take a refusal for success.
+        ends_stream: anything that follows on the same connection may not be read as frames.
     """
 
     number: int
@@ -107,7 +109,7 @@ class Generator:
     def __init__(self, seed: int, *, servers: tuple[Server, ...] = tuple(Server)) -> None:
         self._seed = seed
         self._questions = [each for each in questions() if each.server in servers]
-        # A request that nobody serves is asked now and then; a served one is asked often.
+        # A request that no server handles is sent sometimes; a served one is sent often.
         self._weights = [
             4 if each.fields or each.model or each.bodies else 1 for each in self._questions
         ]
@@ -117,11 +119,11 @@ class Generator:
 
     @property
     def systematic(self) -> int:
-        """The number of the first case that is left to chance."""
+        """The number of systematic cases, which is that of the first random case."""
         return len(self._questions) + len(self._sweeps)
 
     def case(self, number: int) -> Case:
-        """Return case *number*: first all codes as they are, then the sweep, then what chance makes."""
+        """Return case *number*: first all codes unchanged, then the sweep, then random ones."""
         rng = random.Random((self._seed << 40) + number)
         if number < len(self._questions):
             return _Draft(rng, self._questions[number], CaseKind.VALID, self._models).case(number)
@@ -135,7 +137,7 @@ class Generator:
 
 
 class _Draft:
-    """A request on its way to a case."""
+    """A request that is being made into a case."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class _Draft:
         self._kind = kind
         self._model_names = model_names
         self._code = question.code
-        # A swept request is spoiled in one place, and most handlers end at the first place that is wrong.
+        # A swept request is spoiled in one place, because most handlers end at the first place that is wrong.
         taste = rng if sweep is None or rng.random() < 0.2 else FirstChoice()
         self._ext: dict[str, Any] = {
             wire: plausible(taste, *about) for wire, about in question.fields.items()
@@ -171,7 +173,7 @@ class _Draft:
                 self._spoil_command()
         opaque = FIRST_OPAQUE + number % (_INT32 - FIRST_OPAQUE)
         flag = FLAG_ONEWAY if rng.random() < 0.03 else FLAG_RESPONSE if rng.random() < 0.02 else 0
-        # A swept request shall pass the gate wherever there is one.
+        # A swept request should pass access control wherever there is any.
         signer = rng.choice(_SIGNERS) if self._sweep is None else Signer.STRONG
         self._sign(signer, body)
         language = rng.choice(("JAVA", "PYTHON", "GO", "CPP"))
@@ -317,7 +319,7 @@ class _Draft:
         size = rng.choices(_BOMB_SIZES, (8, 4, 2, 1))[0]
         kind = rng.randrange(4)
         if self._code == RequestCode.SEND_BATCH_MESSAGE:
-            # The last is legal, and as many messages as a client may put into one request.
+            # The last choice is legal: as many messages as a client may put into one request.
             count, size = rng.choice(((100, 30_000), (2_300, 100), (2_300, 5_000), (20_000, 20)))
             entries = [BatchEntry(0, b"", b"")] * count
             self._ext["i"] = "a\x01" + "x" * size
@@ -411,7 +413,7 @@ def _call_it_sql(fields: dict[str, Any]) -> None:
 
 
 def _binary_header(command: dict[str, Any]) -> bytes | None:
-    """Return the header in its binary form; None where that cannot say it."""
+    """Return the header in its binary form; None if that form cannot express it."""
     if any(type(value) is not str for value in command["extFields"].values()):
         return None
     try:

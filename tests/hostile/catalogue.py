@@ -1,9 +1,9 @@
 """
-Requests that can be asked, and the fields that each reads: observed, not listed.
+The requests that can be sent, and the fields that each reads: observed, not listed.
 
-Every code of `RequestCode` and every code that a core serves is asked of a broker and a name server without sockets.
-A header that notes which fields are read shows those that no table declares; a body of `[]` makes the reader of a
-body say which class it wanted. So a new code, header or body is covered without being added here.
+Every code of `RequestCode` and every code that a core serves is sent to a broker and a name server without sockets. A
+header that records which fields are read shows those that no table declares. A body of `[]` makes the reader of a
+body name the class that it wanted. So a new code, header or body is covered without being added here.
 """
 
 import functools
@@ -40,12 +40,12 @@ _BY_HAND: Final[dict[int, tuple[bytes, ...]]] = {
     ),
 }
 _WANTED: Final = re.compile(r"^(\w+) is not a JSON object")
-# The number of times a request is asked again with the fields that the last answer was about.
+# How often a request is repeated, each time with the fields that the last one was seen to read.
 _ROUNDS: Final = 4
 
 
 class Server(StrEnum):
-    """The server that is asked."""
+    """The server that gets the request."""
 
     BROKER = "broker"
     NAME_SERVER = "name server"
@@ -69,7 +69,7 @@ class Question:
 
 
 class _NotedFields(dict[str, str]):
-    """The fields of a header, which note what is read of them."""
+    """The fields of a header; they record which of them are read."""
 
     def __init__(self, *given: dict[str, str]) -> None:
         super().__init__(*given)
@@ -93,7 +93,7 @@ Ask = Callable[[RemotingCommand], RemotingCommand | None]
 
 @functools.cache
 def questions() -> tuple[Question, ...]:
-    """Return what there is to ask, sorted by server and code."""
+    """Return all requests that can be sent, sorted by server and code."""
     world = BrokerWorld()
     name_server = NameServerCore(KvTable(), expiry_ms=EXPIRY_MS)
     codes = {int(code) for code in RequestCode}
@@ -120,13 +120,14 @@ def served() -> set[tuple[Server, int]]:
 def _observe(server: Server, code: int, ask: Ask) -> Question:
     fields = header_fields(code)
     if server is Server.NAME_SERVER and "brokerName" in fields:
-        # Nobody is asked who he is before he registers a broker, or ends it: the group's own name stays out.
+        # A name server accepts any broker's registration, or its end, without proof; so cases must not use the broker
+        # group's own name.
         fields["brokerName"] = ("strangerName", str)
     model = _INTERCEPTED.get(code)
     rng = random.Random(code)
     for _ in range(_ROUNDS):
         noted = _NotedFields({wire: plausible(rng, *about) for wire, about in fields.items()})
-        # A run finds and reports the effect of a spoiled request; this only looks.
+        # A run finds and reports the effect of a spoiled request; this only observes.
         try:
             reply = ask(RemotingCommand(code, 1, 0, noted, b"[]"))
         except Exception:

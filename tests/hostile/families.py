@@ -1,4 +1,4 @@
-"""Answers that belong to some requests alone: a client that gets one for another request does the wrong thing next."""
+"""Answers that only some requests may get: a client that gets one for another request then acts wrongly."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,7 +22,7 @@ _ONLY_FOR: Final[Mapping[int, frozenset[int]]] = {
     ResponseCode.FLUSH_DISK_TIMEOUT: _SENDS,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: _SENDS,
     ResponseCode.SLAVE_NOT_AVAILABLE: _SENDS,
-    # Clients say these of a transaction, never a broker.
+    # Clients report these about a transaction; a broker never sends them.
     ResponseCode.TRANSACTION_SHOULD_COMMIT: _NOBODY,
     ResponseCode.TRANSACTION_SHOULD_ROLLBACK: _NOBODY,
     ResponseCode.TRANSACTION_STATE_UNKNOW: _NOBODY,
@@ -32,5 +32,5 @@ _CODES: Final = frozenset(int(code) for code in ResponseCode)
 
 
 def may_answer(request_code: int, code: int) -> bool:
-    """Return whether *code* is one of the protocol that a request of this code may be answered with."""
+    """Return whether *code* is an answer of the protocol that a request of this code may get."""
     return code in _CODES and request_code in _ONLY_FOR.get(code, (request_code,))

@@ -1,4 +1,4 @@
-"""Findings of a run: one line per kind of trouble, with the first case that shows it and the command that repeats it."""
+"""Findings of a run: one line per kind of problem, with the first case that shows it and the command that repeats it."""
 
 import re
 import traceback
@@ -15,11 +15,11 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class Finding:
-    """One kind of trouble.
+    """One kind of problem.
 
     Attributes:
-        law: what does not hold.
-        where: what distinguishes this trouble from another of the same law: a place in the sources, or a code.
+        law: the law that is broken.
+        where: distinguishes problems with the same law: a place in the sources, or a code.
         detail: of the first case.
         repeat: the command that shows it again.
     """
@@ -46,12 +46,12 @@ class Findings:
         return iter(sorted(self._found.values(), key=lambda each: (each.law, each.where)))
 
     def add(self, law: str, where: str, detail: str, repeat: str, code: int | None = None) -> bool:
-        """Note trouble; return whether its kind is new."""
+        """Record a problem; return whether its kind is new."""
         found = self._found.get((law, where))
         is_new = found is None
         if found is None:
             found = self._found[(law, where)] = Finding(law, where, detail[:400], repeat)
-            # At once: a run may take an hour, and be killed.
+            # Printed immediately: a run may take an hour, and be killed.
             self._say(f"{law}: {where}: {detail[:120]!r}: {repeat}")
         else:
             found.count += 1

@@ -1,13 +1,13 @@
 """
-The same cases against the cores, without sockets: ten thousand laws per second.
+The same cases against the cores, without sockets: ten thousand checks per second.
 
-The laws: whatever bytes come, reading them raises `FrameError` or nothing; a core never raises; what it proposes can
-be encoded, decoded and applied; its answer can be written and has a code of the protocol; a request that wants an
-answer gets one, at the latest when time has passed, or its connection is closed; afterwards the state is whole, a
-replica that has only the log has the same, and the operator is still served.
+Laws: for any bytes, reading them raises `FrameError` or nothing, and a core never raises. Its proposals can be
+encoded, decoded and applied. Its answers can be written and have a code of the protocol. A request that wants an
+answer gets one, at the latest after some time, or its connection is closed. Afterwards the state is valid, a replica
+that has only the log has the same state, and the operator is still served.
 
-Cases run in blocks, each in a world of its own, so that a finding is repeated by its block up to the case. Blocks are
-with and without access control, and with an entry per request or shared ones.
+Cases run in blocks, each in its own world, so that repeating its block up to the case repeats a finding. Blocks are
+with and without access control, and with one entry per request or shared ones.
 """
 
 import time
@@ -33,20 +33,20 @@ BLOCK: Final = 1_000
 _CONNECTIONS: Final = 8
 # Requests whose proposals share an entry, in every other pair of blocks.
 _SHARED: Final = 7
-# Longer than any request may wait, with what a leader does on its own in that time.
+# Longer than any request may wait, including what a leader does on its own in that time.
 _PATIENCE_MS: Final = 60_000
 _STEP_MS: Final = 500
-# The token of an operator that took over some hundred times, or that came ten minutes after the first.
+# The token of an operator that has taken over some hundred times, or that came ten minutes after the first.
 _OPERATOR_TOKEN: Final = "600"
 
 
 @dataclass(slots=True)
 class InProcess:
-    """Runs blocks of cases and notes what breaks.
+    """Runs blocks of cases and records what breaks.
 
     Attributes:
-        slow_s: CPU time of one request above which it is a finding; None where nobody measures.
-        reached: the codes that an answer was given to.
+        slow_s: CPU time of one request above which it is a finding; None if times are not measured.
+        reached: the codes that got an answer.
     """
 
     seed: int
@@ -93,10 +93,10 @@ class _Block:
         self._next_connection = 200
 
     def run(self, numbers: range) -> None:
-        """Run the cases, then the laws of the end."""
+        """Run the cases, then check the final laws."""
         for number in numbers:
             self._case = case = self._generator.case(number)
-            # Whatever escapes is a finding; the world may be broken then.
+            # Any exception that escapes is a finding; the world may be broken then.
             try:
                 if case.server is Server.BROKER:
                     self._to_broker(case)

@@ -1,8 +1,8 @@
 """
-Many connections driven by one thread: bytes out, answers in, until each has answered its last request or hung up.
+Many connections driven by one thread: bytes out, answers in, until each has its last answer or has hung up.
 
-A case that cannot end a stream goes over a connection that lasts; one that may has a connection of its own, which
-is given up after it. Some of these are slow, and some of the slow ones never say the rest.
+A case that cannot end a stream goes over a lasting connection; one that may has its own connection, which is closed
+after it. Some of these are slow, and some of the slow ones never send the rest.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import LINGER_RESET
 
 _CHUNK: Final = 1 << 18
-# Of the streams that a case may end, and their bytes in one turn.
+# The share of slow ones among the streams that a case may end, and their most bytes in one turn.
 _SLOW_SHARE: Final = 0.01
 _PACE_MAX: Final = 7
-# More of a frame would hold its batch up.
+# More of a frame would delay its batch.
 SLOW_BYTES_MAX: Final = 2_000
 
 
 def answer_decoder() -> FrameDecoder:
-    """Return what reads answers, whose headers may be larger than those of requests."""
+    """Return a decoder of answers, whose headers may be larger than those of requests."""
     return FrameDecoder(header_size_max=ANSWER_HEADER_SIZE_MAX)
 
 
 def paced(seed: int, number: int, frame: bytes) -> tuple[int, bytes]:
-    """Return how many bytes of a case's stream are sent in one turn, 0 for all that go, and what is said of its frame."""
+    """Return how many bytes of a case's stream to send per turn (0: no limit), and the part of its frame to send."""
     rng = random.Random((seed << 40) + number)
     if rng.random() >= _SLOW_SHARE:
         return 0, frame
@@ -46,10 +46,10 @@ class Line:
     """One connection.
 
     Attributes:
-        pace: how many bytes are sent in one turn; 0: what the other side takes.
-        local_port: by which the log of a server names the connection.
-        awaited: the opaque whose answer ends the wait for this connection; None: nothing is waited for.
-        unread: why an answer could not be read; empty: each could.
+        pace: how many bytes are sent in one turn; 0: as many as the other side takes.
+        local_port: the port by which the log of a server names the connection.
+        awaited: the opaque whose answer ends the wait for this connection; None if it waits for none.
+        unread: why an answer could not be read; empty if all could.
     """
 
     port: int
@@ -85,7 +85,7 @@ class Line:
         del self.out[:sent]
 
     def read(self) -> list[RemotingCommand]:
-        """Return what has come."""
+        """Return the received commands."""
         try:
             data = self.sock.recv(_CHUNK)
         except BlockingIOError:
@@ -114,7 +114,7 @@ class Line:
 
 
 def exchange(lines: Iterable[Line], timeout_s: float) -> Iterator[tuple[Line, RemotingCommand]]:
-    """Write and read on all *lines* until each is done or time is up; yield every command that comes."""
+    """Write and read on all *lines* until each is done or time is up; yield every received command."""
     deadline = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         waiting: dict[int, Line] = {}

@@ -1,8 +1,9 @@
 """
-Requests to the HTTP pages that no browser sends. The law: an answer below 500 (503 says that a process is not ready)
-or a closed connection, and the process goes on.
+Requests to the HTTP pages that no browser sends.
 
-Paths are those of the routers, parameters those that the console's code reads: a new one is covered without being named here.
+The law: the answer is below 500 (except 503, which says that a process is not ready) or the connection is closed, and
+the process goes on. Paths come from the routers and parameters from the console's code, so a new one is covered
+without being named here.
 """
 
 import ast
@@ -98,7 +99,7 @@ def _routes(application: web.Application) -> list[tuple[str, str]]:
 
 
 class Session(NamedTuple):
-    """Somebody who has signed in: what the cookie holds, and what each form carries."""
+    """A signed-in user's session: the content of the cookie, and of each form's proof."""
 
     cookie: str
     proof: str
@@ -135,7 +136,7 @@ def console_parameters() -> tuple[str, ...]:
 
 
 def console_request(seed: int, number: int, session: Session) -> bytes:
-    """Return the bytes of one request to the console, most of them by somebody who has signed in."""
+    """Return the bytes of one request to the console, mostly by a signed-in user."""
     rng = random.Random((seed << 40) + number)
     changes = [each for each in console_routes() if each[0] == "POST"]
     method, path = rng.choice(changes if rng.random() < 0.2 else console_routes())
@@ -192,7 +193,7 @@ def _spoiled_form(rng: random.Random, form: bytes) -> bytes:
 
 
 def ask(port: int, request: bytes) -> int | None:
-    """Return the status of the answer, None when the other side says nothing or hangs up."""
+    """Return the status of the answer, None if the other side does not answer or hangs up."""
     try:
         with socket.create_connection(("127.0.0.1", port), 5.0) as raw:
             raw.sendall(request)

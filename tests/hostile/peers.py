@@ -1,9 +1,9 @@
 """
 A stranger at the port where replicas speak: greetings, raft messages and frames that no replica sends.
 
-The messages come from the union in `orderlymq_raft.messages`, the kinds of frames from `FrameKind`; the stranger knows
-what `/status` shows everybody. The laws: no process ends, and without the secret of the cluster nothing of it is heard.
-With the secret it is a replica that lies, which may depose the leader.
+The messages come from the union in `orderlymq_raft.messages`, the kinds of frames from `FrameKind`; the stranger
+knows what `/status` shows publicly. Laws: no process ends, and without the secret of the cluster the stranger's
+messages are ignored. With the secret it is a replica that lies, which may depose the leader.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from orderlymq_raft.types import Entry, EntryKind, Index, Term
 from tests.hostile import values
 from tests.hostile.shapes import BROKER, CLUSTER
 
-# A snapshot is no message among others: it comes on a connection of its own.
+# A snapshot is not sent among other messages: it has its own connection.
 MESSAGES: Final[tuple[type[Any], ...]] = tuple(
     kind for kind in typing.get_args(Message) if kind is not InstallSnapshot
 )
@@ -47,10 +47,10 @@ _PREFIX_MAX: Final = 2**32
 
 
 class Stranger:
-    """Makes what a stranger sends to node *target* of a group, from a seed and a number.
+    """Makes what a stranger sends to node *target* of a broker group, from a seed and a number.
 
     Attributes:
-        proves: whether it waits for the challenge and answers it, with *key* or with one that it has made up.
+        proves: whether it waits for the challenge and answers it, with *key* or with a made-up key.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Stranger:
         self._hello = self._plain_greeting()
 
     def greeting(self) -> bytes:
-        """Return the first frame, which a stranger that proves nothing may have spoiled."""
+        """Return the first frame, which may be spoiled if the stranger proves nothing."""
         if self.proves:
             return b"".join(encode_frame(FrameKind.HELLO, self._hello))
         return self._greeting()
@@ -75,7 +75,7 @@ class Stranger:
         return b"".join(encode_frame(FrameKind.PROOF, CallerProof(own)))
 
     def frames(self) -> bytes:
-        """Return what follows."""
+        """Return the frames that follow."""
         found = b"".join(self._frame() for _ in range(self._rng.choice((1, 1, 2, 5))))
         if self._rng.random() < 0.1:
             found = found[: self._rng.randrange(len(found))]
@@ -166,7 +166,7 @@ class Stranger:
 
     def _value(self) -> Any:
         found = values.value(self._rng)
-        # msgpack says no more than 64 bits and no lone surrogates.
+        # msgpack holds at most 64 bits and no lone surrogates.
         if isinstance(found, str):
             return found.encode(errors="replace").decode()
         if type(found) is int and not -(2**63) <= found < 2**64:
@@ -175,7 +175,7 @@ class Stranger:
 
 
 def send(port: int, stranger: Stranger) -> None:
-    """Say what *stranger* says and hang up; a refusal is as good as an answer."""
+    """Send the frames of *stranger* and hang up; a refusal is as good as an answer."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as raw:
         raw.sendall(stranger.greeting())
         if stranger.proves:

@@ -1,9 +1,9 @@
 """
-Valid headers and bodies, made from their declarations: what a mutation starts from.
+Valid headers and bodies, made from their declarations, as the start of a mutation.
 
-A header comes from its class in REQUEST_HEADERS, a body from a subclass of `JsonModel`; both are found by looking
-at the types, so that a new one needs nothing here. `PLAUSIBLE` gives members a content by their names, because a
-topic that does not exist ends most handlers at their first line.
+A header comes from its class in REQUEST_HEADERS, a body from a subclass of `JsonModel`; both are found by inspecting
+the types, so that a new one needs nothing here. `PLAUSIBLE` gives members a content by their names, because a topic
+that does not exist ends most handlers at their first line.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ GROUPS: Final = ("billing", "shipping", "unknown")
 CLIENTS: Final = ("192.0.2.1@101", "192.0.2.2@202")
 QUEUES: Final = 4
 
-# The end of a member's name in lower case -> what it may hold; the first that fits counts.
+# The end of a member's name in lower case -> its possible contents; the first match counts.
 PLAUSIBLE: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("defaulttopic", ("TBW102", "orders")),
     ("topic", TOPICS),
@@ -75,7 +75,7 @@ _LONG_FORM: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_
 
 
 class FirstChoice(random.Random):
-    """Takes the first of everything: a whole body, as plain as can be, that every handler accepts."""
+    """Takes the first of everything: a complete, simple body that every handler accepts."""
 
     def random(self) -> float:
         """Return the smallest number."""
@@ -142,7 +142,7 @@ def models() -> dict[str, type[JsonModel]]:
 
     def walk(cls: type[JsonModel]) -> None:
         for sub in cls.__subclasses__():
-            # A base that is no body itself declares no members.
+            # A base that is not a body itself declares no members.
             if hasattr(sub, "__dataclass_fields__"):
                 found[sub.__name__] = sub
             walk(sub)

@@ -1,5 +1,5 @@
 """
-Every field and every member with every hostile value, once each: what chance would take millions of cases to reach.
+Every field and every member with every hostile value, once each; random cases would need millions to reach them.
 
 The list follows from the catalogue alone; `Generator` shuffles it by its seed, so that any part of it is a sample.
 """
@@ -16,13 +16,13 @@ from tests.hostile import values
 from tests.hostile.catalogue import Question, questions
 from tests.hostile.shapes import FirstChoice, models, places, sample
 
-#: A member that is taken out instead of replaced.
+#: A member that is removed instead of replaced.
 MISSING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One place of one request and what is written there; *member* counts the places of the body."""
+    """One place of one request and the value written there; *member* counts the places of the body."""
 
     question: int
     value: Any
@@ -32,7 +32,7 @@ class Sweep:
 
 @functools.cache
 def sweeps() -> tuple[Sweep, ...]:
-    """Return all of them, in the order of the catalogue."""
+    """Return all sweeps, in the order of the catalogue."""
     return tuple(
         each
         for index, question in enumerate(questions())
@@ -41,7 +41,7 @@ def sweeps() -> tuple[Sweep, ...]:
 
 
 def canonical_body(question: Question) -> Any:
-    """Return the JSON value of a body whose places are swept, to be changed; None where there is none."""
+    """Return the JSON value of a body whose places are swept, to be changed; None if there is none."""
     return orjson.loads(_canonical_text(question.code, question.model, question.bodies))
 
 
@@ -70,7 +70,7 @@ def _fields(index: int, question: Question) -> Iterator[Sweep]:
         if question.fields[wire][0] == "properties":
             for value in values.PROPERTIES:
                 yield Sweep(index, value, field=wire)
-        # Only these may take an expression; that many digits are read nowhere else.
+        # Only these fields may hold an expression; so many digits are read nowhere else.
         for value in values.SQL:
             yield Sweep(index, value, field=wire)
 

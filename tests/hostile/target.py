@@ -1,8 +1,8 @@
 """
-The processes under attack: three replicas, a name server, a console, and a producer and a consumer whose history is judged.
+The processes under attack: three replicas, a name server, a console, and clients whose history is judged.
 
-What is looked at from outside: who lives under which process id, who leads in which term, how long each event loop
-stood still and how much memory each process holds.
+Checked from outside: which processes live under which ids, who leads in which term, how long each event loop was
+blocked, and how much memory each process holds.
 """
 
 import contextlib
@@ -42,18 +42,18 @@ from tests.nemesis.clients.producer import ProducingOptions
 from tests.ports import free_ports
 from tests.trouble.rawsocket import RawSocket
 
-#: Named by no case, so that its history is that of a topic nobody tampers with.
+#: No case names this topic, so that no case touches its history.
 JUDGED_TOPIC: Final = "judged"
 JUDGED_GROUP: Final = "judges"
-#: The bound of the issue that this package serves: a stall that long is a finding.
+#: The bound of this test: a longer stall is a finding.
 STALL_S: Final = "0.1"
 _STALLS: Final = re.compile(
     r'^orderlymq_loop_stall_seconds_(bucket|count)\{clock="(\w+)"(?:,le="([0-9.]+)")?\} (\S+)', re.M
 )
-# A page needs the event loop. One that gives none for so long serves nobody, however busy the machine is.
+# A page needs the event loop. A process that serves none for so long hangs, however busy the machine is.
 _HUNG_S: Final = 15.0
 _DUMPED_S: Final = 20.0
-# The bytes that one batch may write.
+# The most bytes that one batch may write.
 _LOG_END: Final = 2 << 20
 # `faulthandler` writes the frames of each thread, the innermost first and the main thread last.
 _DUMPED: Final = re.compile(
@@ -84,7 +84,7 @@ class Stalls:
 
 @dataclass(slots=True)
 class Target:
-    """A running group; `start`, any number of looks, `stop`."""
+    """A running broker group; `start`, any number of checks, `stop`."""
 
     directory: Path
     guarded: bool
@@ -104,7 +104,7 @@ class Target:
         overrides: dict[str, Any] = {
             "cluster": CLUSTER,
             "group": BROKER,
-            # The caches must not hide what is kept for good.
+            # The caches must not hide memory that is kept for good.
             "storage": {"tail_cache_size": 8 << 20, "block_cache_size": 8 << 20},
         }
         if self.guarded:
@@ -122,7 +122,7 @@ class Target:
         account = Account(*STRONG).environment()
         self.console = Child(arguments, directory / "console.log", environment=account)
         for child in self.children().values():
-            # Of a process that hangs SIGABRT makes a list of where each thread stands.
+            # SIGABRT makes a hanging process list where each thread is.
             child.arguments[:0] = ["-X", "faulthandler"]
         # The place of a replica that could join.
         self.name_server_http = self.group.http_ports[self.group.replicas + 1]
@@ -134,7 +134,7 @@ class Target:
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything, and the topics that cases name."""
+        """Start everything, and create the topics that cases name."""
         self.starts += 1
         self.group.start()
         for topic in (*TOPICS[:2], JUDGED_TOPIC):
@@ -175,7 +175,7 @@ class Target:
             )
 
     def administer(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> None:
-        """Ask the leader as the operator; raises AssertionError when it refuses."""
+        """Send the leader a request as the operator; raises AssertionError if it refuses."""
         command = self.signed(request(code, ext, body))
         deadline = time.monotonic() + 20.0
         while True:
@@ -187,14 +187,14 @@ class Target:
             time.sleep(0.05)
 
     def signed(self, command: RemotingCommand) -> RemotingCommand:
-        """Sign a request as the operator where that is asked for."""
+        """Sign a request as the operator if access control is on."""
         if self.guarded:
             command.ext["AccessKey"] = STRONG[0]
             command.ext["Signature"] = signature(command.ext, command.body, STRONG[1])
         return command
 
     def revive(self) -> bool:
-        """Start what has died; return False when the group had to be made again."""
+        """Start the processes that died; return False if the broker group had to be made again."""
         for child in self.children().values():
             if not child.is_running:
                 child.start()
@@ -210,7 +210,7 @@ class Target:
         return True
 
     def cannot_start_again(self) -> str:
-        """End all processes in order and start them: what they have kept must be readable; return what is wrong."""
+        """Stop and restart all processes, which must be able to read their data; return the problem, empty if none."""
         self.group.stop()
         try:
             self.group.start()
@@ -226,7 +226,7 @@ class Target:
         self.group.stop()
 
     def end_clients(self) -> None:
-        """End the producer and the consumer: nothing is added to the history."""
+        """End the producer and the consumer, so that nothing is added to the history."""
         for client in self._clients:
             client.terminate()
         for client in self._clients:
@@ -238,11 +238,11 @@ class Target:
 
     @property
     def _history(self) -> Path:
-        # A group that was made again has lost what the former one acknowledged; that is a finding of its own.
+        # A broker group that was made again has lost what the former one acknowledged; that is a separate finding.
         return self.directory / f"history-{self.starts}.jsonl"
 
     def judge(self) -> Verdict:
-        """Return the oracle's verdict on the history of the legitimate clients of this group."""
+        """Return the oracle's verdict on the history of the legitimate clients of this broker group."""
         path = self._history
         return oracle.judge(read(path) if path.exists() else [])
 
@@ -258,7 +258,7 @@ class Target:
         return [name for name, child in self.children().items() if not child.is_running]
 
     def last_error(self, name: str) -> tuple[str, str]:
-        """Return where and with what the process ended, by its log."""
+        """Return where and with which error the process ended, by its log."""
         lines = self.children()[name].log_path.read_text(errors="replace").splitlines()[-400:]
         place, found = "", ("no traceback", "\n".join(lines[-3:]))
         for line in lines:
@@ -269,7 +269,7 @@ class Target:
         return found
 
     def hung(self) -> list[str]:
-        """Return the processes that run and show no page."""
+        """Return the processes that run but serve no page."""
         return [
             name
             for name, child in self.children().items()
@@ -290,7 +290,7 @@ class Target:
             return not isinstance(getattr(error, "reason", error), TimeoutError)
 
     def end_hung(self, name: str) -> tuple[str, str]:
-        """End a process that hangs; return where its event loop stood, and the list of all its frames there."""
+        """End a process that hangs; return where its event loop was, and all its frames there."""
         child = self.children()[name]
         written = child.log_path.stat().st_size
         child.signal(signal.SIGABRT)
@@ -311,7 +311,7 @@ class Target:
         return any(named in _end_of(child.log_path) for child in children)
 
     def sign_in(self) -> Session:
-        """Sign in to the console by the link that it printed; raises AssertionError when it lets nobody in."""
+        """Sign in to the console by the link that it printed; raises AssertionError if that fails."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not (links := _SIGN_IN.findall(self.console.log_path.read_text())):
             assert time.monotonic() < deadline, "the console printed no link to sign in"
@@ -332,7 +332,7 @@ class Target:
         return ports | {f"broker {node}": port for node, port in self.group.http_ports.items()}
 
     def leadership(self) -> tuple[int, int] | None:
-        """Return who leads in which term, None while nobody serves."""
+        """Return node and term of the leader, None while no replica serves."""
         serving = [each for each in self.group.statuses() if each["serving"]]
         newest = max(serving, key=lambda each: int(each["term"]), default=None)
         return None if newest is None else (int(newest["node"]), int(newest["term"]))
@@ -374,15 +374,15 @@ class Target:
             yield name, Stalls(found.get("wall", 0), found.get("cpu", 0), worst)
 
     def clear(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def topic_ext(topic: str) -> dict[str, str]:
-    """Return the header by which a topic is created.
+    """Return the header that creates a topic.
 
-    The judged one is ordered, as the promise is about ordered topics: others keep both copies of a message that was
-    sent again. Those that cases name are not, so that cases can change the number of their queues.
+    The judged topic is ordered, because the promise is about ordered topics: others keep both copies of a message
+    that was sent again. Topics that cases name are not ordered, so that cases can change the number of their queues.
     """
     ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES)}
     ext |= {"writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG"}

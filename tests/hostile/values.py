@@ -1,5 +1,5 @@
 """
-Values that readers get wrong: numbers beyond their type, texts that look like something else, JSON that Java never writes.
+Values that readers get wrong: numbers beyond their type, ambiguous texts, JSON that Java never writes.
 
 Everything is drawn from a `random.Random` that the caller seeds. `json.dumps` writes NaN, Infinity, 30 digits and
 lone surrogates as a hostile client would; `spoiled` breaks the JSON text itself.
@@ -20,7 +20,7 @@ NUMBERS: Final = (
     *(2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32, 2**53 + 1, 2**62, 2**62 + 1),
     *(2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, int("9" * 30), -int("9" * 30)),
 )
-# As a header field, or a JSON text where a number belongs.
+# For a header field, or for a JSON text instead of a number.
 NUMBER_TEXTS: Final = (
     *("", " ", "true", "null", "NaN", "Infinity", "-Infinity", "1e3", "1e999", "0x10", "1_000"),
     *(" 7 ", "+7", "-0", "007", "7.0", "٣", "9" * 30, "9" * 400, "9" * 5_000, "-" * 40, "1\x00"),
@@ -44,9 +44,9 @@ TEXTS: Final = (
     *("x" * 127, "x" * 128, "x" * 255, "x" * 256, "ü" * 127, "-1", "1"),
     *("2147483648", "9223372036854775808", "%s%n%x", "a\r\nb: c", "127.0.0.1:0", ":::", "[::1]:x"),
 )
-# Seldom, or they would be most of what is sent.
+# Used rarely, or they would be most of the sent bytes.
 LARGE: Final = ("x" * 32_767, "x" * 32_768, "ü" * 20_000, "\x01" * 20_000, "a\x01b\x02" * 8_000)
-# Only JSON can say these; a binary header and UTF-8 cannot.
+# Only JSON can hold these; a binary header and UTF-8 cannot.
 SURROGATES: Final = ("\ud800", "a\udfffb", "\udc00\ud800")
 SQL: Final = (
     "a > 5",
@@ -68,7 +68,7 @@ SQL: Final = (
     "a = 9223372036854775808",
     "a > 1e400",
 )
-# Of messages, which filters read later.
+# Properties of messages, which filters read later.
 PROPERTIES: Final = (
     *("a\x01" + "1" * 8_000 + "x", "a\x01" + "1" * 30_000, "a\x01" + "." * 9_000, "a\x011e999"),
     *("a\x01" + "9" * 400, "a\x01\x02b\x01\x02", "\x01\x02" * 3_000, "a\x01b\x01c\x02", "a"),
@@ -87,7 +87,7 @@ PROPERTIES: Final = (
         "KEYS\x01\ud800",
     ),
 )
-# Names that read a JSON member or a field as something with rules of its own.
+# JSON values of types that the reader of a member or a field does not expect.
 SCALARS: Final[tuple[object, ...]] = (
     *(None, True, False, 0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf")),
     *([], {}, [[]], [None], {"": None}, {"a": {}}, [True], {"0": 0}, [0, "0", {}]),
@@ -98,13 +98,13 @@ _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def number(rng: random.Random) -> int:
-    """Return a number that is beside some border."""
+    """Return a number at or near a limit."""
     chosen = rng.choice(NUMBERS)
     return chosen if rng.random() < 0.8 else chosen + rng.randrange(-3, 4)
 
 
 def text(rng: random.Random, kind: type = str) -> str:
-    """Return a field of a header whose reader wants *kind*."""
+    """Return the text of a header field whose reader wants *kind*."""
     if kind is int:
         return str(number(rng)) if rng.random() < 0.7 else rng.choice(NUMBER_TEXTS)
     roll = rng.random()
@@ -120,7 +120,7 @@ def text(rng: random.Random, kind: type = str) -> str:
 
 
 def value(rng: random.Random) -> Any:
-    """Return what stands where a JSON member of any type belongs."""
+    """Return a value for a JSON member of any type."""
     roll = rng.random()
     if roll < 0.3:
         return number(rng)
@@ -131,13 +131,13 @@ def value(rng: random.Random) -> Any:
     if roll < 0.65:
         return rng.choice(SURROGATES)
     if roll < 0.99:
-        # A copy, because the caller goes on spoiling what it got.
+        # A copy, because the caller spoils the value further.
         return copy.deepcopy(rng.choice(SCALARS))
     return ["x" * 10] * 2_000
 
 
 def confused(rng: random.Random, original: object) -> Any:
-    """Return *original* as another type that a careless reader takes for its own."""
+    """Return *original* as another type that a careless reader accepts."""
     if isinstance(original, bool):
         return rng.choice((int(original), str(original).lower(), [original]))
     if isinstance(original, int):
@@ -180,7 +180,7 @@ def spoiled(rng: random.Random, body: str) -> bytes:
 
 @functools.cache
 def bomb(kind: int, size: int) -> bytes:
-    """Return *size* bytes that hold nothing, compressed by the type number that a sysFlag has for it."""
+    """Return *size* zero bytes, compressed by the type with this number in a sysFlag."""
     plain = bytes(size)
     match kind:
         case 1:

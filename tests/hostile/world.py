@@ -1,4 +1,4 @@
-"""A broker that leads, without sockets: topics, groups, members, locks and messages to be hostile to."""
+"""A leading broker without sockets, with topics, groups, members, locks and messages to attack."""
 
 from typing import Final
 
@@ -12,13 +12,13 @@ from tests.broker.processors.requests import create, heartbeat, lock, pull, send
 from tests.hostile.shapes import CLIENTS, GROUPS, QUEUES, TOPICS
 
 EXPIRY_MS: Final = 120_000
-#: With every right, and with none but its own messages.
+#: The first account has every permission; the second may only consume the first topic.
 STRONG: Final = ("strong-account", "the strong one's secret")
 WEAK: Final = ("weak-account", "the weak one's secret")
 
 
 class BrokerWorld:
-    """One leader with some state; with *guarded* only signed requests are served."""
+    """One leader with some state; with *guarded* it serves only signed requests."""
 
     def __init__(self, *, guarded: bool = False) -> None:
         self.shell = AdminShell()
@@ -44,7 +44,7 @@ class BrokerWorld:
         pull(shell, group=GROUPS[0])
 
     def ask(self, command: RemotingCommand, peer: Peer = ALICE) -> RemotingCommand | None:
-        """Hand over a request, let everything that it proposes be applied, return the answer."""
+        """Handle a request, let everything that it proposes be applied, and return the answer."""
         shell = self.shell
         shell.sent.clear()
         shell.run(shell.core.handle(command, peer, shell.now))

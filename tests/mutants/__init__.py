@@ -1,7 +1,7 @@
 """
-Mutation testing: small changes of the core are made one by one, and somebody has to notice each.
+Mutation testing: small changes of the core are made one by one, and a test or a simulation must notice each.
 
-``python -m tests.mutants`` (``make mutants``) makes the mutants of some modules, lets their unit tests judge
-each one, then seeds of the simulator those that no test has noticed, and writes ``docs/evidence/mutants.md``. Why it is
-built so stands in that page.
+``python -m tests.mutants`` (``make mutants``) makes the mutants of some modules and lets their unit tests judge each
+one. Seeds of the simulator then judge those that no test has noticed. It writes ``docs/evidence/mutants.md``, which
+explains the design.
 """

@@ -26,12 +26,12 @@ from tests.mutants.record import NOTICED, ROOT, Record
 from tests.mutants.trials import Trials, Verdict
 
 NOTICED_LEAST: Final = 0.9
-# Hypothesis draws the same examples then, without a limit of time for each.
+# With this, Hypothesis draws the same examples and sets no time limit for each.
 os.environ["CI"] = "true"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("paths", nargs="*", help="modules or folders (default: all areas)")
     parser.add_argument("--share", type=float, default=1.0, help="which part is tried")
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _place(modules: Sequence[Path], paths: Sequence[Path]) -> int:
-    """Return which of *paths* is the first that holds one of *modules*."""
+    """Return the position in *paths* of the first that holds one of *modules*."""
     held = (
         number
         for number, path in enumerate(paths)
@@ -69,7 +69,7 @@ def _place(modules: Sequence[Path], paths: Sequence[Path]) -> int:
     return next(held, len(paths))
 
 
-# What pytest is told besides the tests of an area.
+# The options of pytest in addition to the tests of an area.
 _SWITCHES = (
     "-q",
     "--capture=no",
@@ -78,7 +78,8 @@ _SWITCHES = (
     "-p",
     "no:xdist",
     "-o",
-    # A busy machine leaves a run in the background little, and the tracer takes more: no rule is broken by that.
+    # A busy machine leaves little time to a run in the background, and the tracer takes more; no rule is broken by
+    # that.
     "timeout=600",
 )
 
@@ -103,13 +104,13 @@ def _run(
     console: Console,
     options: argparse.Namespace,
 ) -> None:
-    """Try the mutants of an area with its tests, then with seeds; *made* gets those that there are."""
+    """Try the mutants of an area with its tests, then with seeds; *made* collects all mutants."""
     counts: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
     every = max(1, round(1 / options.share))
 
     def wanted() -> Iterator[Mutant]:
-        # Made module by module: that takes longer than many a trial.
+        # Made module by module, because making them takes longer than many a trial.
         for path in sorted(area.paths(ROOT), key=lambda each: _place([each], paths)):
             if paths and _place([path], paths) == len(paths):
                 continue

@@ -1,4 +1,4 @@
-"""The modules that are mutated, and their tests: those of the package first, then those that use it."""
+"""The mutated modules and their tests: those of the package first, then those that use it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ class Area:
     Attributes:
         modules: patterns of files, from the root of the repository.
         tests: files and folders of tests.
-        random: those of them that play histories at random; they are slow, and tried where seeds are.
+        random: those of them that play random histories; they are slow, and run only together with seeds.
     """
 
     modules: tuple[str, ...]

@@ -1,8 +1,8 @@
 """
 What is known of the tests without a mutant: how long each takes, and which functions it calls.
 
-It lies in ``build/mutants`` and counts for a module of tests as long as that module, the core, and what its tests share
-stay as they are. So a new test costs the next run that test's module, and not all of them.
+It is stored in ``build/mutants``. The data of a test module stays valid while that module, the core, and what its
+tests share stay unchanged. So after adding a test the next run measures only that test's module.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-# Besides modules of tests: the packages that they call, and what they share.
+# In addition to modules of tests: the packages that they call, and what they share.
 _SHARED: Final = ("broker", "protocol", "tests/raft", "tests/broker", "tests/sim")
 
 
@@ -48,7 +48,7 @@ class Baseline:
         return found
 
     def unknown(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """Return the tests of which nothing is known, or no longer."""
+        """Return the tests without valid data."""
         stored = json.loads(self._file.read_text()) if self._file.exists() else {}
         names = {item.nodeid for item in items}
         for path in dict.fromkeys(self._path(item.nodeid) for item in items):
@@ -60,7 +60,7 @@ class Baseline:
         return [item for item in items if not self._modules[self._path(item.nodeid)]["took"]]
 
     def learn(self, took: Mapping[str, float], callers: Mapping[str, Iterable[str]]) -> None:
-        """Keep what a run of the unknown tests has shown."""
+        """Store the measurements of a run of the unknown tests."""
         for name, seconds in took.items():
             self._modules[self._path(name)]["took"][name] = seconds
         for function, tests in callers.items():

@@ -1,10 +1,10 @@
 """
 The mutants of a module: which expressions are changed, and to what.
 
-The operators are mutmut's, with three of our own; what they are applied to is chosen here. The rules: a mutant changes
-what the program does, so annotations, the wording of errors and what only checks (assertions, ``check`` methods,
-``__repr__``) are left alone; what mypy would refuse is not tried; and a mutant is known by its function and its
-change, not by its line.
+The operators are mutmut's and three of our own; this module chooses where they apply. Rules: a mutant changes what
+the program does, so annotations, the wording of errors and mere checks (assertions, ``check`` methods, ``__repr__``)
+are left alone. A change that mypy would refuse is not tried. A mutant is identified by its function and its change,
+not by its line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from typing import Final
 import libcst as cst
 from mutmut.mutation import mutators
 
-# Functions that only say or check something.
+# Functions that only describe or check something.
 _UNCHANGED_FUNCTIONS: Final = frozenset({"check", "check_invariants", "__repr__", "__str__"})
-# They put None in the place of a value, or leave an argument out: the type checker refuses nearly all of it.
+# These replace a value by None, or leave out an argument: the type checker refuses nearly all of it.
 _LEFT_TO_MYPY: Final = frozenset(
     {mutators.operator_arg_removal, mutators.operator_dict_arguments, mutators.operator_assignment}
 )
@@ -40,8 +40,8 @@ class Mutant:
         function: qualified name of the function or method.
         removed: the lines that the change replaces, without indentation.
         added: the lines in their place.
-        number: which one of those that look alike in their function.
-        source: the function's text before the change; a verdict counts as long as it stays.
+        number: distinguishes identical changes in one function.
+        source: the function's text before the change; a verdict is valid while it stays.
         module_text: that of the module around it.
     """
 
@@ -58,7 +58,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Return the name of this mutant as long as its function does not change."""
+        """Return the name of this mutant, which stays while its function does not change."""
         parts = (self.path, self.function, self.source, self.removed, self.added, str(self.number))
         return blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
@@ -70,7 +70,7 @@ class Mutant:
 
     def code(self) -> str:
         """Return the whole module with the change."""
-        # The text is replaced where it can be: that takes a tenth of the time of making the module's again.
+        # The text is replaced if possible: that takes a tenth of the time of generating the module's text again.
         text, depth = self.module_text, self.module.default_indent * self.function.count(".")
         before = indent(self.source, depth)
         if text.count(before) == 1:
@@ -104,7 +104,7 @@ def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
 def _functions(
     statements: Sequence[cst.CSTNode], outer: str
 ) -> Iterator[tuple[str, cst.FunctionDef]]:
-    """Yield the functions and methods with their qualified names; what is inside one belongs to it."""
+    """Yield the functions and methods with their qualified names; a nested function belongs to the outer one."""
     for statement in statements:
         if isinstance(statement, cst.FunctionDef):
             if statement.name.value not in _UNCHANGED_FUNCTIONS:
@@ -114,7 +114,7 @@ def _functions(
 
 
 def _changeable(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield what may be changed below *node*, and itself."""
+    """Yield *node* and the changeable nodes below it."""
     match node:
         case cst.Annotation() | cst.Decorator() | cst.Assert() | cst.FormattedString():
             return
@@ -124,20 +124,20 @@ def _changeable(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             return
     yield node
     for child in node.children:
-        # The error that it raises counts, but not its words.
+        # The type of the raised error counts, but not its words.
         if not (isinstance(node, cst.Raise) and isinstance(child, cst.Call)):
             yield from _changeable(child)
 
 
 def _is_wording(node: cst.BaseString) -> bool:
-    """Return whether a text is made of several words: it is for people."""
+    """Return whether a text has several words, so that it is for people."""
     return isinstance(node, cst.ConcatenatedString) or (
         isinstance(node, cst.SimpleString) and " " in node.value
     )
 
 
 def _changes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield what may stand in the place of *node*."""
+    """Yield the replacements for *node*."""
     for kind, operator in _OPERATORS:
         if isinstance(node, kind):
             yield from (each for each in operator(node) if not _leaves_out_nothing(node, each))
@@ -153,7 +153,7 @@ def _changes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _leaves_out_nothing(node: cst.CSTNode, changed: cst.CSTNode) -> bool:
-    """Return whether a match has lost the arm that mypy proves nobody reaches."""
+    """Return whether a match has only lost the arm that mypy proves unreachable."""
     if not (isinstance(node, cst.Match) and isinstance(changed, cst.Match)):
         return False
     match node.cases[-1].body:

@@ -1,8 +1,8 @@
 """
-A mutant in a living process: its function gets the changed code, wherever it has been imported already.
+Plants a mutant in a running process: its function gets the changed code, wherever it was imported before.
 
-The holder of the function, a class or a module, has the mutant then. What ran when its module was imported ran
-without it.
+The owner of the function, a class or a module, has the mutant from then on. Code that ran at the import of its module
+ran without it.
 """
 
 import sys
@@ -22,12 +22,12 @@ def plant(mutant: Mutant, root: Path) -> None:
     """Put the mutant into this process, for good.
 
     Raises:
-        NotPlanted: it does not work as Python.
+        NotPlanted: It does not work as Python.
     """
     module = _loaded(root / mutant.path)
     scratch = ModuleType(module.__name__)
     scratch.__dict__.update(__file__=module.__file__, __package__=module.__package__)
-    # The decorators of a dataclass look their module up.
+    # The decorators of a dataclass look up their module.
     sys.modules[module.__name__] = scratch
     try:
         exec(compile(mutant.code(), str(module.__file__), "exec"), scratch.__dict__)

@@ -1,9 +1,9 @@
 """
 Knowledge about mutants: verdicts in ``build/mutants``, explanations and the page in the repository.
 
-A verdict counts as long as the mutated function is the same. Mutants that nobody notices are tried again on each
-run, for a test may have come; those in ``explained.json`` are not: nothing can notice them, or nothing should. The page
-keeps the lines of a module until it is run again, with the commit of that run.
+A verdict is valid while the mutated function is the same. Mutants that no test notices are tried again in each run,
+because a test may have been added. Those in ``explained.json`` are not: no test can notice them, or none should. The
+page keeps the lines of a module until it is run again, with the commit of that run.
 """
 
 import json
@@ -30,7 +30,7 @@ NOTICED: Final = ("tests", "seeds", "time", "crash")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reason why a mutant is not noticed; *equal* when nothing could."""
+    """The reason why a mutant is not noticed; *equal* if no test could notice it."""
 
     path: str
     function: str
@@ -53,15 +53,15 @@ class Record:
         self._explained = {(each.path, each.function, each.change): each for each in known}
 
     def get(self, mutant: Mutant) -> Verdict | None:
-        """Return what became of a mutant, None when nobody has tried it."""
+        """Return a mutant's verdict, None if it was not tried."""
         return self._verdicts.get(mutant.key)
 
     def explanation(self, mutant: Mutant) -> Explanation | None:
-        """Return why nobody notices it."""
+        """Return the reason why the mutant is not noticed, None if none is recorded."""
         return self._explained.get((mutant.path, mutant.function, mutant.change))
 
     def put(self, verdict: Verdict) -> None:
-        """Keep a verdict, immediately: a run that is ended goes on where it was."""
+        """Store a verdict immediately, so that an interrupted run can continue."""
         verdict = replace(verdict, commit=self._commit, date=self._date)
         self._verdicts[verdict.key] = verdict
         VERDICTS.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class Record:
     # -- the page
 
     def write(self, path: str, mutants: Sequence[Mutant]) -> None:
-        """Write the lines of the module that has *mutants*, and the total; the lines of the others stay as they are."""
+        """Write the lines of the module of *mutants*, and the total; lines of other modules stay as they are."""
         head, rest = PAGE.read_text().split(BEGIN)
         before, tail = rest.split(END)
         lines = before.splitlines()
@@ -141,7 +141,7 @@ def _line(name: str, cells: Sequence[int], commit: str, date: str) -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the sources and tests, with a plus sign where they differ from it."""
+    """Return the commit of the sources and tests, with a plus sign if they differ from it."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(

@@ -1,9 +1,9 @@
 """
-Trials: one forked process for each mutant, from a parent in which everything is loaded and collected already.
+Trials: one forked process for each mutant, from a parent that has already loaded and collected everything.
 
-A child plants its mutant, runs the tests that are likely to notice first, stops at the first failure, and goes on with
-seeds of the simulator when there are any to try. Only tests that call the mutated function are run. What it may cost is bounded: CPU time, memory, and the
-time that a single test may stand still.
+A child plants its mutant, runs the tests that are likely to notice first, and stops at the first failure. If no test
+notices, it continues with seeds of the simulator, if there are any. Only tests that call the mutated function are
+run. Its cost is bounded: CPU time, memory, and the time that a single test may hang.
 """
 
 import gc
@@ -30,18 +30,18 @@ from tests.mutants.baseline import Baseline
 from tests.mutants.mutant import Mutant
 from tests.mutants.patch import NotPlanted, plant
 
-# A mutant that loops takes CPU time, or memory, without end. The baseline of a test is what it takes with the tracer.
+# A mutant that loops takes CPU time, or memory, without end. A test's baseline is its time with the tracer.
 CPU_PER_BASELINE: Final = 5
 CPU_LEAST_S: Final = 1
 SEED_CPU_S: Final = 20
 MEMORY_MAX: Final = 4 << 30
-# An explained mutant is unlikely to be noticed. This much finds nearly every test that states a rule of its function.
+# An explained mutant is unlikely to be noticed. This time finds nearly every test that states a rule of its function.
 EXPLAINED_CPU_S: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a mutant's trial: who noticed it, or that nobody did.
+    """The result of a mutant's trial: what noticed it, or that nothing did.
 
     Attributes:
         key: the mutant's.
@@ -65,8 +65,8 @@ class Order:
     """
     The tests that are tried, and their order.
 
-    A test that never calls the mutated function cannot notice the change. Those that noticed mutants of
-    the same function or module come first, then those of the module's own tests, then the quick ones.
+    A test that never calls the mutated function cannot notice the change. Tests that noticed mutants of the same
+    function or module come first, then those of the module's own test file, then the quick ones.
 
     Attributes:
         took_s: CPU time of each test without a mutant.
@@ -79,7 +79,7 @@ class Order:
     _seeds: Counter[int] = field(default_factory=Counter)
 
     def learn(self, mutant: Mutant, verdict: Verdict) -> None:
-        """Remember who noticed."""
+        """Remember which test or seed noticed."""
         if verdict.noticed == "tests":
             self._noticed[mutant.path][verdict.by] += 1
             self._noticed[mutant.path + mutant.function][verdict.by] += 1
@@ -106,7 +106,7 @@ class Order:
 
 
 class Calls:
-    """The functions below a folder that were called since one last asked."""
+    """The functions below a folder that were called since the last `take`."""
 
     def __init__(self, root: Path) -> None:
         self._prefix = f"{root}{os.sep}"
@@ -130,14 +130,14 @@ class Calls:
 
 
 class Trials:
-    """A pytest plugin that does not run the tests it has collected: it forks, and children do.
+    """A pytest plugin that forks children to run the tests that it has collected.
 
     Args:
         jobs: how many children at a time.
-        seeds: how many seeds are tried when no test has noticed.
+        seeds: how many seeds are tried if no test has noticed.
         simulate: runs one seed and returns the law that it broke.
         baseline: what is known of the tests without a mutant.
-        explained: tells the mutants that nobody is expected to notice.
+        explained: returns whether a mutant is not expected to be noticed.
         done: takes each verdict.
     """
 
@@ -168,7 +168,7 @@ class Trials:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run each mutant's tests in a child of its own."""
+        """Run each mutant's tests in its own child."""
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
         gc.collect()
@@ -195,10 +195,10 @@ class Trials:
     # -- in the parent
 
     def _measure(self, session: pytest.Session) -> None:
-        """Run all tests without a mutant: they must pass; note how long each takes and what it calls.
+        """Run all tests without a mutant: they must pass; record how long each takes and what it calls.
 
-        The tests of a module that was measured before are not run again as long as nothing of it has changed.
-        A seed that breaks a law without a mutant says nothing about one, and is left out.
+        Tests of a module that was measured before are not run again while the module is unchanged. A seed that breaks
+        a law without a mutant says nothing about mutants, so it is left out.
         """
         unknown = self._baseline.unknown(session.items)
 

@@ -1,5 +1,5 @@
 """
-Replicas without clock, disk or socket, and the languages in which tests speak with them.
+Replicas without clock, disk or socket, and the helpers by which tests drive them.
 
 No test is here.
 Begin with `replica`.

@@ -1,9 +1,9 @@
 """
 A small cluster under random faults, judged by the safety properties of the raft paper.
 
-One seed decides everything: who ticks, which message arrives, is lost, doubled or overtaken,
-whose disk is slow, who crashes, what is proposed. After the faults the network heals and the
-group must make progress. The properties are those of figure 3, and linearizable reads.
+One seed decides everything: which replica ticks or crashes, which message arrives, is lost, doubled or overtaken,
+which disk is slow, and what is proposed. After the faults the network heals and the raft group must make progress.
+The properties are those of figure 3, and linearizable reads.
 """
 
 import random
@@ -41,7 +41,7 @@ HEALING_ROUNDS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """Trouble for a while; the first five are probabilities per step or message."""
+    """The faults of some time; the first five are probabilities per step or message."""
 
     loss: float
     doubling: float
@@ -52,17 +52,17 @@ class Weather:
 
 
 class Chaos:
-    """One run; run() raises AssertionError when a property is broken."""
+    """One run; run() raises AssertionError if a property is broken."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
-        # Not drawn, so that recorded seeds stay what they are.
+        # Not drawn, so that recorded seeds keep their meaning.
         self.inflight_bytes_max = (10_000, 30, 1)[seed % 3]
         self.lease_reads = rng.random() < 0.4
         self.check_quorum = self.lease_reads or rng.random() < 0.8
         self.pre_vote = rng.random() < 0.8
-        # Without both, a removed node may disturb for ever: that is what they are for.
+        # Without both, a removed node may disturb for ever: they exist to prevent that.
         self.changes = self.check_quorum and self.pre_vote and rng.random() < 0.6
         voters = frozenset(NodeId(i) for i in range(1, rng.choice([1, 3, 3, 3, 5]) + 1))
         self.replicas: dict[NodeId, Replica] = {}
@@ -90,7 +90,7 @@ class Chaos:
         self._check_log_matching()
 
     def _change_weather(self) -> None:
-        """Choose what goes wrong next: links, disks, processes, or nothing."""
+        """Choose the next faults: links, disks, processes, or none."""
         rng = self.rng
         self.weather = Weather(
             loss=rng.choice([0.0, 0.0, 0.05, 0.3]),
@@ -175,7 +175,7 @@ class Chaos:
             self._judge(replica)
 
     def _tick_all(self) -> None:
-        """Let time pass for all alike: a lease is worth nothing between unequal clocks."""
+        """Advance the time of all replicas equally: a lease is worth nothing between unequal clocks."""
         for replica in self.replicas.values():
             if replica.is_up:
                 replica.tick()
@@ -217,7 +217,7 @@ class Chaos:
         self._judge(replica)
         sender = self.replicas[message.sender]
         if isinstance(message, InstallSnapshot) and sender.is_up:
-            # Delivered is not installed: the receiver may still crash before it is durable.
+            # Delivered does not mean installed: the receiver may still crash before it is durable.
             sender.node.report_snapshot(message.target, ok=True)
 
     def _lose(self, message: Message) -> None:
@@ -284,7 +284,7 @@ class Chaos:
     def _crash(self, replica: Replica) -> None:
         if not replica.is_up:
             return
-        # Some of what was under way may have reached the disk before the power went.
+        # Some of the pending writes may have reached the disk before the power failed.
         for ready in list(replica.turns)[: self.rng.randrange(TURNS_MAX + 1)]:
             replica.persist(ready)
         replica.crash()
@@ -297,7 +297,7 @@ class Chaos:
             replica.start()
 
     def _heal(self) -> None:
-        """Repair everything and demand that the group commits and agrees."""
+        """Repair everything and require that the raft group commits and agrees."""
         self.blocked.clear()
         for replica in self.replicas.values():
             if not replica.is_up:
@@ -341,7 +341,7 @@ class Chaos:
         return max(self._leaders(), key=lambda one: one.node.term, default=None)
 
     def _some_leader(self) -> Replica | None:
-        """Return any that believes to lead, whether it still does or not."""
+        """Return a random replica that believes it leads, whether or not it still does."""
         leaders = self._leaders()
         return self.rng.choice(leaders) if leaders else None
 
@@ -353,12 +353,12 @@ class Chaos:
         return all(self.replicas[node].storage.applied >= index for node in members)
 
     def _judge(self, replica: Replica) -> None:
-        """Check what one replica shows against what all have shown before."""
+        """Check the state of one replica against everything that all replicas have shown before."""
         node = replica.node
         if node.role is Role.LEADER:
             self._check_leader(replica)
         for entry in replica.delivered:
-            # State machine safety: one entry per index, for everybody and for ever.
+            # State machine safety: one entry per index, for all replicas and for ever.
             assert self.committed.setdefault(entry.index, entry) == entry, "histories differ"
         replica.delivered.clear()
         for read in replica.read_states:
@@ -374,7 +374,7 @@ class Chaos:
         # Election safety: one leader per term.
         assert self.leaders.setdefault(term, replica.id) == replica.id, f"two leaders in {term}"
         if first:
-            # Leader completeness: whatever is committed is in the log of every later leader.
+            # Leader completeness: every committed entry is in the log of every later leader.
             for index, entry in self.committed.items():
                 assert _term(replica, index) in (None, entry.term) or entry.term > term, (
                     f"the leader of {term} lacks entry {index} of {entry.term}"
@@ -383,7 +383,7 @@ class Chaos:
                     assert replica.node.last_index >= index, f"the leader of {term} lacks {index}"
 
     def _check_log_matching(self) -> None:
-        """Two logs with the same entry somewhere are equal up to there."""
+        """Check that two logs with the same entry at some index are equal up to there."""
         logs = [_log(replica) for replica in self.replicas.values() if replica.is_up]
         for position, one in enumerate(logs):
             for other in logs[position + 1 :]:
@@ -395,7 +395,7 @@ class Chaos:
 
 
 def _term(replica: Replica, index: Index) -> Term | None:
-    log = replica.node._state.log  # no public way shows what is not durable yet
+    log = replica.node._state.log  # no public method shows entries that are not durable yet
     try:
         return log.term(index) if index <= log.last_index else Term(-1)
     except Compacted:
@@ -403,7 +403,7 @@ def _term(replica: Replica, index: Index) -> Term | None:
 
 
 def _log(replica: Replica) -> dict[Index, Entry]:
-    log = replica.node._state.log  # no public way shows what is not durable yet
+    log = replica.node._state.log  # no public method shows entries that are not durable yet
     found: dict[Index, Entry] = {}
     index = log.first_index()
     while index <= log.last_index:

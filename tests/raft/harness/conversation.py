@@ -1,20 +1,20 @@
 """
-Replicas that talk step by step, and print what they do in one line each.
+Replicas that talk step by step, and print each action in one line.
 
 Commands, one per line; N is a node, M a message as printed. Time-outs are fixed: node N waits
 election_ticks + N - 1 ticks.
 
-    group VOTERS [learners=IDS] [new=IDS] [log=N:terms;N:terms] [setting=value ...]
-    tick N [times]       campaign N        propose N text...    read N context
-    change N add-voter|add-learner|promote|remove M             transfer N M
-    ready N              hand out one Ready, do not persist it yet
-    persist N            persist and advance the oldest Ready of N
-    stabilize [silent] [N ...]    work (only at these) and deliver until nothing happens
-    deliver [N]          deliver what waits (for N), without working it off
-    lose [N]             lose what waits (for N)
-    cut N [N ...]        lose everything from and to these from now on;  heal
-    crash N   wipe N (its disk is replaced)   restart N
-    compact N index   status N   log N   snapshot-failed N M
+  group VOTERS [learners=IDS] [new=IDS] [log=N:terms;N:terms] [setting=value ...]
+  tick N [times]       campaign N        propose N text...    read N context
+  change N add-voter|add-learner|promote|remove M             transfer N M
+  ready N              hand out one Ready, do not persist it yet
+  persist N            persist and advance the oldest Ready of N
+  stabilize [silent] [N ...]    work (only at these) and deliver until nothing happens
+  deliver [N]          deliver the waiting messages (for N), without processing the results
+  lose [N]             lose the waiting messages (for N)
+  cut N [N ...]        lose everything from and to these from now on;  heal
+  crash N   wipe N (its disk is replaced)   restart N
+  compact N index   status N   log N   snapshot-failed N M
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ _DEFAULTS = Config(NodeId(1))
 
 
 class Conversation:
-    """A group, its network, and everything it has printed since the last command."""
+    """A raft group, its network, and everything that it has printed since the last command."""
 
     def __init__(self) -> None:
         self.replicas: dict[NodeId, Replica] = {}
@@ -74,7 +74,7 @@ class Conversation:
         self.lines: list[str] = []
 
     def handle(self, command: str) -> str:
-        """Do *command* and return what it printed."""
+        """Run *command* and return what it printed."""
         name, *arguments = command.split()
         self.lines = []
         try:
@@ -263,7 +263,7 @@ def describe(message: Message) -> str:
 
 
 def describe_ready(node: NodeId, ready: Ready) -> list[str]:
-    """Return what is news in *ready*, one line for each kind."""
+    """Return the new items in *ready*, one line for each kind."""
     lines = []
     if ready.role_change is not None:
         change = ready.role_change
@@ -301,7 +301,7 @@ def _membership(membership: Membership) -> str:
 
 
 def _typed(settings: dict[str, str]) -> dict[str, int | bool]:
-    """Return settings as `Config` declares them; a script writes 0 and 1 for no and yes."""
+    """Return settings with the types that `Config` declares; a script writes 0 and 1 for no and yes."""
     return {
         key: bool(int(value)) if isinstance(getattr(_DEFAULTS, key), bool) else int(value)
         for key, value in settings.items()

@@ -1,8 +1,8 @@
 """
-A log that lives in memory, for tests of the core.
+A log in memory, for tests of the core.
 
-It behaves as a durable one does, and survives the Node that reads it, so that a crash is the
-loss of the Node alone. The broker's durable log stands in orderlymq_broker.store.
+It behaves as a durable log does, and survives the Node that reads it, so that a crash is the loss of the Node alone.
+The broker's durable log is in orderlymq_broker.store.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from orderlymq_raft.types import Entry, HardState, Index, Membership, SnapshotMe
 
 class MemoryLogStorage:
     """
-    Implements LogStorage; the writers below are what a shell does between ready and advance.
+    Implements LogStorage; the methods that write are what a shell calls between ready and advance.
 
     Invariant: entry i of the list has index first_index() + i.
     """
@@ -54,7 +54,7 @@ class MemoryLogStorage:
         return self._entries[index - self._compacted_index - 1].term
 
     def entries(self, low: Index, high_exclusive: Index, size_bytes_max: int) -> Sequence[Entry]:
-        """Return entries from *low*, at least one, as fit; raises Compacted or Unavailable."""
+        """Return entries from *low* on that fit, at least one; raises Compacted or Unavailable."""
         if low <= self._compacted_index:
             raise Compacted(low)
         if high_exclusive > self.last_index() + 1:
@@ -88,7 +88,7 @@ class MemoryLogStorage:
         self._entries[position:] = entries
 
     def set_applied(self, index: Index, membership: Membership | None = None) -> None:
-        """Note what the state machine has applied; *membership* when a CONFIG entry was."""
+        """Note the index that the state machine has applied; *membership* if a CONFIG entry was applied."""
         assert index >= self._applied, "what is applied stays applied"
         self._applied = index
         if membership is not None:

@@ -1,9 +1,8 @@
 """
-A replica as a shell runs it, without any clock, disk or socket of its own.
+A replica as a shell runs it, without its own clock, disk or socket.
 
-It keeps the order that Ready demands, with the persistence of several turns under way at
-once, and can crash at any moment: what was not persisted is gone, what was persisted stays,
-whether the core knows of it or not.
+It keeps the order that Ready demands, with the persistence of several turns under way at the same time, and can crash
+at any moment. Data that was not persisted is then lost; persisted data stays, whether or not the core knows of it.
 """
 
 from collections import deque
@@ -23,7 +22,7 @@ from orderlymq_raft import (
 )
 from tests.raft.harness.memory import MemoryLogStorage
 
-# More than any test has: all of them have the settings of the one that is started.
+# More than any test has: all nodes have the settings of the one that is started.
 NODES_MAX = 9
 
 
@@ -84,7 +83,7 @@ class Replica:
         self.node.check()
 
     def begin_turn(self) -> Ready | None:
-        """Take the next Ready; its messages_now are the caller's to send."""
+        """Take the next Ready; the caller sends its messages_now."""
         ready = self.node.ready()
         self.node.check()
         if ready is None:
@@ -95,7 +94,7 @@ class Replica:
         return ready
 
     def persist(self, ready: Ready) -> None:
-        """Do the disk's part of *ready*: all of it, in one batch."""
+        """Persist all of *ready* in one batch, as the disk would."""
         storage = self.storage
         if ready.snapshot is not None:
             storage.apply_snapshot(ready.snapshot)
@@ -107,7 +106,7 @@ class Replica:
             storage.set_applied(entry.index, membership)
 
     def end_turn(self) -> Ready:
-        """Persist the oldest Ready under way; its messages_after are the caller's to send."""
+        """Persist the oldest pending Ready; the caller sends its messages_after."""
         ready = self.turns.popleft()
         self.persist(ready)
         if ready.must_sync:
@@ -117,7 +116,7 @@ class Replica:
 
     def _apply(self, ready: Ready) -> None:
         for entry in ready.committed:
-            # The promise of Ready.committed: on this disk before it is applied here.
+            # The promise of Ready.committed: an entry is on this disk before it is applied here.
             assert self.storage.term(entry.index) == entry.term, "applied before it was durable"
             self.delivered.append(entry)
         if ready.committed:

@@ -39,7 +39,7 @@ def solo(
     jitter: int = 0,
     **settings: int | bool,
 ) -> Replica:
-    """Start node 1 with a log of entries of *terms*; *jitter* is what its dice show."""
+    """Start node 1 with a log of entries of *terms*; *jitter* is the result of its random draws."""
     config = Config(ME, **settings)  # type: ignore[arg-type]  # one name, one type
     replica = Replica(config, Membership(voters), lambda below: jitter % below)
     replica.storage.append([entry(index, one) for index, one in enumerate(terms, 1)])
@@ -50,10 +50,10 @@ def solo(
 
 
 def work(replica: Replica) -> list[Message]:
-    """Do all turns that are due; return what leaves."""
+    """Do all turns that are due; return the sent messages."""
     sent: list[Message] = []
     while replica.turns:
-        # Begun by the test, which has seen its messages_now.
+        # The test began this turn and has seen its messages_now.
         sent += replica.end_turn().messages_after
     while (ready := replica.begin_turn()) is not None:
         sent += ready.messages_now
@@ -62,7 +62,7 @@ def work(replica: Replica) -> list[Message]:
 
 
 def say(replica: Replica, *messages: Message) -> list[Message]:
-    """Let *messages* arrive; return what leaves then."""
+    """Deliver *messages*; return the messages sent in response."""
     for message in messages:
         replica.step(message)
     return work(replica)
