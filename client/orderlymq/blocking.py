@@ -380,8 +380,8 @@ class Consumer(Facade[consumer.Consumer]):
     def close(self) -> None:
         """Close the consumer as the async class does, then the thread unless it is shared. Further calls do nothing.
 
-        If it is called in a loop over the consumer, by a signal handler in such a loop, or in a listener, it returns
-        immediately and the consumer ends after them. The thread ends with the loop, with the `with` block around it,
+        It may be called in a loop over the consumer, by a signal handler in such a loop, or in a listener. It then
+        returns immediately, and the consumer ends after them. The thread ends with the loop, with the `with` block around it,
         or with the next call.
         """
         if self._owns_thread and self.thread.is_closed:

@@ -212,7 +212,7 @@ def _parsed(schema: AvroSchema) -> tuple[bytes, Any, Any]:
         given = json.loads(schema) if isinstance(schema, str) else schema
         found, bounded = parse_schema(given), parse_schema(bounded_schema(given))
         number = fingerprint(to_parsing_canonical_form(found), "CRC-64-AVRO")
-    except Exception as error:  # whatever fastavro raises of a schema that is none
+    except Exception as error:  # fastavro may raise anything for an invalid schema
         raise SettingError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
     for kind, around in _avro_types(found):
         if isinstance(kind, dict) and kind["type"] == "array" and not _takes_bytes(kind["items"]):

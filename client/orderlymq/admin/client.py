@@ -346,7 +346,7 @@ class AdminClient(Lifecycle, MessageOperations):
         return await topic_expansion(self._instance, topic, self._only)
 
     async def topic_groups(self, topic: str) -> list[str]:
-        """Return the groups that consume a topic, online or not."""
+        """Return the consumer groups that consume a topic, online or not."""
         answers = await self._of_topic(topic, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
         return sorted({g for each in answers for g in GroupList.from_json(each.body).group_list})
 

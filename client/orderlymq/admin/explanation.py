@@ -168,7 +168,7 @@ async def _of_lane(
     committed: int | None,
     end: int,
 ) -> GroupAndKey:
-    """Return the lane of a key in a group by key, or where the search for its next message stands."""
+    """Return the lane of a key in a group by key, or the result of the search for its next message."""
     place = (queue.broker_name, queue.queue_id)
     for lane in table.lanes:
         if (lane.broker_name, lane.queue_id) == place and lane.offset >= 0:

@@ -26,7 +26,7 @@ from orderlymq_runtime.sockets.addresses import join_address
 # Brokers, RocketMQ's too, answer with this text and the code of any error.
 _NOTHING: Final = "can not find message"
 
-#: Messages that one group returns of a key, when nobody says how many.
+#: The most messages of a key that one broker group returns by default.
 QUERY_MAX: Final = 64
 _FOREVER_MS: Final = 2**62
 

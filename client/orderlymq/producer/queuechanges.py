@@ -26,7 +26,7 @@ _PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 
 def chosen_from(route: TopicRoute, command: RemotingCommand) -> RemotingCommand:
-    """Return the send with the number of queues it was chosen from, if that number is part of the order."""
+    """Return the send; for an ordered topic add the number of queues that its queue was chosen from."""
     if route.is_ordered:
         command.ext[EXT_QUEUE_TOTAL] = str(len(route.publish))
     return command

@@ -4,17 +4,17 @@ Replicas that talk step by step, and print each action in one line.
 Commands, one per line; N is a node, M a message as printed. Time-outs are fixed: node N waits
 election_ticks + N - 1 ticks.
 
-  group VOTERS [learners=IDS] [new=IDS] [log=N:terms;N:terms] [setting=value ...]
-  tick N [times]       campaign N        propose N text...    read N context
-  change N add-voter|add-learner|promote|remove M             transfer N M
-  ready N              hand out one Ready, do not persist it yet
-  persist N            persist and advance the oldest Ready of N
-  stabilize [silent] [N ...]    work (only at these) and deliver until nothing happens
-  deliver [N]          deliver the waiting messages (for N), without processing the results
-  lose [N]             lose the waiting messages (for N)
-  cut N [N ...]        lose everything from and to these from now on;  heal
-  crash N   wipe N (its disk is replaced)   restart N
-  compact N index   status N   log N   snapshot-failed N M
+    group VOTERS [learners=IDS] [new=IDS] [log=N:terms;N:terms] [setting=value ...]
+    tick N [times]       campaign N        propose N text...    read N context
+    change N add-voter|add-learner|promote|remove M             transfer N M
+    ready N              hand out one Ready, do not persist it yet
+    persist N            persist and advance the oldest Ready of N
+    stabilize [silent] [N ...]    work (only at these) and deliver until nothing happens
+    deliver [N]          deliver the waiting messages (for N), without processing the results
+    lose [N]             lose the waiting messages (for N)
+    cut N [N ...]        lose everything from and to these from now on;  heal
+    crash N   wipe N (its disk is replaced)   restart N
+    compact N index   status N   log N   snapshot-failed N M
 """
 
 from collections.abc import Callable, Sequence
