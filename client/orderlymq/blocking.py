@@ -323,8 +323,8 @@ class Consumer(Facade[consumer.Consumer]):
     resume = _on_loop(consumer.Consumer.resume)
     stats = _on_loop(consumer.Consumer.stats)
 
-    # Reads that walk over queues or lanes run on the loop, because the loop changes them. Single values are read
-    # directly.
+    # Reads that walk over queues or lanes run on the loop, because the loop changes them. Single
+    # values are read directly.
 
     @property
     def flow_control_times(self) -> int:

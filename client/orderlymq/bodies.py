@@ -5,9 +5,9 @@ Typed bodies: conversion between a program's values and the bytes of a message.
     await producer.send("orders", ORDERS.encode(order), key=order.id)
     order = ORDERS.decode(message)
 
-Rules: a body of another type raises `BodyInvalid`, which names the message and the fields but shows no content. In a
-listener or a loop it has the effect of any other error there. `encode` refuses a value whose body could not be
-read again.
+Rules: a body of another type raises `BodyInvalid`, which names the message and the fields but shows no content.
+In a listener or a loop it has the effect of any other error there. `encode` refuses a value whose body could
+not be read again.
 """
 
 import json
@@ -191,9 +191,7 @@ class Avro(Generic[T]):
             )
         try:
             record = self._read(body, written, self._wanted)
-        except (
-            Exception
-        ) as error:  # a foreign reader may raise anything; the error's text may show the body
+        except Exception as error:  # fastavro may raise anything; its text may show the body
             why = f"it cannot be read by its schema ({type(error).__name__})"
             raise _invalid(message, self._kind, why) from None
         if body.read(1):

@@ -52,8 +52,8 @@ class Message:
         body: bytes, opaque to the broker; text is encoded as UTF-8.
         tags: one tag that subscriptions may select by.
         keys: index keys, for queries; a text or several.
-        key: sharding key; messages with one key stay in order. A number is stored as its text: 17 and "17" are one
-            key.
+        key: sharding key; messages with one key stay in order. A number is stored as its text: 17 and
+            "17" are one key.
         properties: the user's own, visible to consumers and to SQL subscriptions.
         delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers immediately.
         delay: delivers after this time, seconds or a `timedelta`, up to three days; to the millisecond.
@@ -204,8 +204,8 @@ class ReceivedMessage:
         born_timestamp, store_timestamp: milliseconds since the epoch.
         reconsume_times: how often it was tried before.
         properties: all of them, the protocol's included, except the checksums of a compressed body.
-        size_bytes: of the inflated body; of the inflated part if only the first bytes of a compressed body were
-            wanted.
+        size_bytes: of the inflated body; of the inflated part if only the first bytes of a
+            compressed body were wanted.
         unreadable: why the body could not be inflated and is given as stored; listeners get no such message.
     """
 

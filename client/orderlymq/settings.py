@@ -1,10 +1,10 @@
 """
 Every setting of the SDK: RocketMQ's keys in snake_case, with their defaults, units and ranges.
 
-Rule: a value outside its range is refused when the settings are made; the error names the key and the range. No value
-is clipped silently, except where RocketMQ specifies it. Times are seconds or a `timedelta` (`durations`); the names of
-sizes include their unit. The field's metadata holds RocketMQ's own name of a key, and the documentation's table is made
-from it.
+Rule: a value outside its range is refused when the settings are made; the error names the key and the range. No
+value is clipped silently, except where RocketMQ specifies it. Times are seconds or a `timedelta` (`durations`); the
+names of sizes include their unit. The field's metadata holds RocketMQ's own name of a key, and the documentation's
+table is made from it.
 """
 
 from collections.abc import Callable

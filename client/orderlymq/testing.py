@@ -3,8 +3,8 @@ The SDK's test kit: a real cluster in the process of a test.
 
     from orderlymq.testing import Cluster
 
-The fixture `orderlymq_cluster` gives such a cluster to a pytest test. The kit runs brokers, so it is part of
-`orderlymq-server`.
+The fixture `orderlymq_cluster` gives such a cluster to a pytest test. The kit runs brokers, so it
+is part of `orderlymq-server`.
 """
 
 try:

@@ -1,9 +1,9 @@
 """
 One hostile request from a seed and a number.
 
-`Generator(seed).case(number)` gives the same bytes at any time and on any machine with the same sources, so its two
-numbers name a case. A case is a whole frame, or a stream that ends its connection; `CaseKind` says how it was
-spoiled.
+`Generator(seed).case(number)` gives the same bytes at any time and on any machine with the same sources, so
+its two numbers name a case. A case is a whole frame, or a stream that ends its connection; `CaseKind` says
+how it was spoiled.
 """
 
 import itertools

@@ -78,8 +78,8 @@ _SWITCHES = (
     "-p",
     "no:xdist",
     "-o",
-    # A busy machine leaves little time to a run in the background, and the tracer takes more; no rule is broken by
-    # that.
+    # A busy machine leaves little time to a run in the background, and the tracer takes more; no rule
+    # is broken by that.
     "timeout=600",
 )
 

@@ -1,9 +1,9 @@
 """
 The effect of each kind of fault on a broker group's processes and clients, and its healing.
 
-`perform` blocks for the duration of the fault. The target is chosen when it begins: "the leader" is the replica that
-leads then. Problems with the fault itself are reported in its outcome; only wrong behaviour of the product is a
-finding.
+`perform` blocks for the duration of the fault. The target is chosen when it begins: "the leader" is the
+replica that leads then. Problems with the fault itself are reported in its outcome; only wrong behaviour of
+the product is a finding.
 """
 
 import threading

@@ -47,8 +47,8 @@ REPLICAS: Final = 3
 # A Java 4 consumer pulls again 3 s after a failed pull; all consumers have continued by then.
 AFTER_KILL_S: Final = 6.0
 AFTER_TRANSFER_S: Final = 1.0
-# A former leader forwards busy clients for up to 10 s; a planned move begins when the previous one has ended for all
-# clients.
+# A former leader forwards busy clients for up to 10 s; a planned move begins when the previous one has
+# ended for all clients.
 BETWEEN_TRANSFERS_S: Final = 11.0
 # A Java 5 consumer pulls 0.5 s after a change, and asks for a refused lock after 0.5 s.
 AFTER_TAKEOVER_S: Final = 4.0

@@ -37,8 +37,8 @@ from tests.nemesis.invariants.transactions import DEALS
 from tests.nemesis.schedule import Fault, Plan, Track, schedule
 from tests.nemesis.watch import Watch
 
-# A queue whose Java holder was killed without proof of its death is blocked for 60 s, and its successor asks every
-# 20 s.
+# A queue whose Java holder was killed without proof of its death is blocked for 60 s, and its successor
+# asks every 20 s.
 DRAIN_TIMEOUT_S: Final = 240.0
 WELL_TIMEOUT_S: Final = 60.0
 # An open transaction is checked every two seconds, and decided at the first answer.

@@ -57,8 +57,8 @@ class MemberChanges:
         """
         Remove one of three when another loses its disk, which is restarted before its leader gives up.
 
-        Two members are left then, and the leader needs all votes: also that of the removed one, until its removal is
-        committed.
+        Two members are left then, and the leader needs all votes: also that of the removed one, until
+        its removal is committed.
         """
         world = self._world
         if leader is None or leader.paused or self._is_rebuilt():

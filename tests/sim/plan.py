@@ -48,8 +48,8 @@ class Plan:
         burst: messages of one key that a producer sends in a row, more than a lane holds in memory; 0 for none.
         links: longest round trip between two replicas, ms; each direction has its own part of it.
         mixed_elections: whether each start of a replica draws its election time-out, as while the setting changes.
-        wrong_clocks: whether clocks of replicas, one at a time, are wrong by minutes to days, so that times of day
-            step.
+        wrong_clocks: whether clocks of replicas, one at a time, are wrong by minutes to days, so that
+            times of day step.
     """
 
     replicas: int
@@ -188,9 +188,9 @@ WINDOWS: Final[Mapping[str, Mapping[str, Any]]] = {
     "count": {"window_count": 25, **_NO_REPEATS},
     "time": {"window_ms": 1_500, **_NO_REPEATS},
 }
-# The share of plans with slow links between replicas, and the longest round trip there. The longer ones exceed
-# a lease, which lasts less than 200 ms here: the leader asks a majority instead
-# (docs/adr/0015-slow-links-and-hung-disks.md).
+# The share of plans with slow links between replicas, and the longest round trip
+# there. The longer ones exceed a lease, which lasts less than 200 ms here: the leader
+# asks a majority instead (docs/adr/0015-slow-links-and-hung-disks.md).
 SLOW_LINKS_SHARE: Final = 0.1
 SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 
@@ -201,8 +201,8 @@ WRONG_CLOCKS: Final[Mapping[str, Any]] = {
     "window_ms": StorageSettings().dedup_window_ms,
 }
 
-# The share of plans whose replicas have different election time-outs, and those; the first is that of all other
-# plans.
+# The share of plans whose replicas have different election time-outs, and those; the first is that
+# of all other plans.
 MIXED_ELECTIONS_SHARE: Final = 0.06
 ELECTIONS_MS: Final = (300, 900)
 

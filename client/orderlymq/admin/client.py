@@ -142,8 +142,8 @@ class AdminClient(Lifecycle, MessageOperations):
     def at(self, broker: str, address: str) -> "AdminClient":
         """Return a client over the same connections that asks one broker group only.
 
-        So a broker group that does not answer does not affect the answers of the others. It needs no `start` and no
-        `close`.
+        So a broker group that does not answer does not affect the answers of the others. It needs no
+        `start` and no `close`.
 
         Args:
             broker: name of the broker group.
@@ -355,8 +355,8 @@ class AdminClient(Lifecycle, MessageOperations):
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the configuration of every consumer group.
 
-        If broker groups differ (during a change, or after one that failed half way), the first broker group by name
-        counts.
+        If broker groups differ (during a change, or after one that failed half way), the first broker
+        group by name counts.
         """
         found: dict[str, SubscriptionGroupConfig] = {}
         for answer in await self._of_all(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
@@ -422,8 +422,8 @@ class AdminClient(Lifecycle, MessageOperations):
 
         Without a topic, topics that its members no longer subscribe to are left out, unless *whole* is true.
         """
-        # Brokers report the unconsumed messages of a group by key only if the request has this field, with either
-        # value.
+        # Brokers report the unconsumed messages of a group by key only if the request has this
+        # field, with either value.
         ext = GetConsumeStatsHeader(group, topic).to_ext() | {
             "orderlymq": "true" if whole else "false"
         }
@@ -463,8 +463,8 @@ class AdminClient(Lifecycle, MessageOperations):
         Members that are online are notified and continue there; an offline group's offsets are set.
 
         Raises:
-            SettingError: *to* is another value. Brokers take -1 for the end of a queue, and clients for its
-                beginning.
+            SettingError: *to* is another value. Brokers take -1 for the end of a queue, and
+                clients for its beginning.
             TopicNotFound: No broker has the topic.
         """
         match to:

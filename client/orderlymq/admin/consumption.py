@@ -1,9 +1,9 @@
 """
 Message track: which consumer groups have consumed a message, as RocketMQ's queryMsgById reports it.
 
-Rule: the progress of a group is its committed offset, so an answer is as recent as the last commit. A group without
-online members is NOT_ONLINE, as in RocketMQ, and its offset is reported too. The states are RocketMQ's
-(org.apache.rocketmq.tools.admin.api.TrackType).
+Rule: the progress of a group is its committed offset, so an answer is as recent as the last commit.
+A group without online members is NOT_ONLINE, as in RocketMQ, and its offset is reported too. The
+states are RocketMQ's (org.apache.rocketmq.tools.admin.api.TrackType).
 """
 
 from dataclasses import dataclass

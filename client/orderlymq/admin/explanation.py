@@ -1,9 +1,9 @@
 """
 The messages of a key: their queue, and for each group the consumer, the messages ahead, and the obstacle.
 
-Rules: a value that a broker does not know is None, never zero. Beyond `READ_MAX` waiting messages are counted but not
-read. Only the broker group of the key's queue is asked: other broker groups know nothing of the key, so they may be
-away.
+Rules: a value that a broker does not know is None, never zero. Beyond `READ_MAX` waiting messages are counted
+but not read. Only the broker group of the key's queue is asked: other broker groups know nothing of the key, so
+they may be away.
 """
 
 from dataclasses import dataclass

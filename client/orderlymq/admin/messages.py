@@ -112,8 +112,8 @@ class MessageOperations(Operations):
         """Send a dead letter to its original topic again, as a new message.
 
         Raises:
-            SettingError: No topic is given, and the letter names none, or one that has no message with the same
-                content.
+            SettingError: No topic is given, and the letter names none, or one that has no message
+                with the same content.
             BodyUnreadable: Its body cannot be inflated.
         """
         if message.unreadable:

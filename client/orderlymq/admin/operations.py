@@ -105,8 +105,8 @@ class Operations(AdminCalls):
         until they are sent again. A group by key gets the failed message again; with *skip* that message becomes a
         dead letter, and the lane continues behind it.
 
-        *at* is the queue and the first offset that the caller has seen: a key that is parked elsewhere by now stays
-        parked.
+        *at* is the queue and the first offset that the caller has seen: a key that is parked elsewhere
+        by now stays parked.
 
         Raises:
             BrokerError: No broker knows the group (26).

@@ -97,8 +97,8 @@ def no_leader(broker_name: str) -> BrokerUnreachable:
 class ClientInstance:
     """Everything that producers and consumers with one client id share.
 
-    Life cycle: each user calls `start` and `close`; it runs from the first start to the last close, any number of
-    times.
+    Life cycle: each user calls `start` and `close`; it runs from the first start to the last close,
+    any number of times.
 
     Args:
         before_request, after_response: RocketMQ's RPC hooks. The first sees every request before it is signed and
@@ -155,8 +155,8 @@ class ClientInstance:
         self._watched: set[str] = set()
         # When a watched topic was first missing, on the monotonic clock.
         self._missing: dict[str, float] = {}
-        # Addresses that failed since a route named them, with the time until which to wait for name servers, once
-        # asked.
+        # Addresses that failed since a route named them, with the time until which to wait for
+        # name servers, once asked.
         self._doubted: dict[str, float | None] = {}
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
 
@@ -177,8 +177,8 @@ class ClientInstance:
         """Refuse a call that could get no answer.
 
         Raises:
-            StateError: The client was started before the process forked, and this is the child; or on another event
-                loop.
+            StateError: The client was started before the process forked, and this is the child; or
+                on another event loop.
         """
         if self._users and os.getpid() != self._process:
             raise StateError(
@@ -467,9 +467,7 @@ class ClientInstance:
 
             def answered(call: "asyncio.Task[TopicRoute]") -> None:
                 self._doubted.pop(address, None)
-                _ = (
-                    call.cancelled() or call.exception()
-                )  # retrieved here, since perhaps no caller waits for it any more
+                _ = call.cancelled() or call.exception()  # perhaps no caller retrieves it
 
             self._route_call(topic).add_done_callback(answered)
         return until_s - now_s

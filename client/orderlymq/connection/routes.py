@@ -139,8 +139,8 @@ class Routes:
     def addresses(self, topics: Iterable[str] | None = None) -> set[str]:
         """Return the addresses of the brokers that present routes name, or of those in the routes of *topics*.
 
-        A declared broker group counts even if it is away. A removed one does not count, though `address` remembers
-        it.
+        A declared broker group counts even if it is away. A removed one does not count,
+        though `address` remembers it.
         """
         names = (
             self._naming

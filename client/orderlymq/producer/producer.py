@@ -194,8 +194,8 @@ class Producer(Lifecycle):
 
         Raises:
             SendRefused: The message is not stored.
-            SendUnknown: It may be stored; on ordered topics the same `Message` may be sent again, with the same key
-                or queue.
+            SendUnknown: It may be stored; on ordered topics the same `Message` may be sent again, with the
+                same key or queue.
             TopicNotFound: No broker has the topic.
             NameServersUnreachable: No name server answers the request for the route.
             SettingError: The message or an argument is not allowed; nothing was sent.

@@ -42,8 +42,8 @@ async def through_changes(
 ) -> T:
     """Call *send*, which asks for the current route, and call it again while the topic's queues change.
 
-    It is called until *end_s* on the monotonic clock; if that is None, until *patience_s* seconds after the first
-    refusal.
+    It is called until *end_s* on the monotonic clock; if that is None, until *patience_s* seconds
+    after the first refusal.
 
     Raises:
         SendRefused: The change takes longer; nothing is stored.

@@ -1,9 +1,9 @@
 """
 The order of one producer's sends: which sends wait for which others.
 
-Rules: sends of one key, or to one queue, by `send_nowait` leave one after the other (`sendqueue`). Lingering sends
-leave in batches of their topic (`linger`). An awaited send enters neither, but waits for the earlier sends of its key
-or queue.
+Rules: sends of one key, or to one queue, by `send_nowait` leave one after the other (`sendqueue`). Lingering
+sends leave in batches of their topic (`linger`). An awaited send enters neither, but waits for the earlier sends
+of its key or queue.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ class SendOrder:
 
     Args:
         linger: how long a send may wait for others to the same topic; 0 for not at all.
-        send_together: sends messages by a route to a queue, until a time on the monotonic clock, with a number of
-            retries.
+        send_together: sends messages by a route to a queue, until a time on the monotonic clock, with
+            a number of retries.
 
     Attributes:
         lingers: whether sends wait for others to the same topic.

@@ -1,10 +1,10 @@
 """
 Per-key send queues: sends that leave one after the other, in the order of their calls.
 
-Rules: the next send of a queue starts when the previous one is stored. When one fails, everything that waits behind
-it is refused without being sent. Otherwise a later message could be stored although the earlier one is missing, or
-before it if that one was stored late after all. An empty queue ends. A send is one call: a message, a batch or a
-request.
+Rules: the next send of a queue starts when the previous one is stored. When one fails, everything that waits
+behind it is refused without being sent. Otherwise a later message could be stored although the earlier one is
+missing, or before it if that one was stored late after all. An empty queue ends. A send is one call: a message, a
+batch or a request.
 """
 
 import asyncio

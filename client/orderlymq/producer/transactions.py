@@ -319,8 +319,8 @@ async def _called(
 def _in_thread(function: Callable[[T], object], argument: T) -> tuple[object, BaseException | None]:
     """Call a function and return its result or its error.
 
-    The error is returned because a future cannot carry all of them: a caller that awaits a StopIteration waits for
-    ever.
+    The error is returned because a future cannot carry all of them: a caller that awaits a
+    StopIteration waits for ever.
     """
     try:
         return function(argument), None

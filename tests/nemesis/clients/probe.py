@@ -1,9 +1,9 @@
 """
 A client whose permissions are revoked and restored: it sends requests all the time and records the answers.
 
-``python -m tests.nemesis.clients.probe JSON``. A file holds the account that it signs with; the administrator
-replaces the file (``denials.py``). It sends and pulls by turns; for the history both are requests. It ends at
-SIGTERM.
+``python -m tests.nemesis.clients.probe JSON``. A file holds the account that it signs with; the
+administrator replaces the file (``denials.py``). It sends and pulls by turns; for the history both are
+requests. It ends at SIGTERM.
 """
 
 import asyncio

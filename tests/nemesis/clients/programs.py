@@ -318,8 +318,8 @@ def make_clients(
 ) -> list[Client]:
     """Return the clients of a run.
 
-    Three consumer groups consume in order: Java and SDK consumers by queue, SDK consumers by queue, and SDK consumers
-    by key.
+    Three consumer groups consume in order: Java and SDK consumers by queue, SDK consumers by queue, and
+    SDK consumers by key.
     """
     directory.mkdir(parents=True, exist_ok=True)
     made: list[Client] = []

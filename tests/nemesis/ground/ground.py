@@ -3,9 +3,9 @@ The ground of a broker group: the addresses of its processes, and the links that
 
 `Loopback` is the ground of ``orderlymq up``: one address, bound by the leader; nothing can be cut. In `Namespaces`
 every replica is a machine with its own network, on a bridge with one more machine for all clients. Clients reach the
-broker group at an address that is translated to the leader's, as kube-proxy does for a Service; `point` moves it. The
-commands here run inside the run's own namespaces (``__main__.py``), so that nothing outside is changed and nothing is
-left behind.
+broker group at an address that is translated to the leader's, as kube-proxy does for a Service; `point` moves it.
+The commands here run inside the run's own namespaces (``__main__.py``), so that nothing outside is changed and
+nothing is left behind.
 """
 
 import shutil

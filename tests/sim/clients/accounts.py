@@ -1,9 +1,9 @@
 """
 An administrator that revokes permissions and restores them while clients work.
 
-The law (checked in ``invariants/safety.py``): a request that was sent after a denial was confirmed, and answered
-before the permission was restored, was refused. A denial is an account without permissions, no account, or another
-secret.
+The law (checked in ``invariants/safety.py``): a request that was sent after a denial was confirmed, and
+answered before the permission was restored, was refused. A denial is an account without permissions, no
+account, or another secret.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """
 A member of a group that consumes by key: it fetches lanes, works on them at the same time, and reports the results.
 
-It repeats a fetch whose answer was lost under the first one's number, and repeats a completion until it is answered.
-It renews its leases, gives back lanes, fails, pauses beyond its leases, dies (sometimes because of a message), and
-returns under another name. It counts each lease from before its request, and a listener begins nothing after its end.
-A lane from a repeated fetch keeps its lease, which may have begun long before, so a listener begins it after its
-first renewal.
+It repeats a fetch whose answer was lost under the first one's number, and repeats a completion until it is
+answered. It renews its leases, gives back lanes, fails, pauses beyond its leases, dies (sometimes because of a
+message), and returns under another name. It counts each lease from before its request, and a listener begins
+nothing after its end. A lane from a repeated fetch keeps its lease, which may have begun long before, so a listener
+begins it after its first renewal.
 """
 
 from dataclasses import dataclass, field

@@ -211,8 +211,8 @@ class Recycler(Client):
     ) -> Generator[RemotingCommand | int, Answer, int]:
         """Ask for an offset; return 0 if there is none, or if a deletion is not applied by all leaders or comes meanwhile.
 
-        A leader with a slow disk applies a deletion after its followers. No client has learned of the deletion until
-        then.
+        A leader with a slow disk applies a deletion after its followers. No client has learned of
+        the deletion until then.
         """
         lives = self.world.laws.lives
         deleted_at = lives.deleted_at

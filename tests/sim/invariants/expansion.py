@@ -35,8 +35,8 @@ class GrowthLaws:
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
         self._world = laws.world
-        # The numbers of queues that the topic had, the present one last, and the expansion's state after the last
-        # entry.
+        # The numbers of queues that the topic had, the present one last, and the expansion's state
+        # after the last entry.
         self._totals = [laws.world.plan.queues]
         self._announced: set[int] = set()
         self._growth: Expansion | None = None
@@ -53,9 +53,7 @@ class GrowthLaws:
         before, after = self._growth, replica.state.expansions.by_topic.get(world.topic)
         self._growth = after
         steps = [each for each in records if isinstance(each, _STEPS)]
-        if (
-            after != before and len(steps) == 1
-        ):  # of several steps it is unknown which was carried out
+        if after != before and len(steps) == 1:  # of several it is unknown which was carried out
             laws.ensure(
                 steps[0].token == NO_TOKEN or steps[0].token >= self._token,
                 "operator",

@@ -1,8 +1,8 @@
 """
 The invariants of key lanes, from the members and from the log.
 
-Below, a message is owed from when the broker has scanned it until a listener has finished it or it is a dead letter.
-Laws:
+Below, a message is owed from when the broker has scanned it until a listener has finished it or it is
+a dead letter. Laws:
 
 - A key has one listener at a time, by the leases that the members count.
 - Messages of a key begin in order, and none before an earlier one that is owed.
@@ -258,8 +258,8 @@ class LaneLaws:
             "lane tries",
             f"{queue_id}@{offset} is dead, it was handed out {lives.handed_out[offset]} times",
         )
-        # A message without a failure report is a suspect if its attempts ended twice in a row, from the second one
-        # alone.
+        # A message without a failure report is a suspect if its attempts ended twice in a row, from
+        # the second one alone.
         self._laws.ensure(
             offset in lives.failed or lives.alone[offset] >= TRIES_MAX - 1 or is_skipped,
             "lane tries",

@@ -128,9 +128,9 @@ class Laws:
     def serving_began(self, replica: "Replica") -> None:
         """Check law 6: a new leader has everything that was acknowledged up to its term.
 
-        It need not have what a later leader acknowledged. A replica that was paused after receiving the votes, or the
-        answers to its first entry, begins an old term when it continues. It deposes no leader and commits nothing
-        more.
+        It need not have what a later leader acknowledged. A replica that was paused after receiving the
+        votes, or the answers to its first entry, begins an old term when it continues. It deposes no leader
+        and commits nothing more.
         """
         applied, term = replica.state.applied_index, replica.node.term
         owed = max(index for served, index in self._acknowledged.items() if served <= term)
@@ -530,8 +530,8 @@ class Laws:
     def passed_over(self, queue: int, asked: int, offset: int, floor_then: int) -> None:
         """Check that a consumer is moved only if the message that it asked for was dropped.
 
-        It is moved to an offset that was the first kept one at some time between its request and the answer's
-        arrival.
+        It is moved to an offset that was the first kept one at some time between its request
+        and the answer's arrival.
         """
         self.world.coverage["consumer moved by retention"] += 1
         floor = self.model.floors[self.topic_id, queue]
