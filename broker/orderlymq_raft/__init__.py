@@ -1,8 +1,8 @@
 """
-Consensus for one group of replicas: raft as a pure, synchronous core.
+Raft consensus for one group of replicas, as a pure, synchronous core.
 
-Node takes ticks, messages and proposals, and hands out what to persist, send and apply; it
-never touches a clock, a socket or a disk. Start reading at node.py.
+Node takes ticks, messages and proposals, and returns what to persist, send and apply. It never uses a clock,
+a socket or a disk. Start reading at node.py.
 """
 
 from orderlymq_raft.config import Config

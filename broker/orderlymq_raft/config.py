@@ -1,10 +1,10 @@
 """
-The settings of one replica's consensus core.
+The settings of one replica's raft core.
 
-Times are in ticks; the shell decides how long a tick is (25 ms unless set otherwise) and must
-make up for ticks that it missed while it was paused. All replicas of a group must agree on
-*pre_vote* and *check_quorum*; with other *election_ticks* than theirs a peer counts for a lease
-as long as it says (`Node.note_stickiness`).
+Times are in ticks. The shell decides how long a tick is (25 ms by default) and must make up for ticks that it
+missed while it was paused. All replicas of a raft group must agree on *pre_vote* and *check_quorum*. If the
+*election_ticks* of a peer differ, a lease counts that peer for as long as it reports
+(`Node.note_stickiness`).
 """
 
 from dataclasses import dataclass
@@ -15,41 +15,44 @@ from orderlymq_raft.types import NodeId
 @dataclass(frozen=True, slots=True)
 class Config:
     """
-    Settings; raises ValueError when they contradict each other.
+    Settings; raises ValueError if they contradict each other.
 
-    lease_reads needs check_quorum, because the promise not to elect another leader while
-    one is heard is what a lease is made of.
+    lease_reads needs check_quorum, because a lease rests on the promise of voters not to elect another leader
+    while they hear the present one.
     """
 
     id: NodeId
-    # 200 ms at 25 ms a tick; the time-out itself is drawn from here to twice that, 200-400 ms:
-    # a crash costs at most 0.4 s, and four heartbeats may be lost before anyone stirs.
+    # 200 ms at 25 ms a tick. The actual time-out is drawn from this value to twice this value, 200-400 ms: a
+    # crash costs at most 0.4 s, and four heartbeats may be lost before a replica stands for election.
     election_ticks: int = 8
     # 50 ms at 25 ms a tick.
     heartbeat_ticks: int = 2
     pre_vote: bool = True
     check_quorum: bool = True
     lease_reads: bool = False
-    # For how long a former process of this replica may have told its leader that it sticks, if for longer.
+    # For how many ticks an earlier process of this replica may have told its leader that it sticks to it; used if
+    # that is longer than election_ticks.
     promised_ticks: int = 0
-    # A group commit of 256 senders with bodies of 4 KiB fits one append.
+    # One append carries a group commit of 256 senders with bodies of 4 KiB.
     entries_per_append_bytes_max: int = 1024 * 1024
     # At a round trip of 10 ms this allows 6 400 appends a second to each follower.
     inflight_appends_max: int = 64
-    # A 1 Gbit/s link with a round trip of 100 ms is kept full; at 5 Mbit/s it takes 27 s, and a connection that breaks costs no
-    # more repeats. An append has one entry at least, of megabytes maybe: without a bound 64 of them would fill a link for minutes.
+    # Keeps a 1 Gbit/s link with a round trip of 100 ms full. At 5 Mbit/s the window takes 27 s to send, and a
+    # broken connection makes the leader repeat no more than that. An append holds at least one entry, which may
+    # have megabytes: without this bound 64 of them would fill a link for minutes.
     inflight_bytes_max: int = 16 * 1024 * 1024
-    # Bounds a leader that has lost its followers, and with it every tail in memory.
+    # Limits what a leader without followers accepts, and so the entries that each replica keeps in memory.
     uncommitted_bytes_max: int = 64 * 1024 * 1024
-    # How much one Ready hands out for applying: behind it the shell may look at its timers.
+    # How much one Ready hands out for applying. After it the shell can check its timers.
     committed_bytes_max: int = 1024 * 1024
-    # A live peer that lacks more entries gets a snapshot: one whose disk is full for hours must not fill the leader's with a
-    # log that nobody may drop. Five times what a replica keeps for peers that were away.
+    # A live peer that lacks more entries gets a snapshot. Otherwise a peer whose disk is full for hours would
+    # keep the leader from compacting its log until its disk is full, too. Five times what a replica keeps for
+    # peers that were away.
     live_lag_entries_max: int = 100_000
-    # A learner that lacks more entries than this would make commits wait once it votes.
+    # A learner that lacks more entries than this would delay commits once it votes.
     promotion_lag_entries_max: int = 1000
-    # Send followers a new commit index immediately, instead of with the next append or
-    # heartbeat. Doubles the messages of a lone sender and makes nobody faster, so it is off.
+    # Send followers a new commit index immediately instead of with the next append or heartbeat. Off, because it
+    # doubles the messages of a lone sender and makes no sender faster.
     eager_commit: bool = False
 
     def __post_init__(self) -> None:

@@ -1,9 +1,14 @@
 """
-Where a message goes: first the rules about terms, then one handler for each kind.
+Routes each message: first the rules about terms, then one handler for each kind.
 
-Rules kept: a newer term is entered before anything else is looked at, an older one is answered
-that its time is over (raft paper section 5.1); a candidate cannot force a newer term on who
-hears a leader (thesis 4.2.3), whatever term that leader has. Messages that break the rules never come here (violations.py). Handlers: election.py, replication.py, follower.py.
+Rules:
+- A replica enters a newer term before it looks at anything else in the message, and answers an older term with
+  its own (raft paper section 5.1).
+- A candidate cannot force a newer term on a replica that hears a leader, whatever the leader's term is
+  (thesis 4.2.3).
+
+violations.py rejects messages that break raft's rules before they come here. Handlers: election.py,
+replication.py, follower.py.
 """
 
 from typing import assert_never
@@ -29,7 +34,7 @@ from orderlymq_raft.types import NO_INDEX, NodeId, Role
 
 
 def route(state: RaftState, message: Message) -> None:
-    """Take in *message*, which is for this replica."""
+    """Handle *message*, which is addressed to this replica."""
     if message.term != state.term:
         if message.term < state.term:
             _answer_older(state, message)
@@ -73,10 +78,11 @@ def _dispatch(state: RaftState, message: Message) -> None:  # noqa: C901, PLR091
 
 def is_unknown(state: RaftState, sender: NodeId) -> bool:
     """
-    Return whether *sender* belongs to no membership in the log, and need not be heard.
+    Return whether *sender* is in no membership of the log, so that its messages may be ignored.
 
-    While a leader is heard, it says who was added. Without one, a member of which this log
-    does not know yet may be the only one to lead (thesis 4.1). A replica that joins knows nobody.
+    While a replica hears a leader, the leader tells it which members were added. Without a leader, a member
+    that this log does not have yet may be the only one that can lead (thesis 4.1), so nobody is unknown.
+    Nobody is unknown to a replica that is joining, either.
     """
     if not (state.config.check_quorum and election.in_lease(state)):
         return False
@@ -86,7 +92,7 @@ def is_unknown(state: RaftState, sender: NodeId) -> bool:
 
 
 def _meet_newer(state: RaftState, message: Message) -> bool:
-    """Enter the newer term of *message*, unless it has no right to demand it."""
+    """Enter the newer term of *message* unless the message may not force it; return whether to handle the message."""
     match message:
         case PreVote():
             return True
@@ -95,8 +101,8 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
         case _ if is_unknown(state, message.sender):
             return False
         case Vote() if not message.transfer:
-            # A node that hears a leader does not help to replace it, and keeps its term: a
-            # server that was cut off or removed must not disturb the group (thesis 4.2.3).
+            # A node that hears a leader does not help to replace it, and keeps its term: a server that was cut
+            # off or removed must not disturb the raft group (thesis 4.2.3).
             if state.config.check_quorum and election.in_lease(state):
                 return False
             state.become_follower(message.term, None)
@@ -108,7 +114,7 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
 
 
 def _answer_older(state: RaftState, message: Message) -> None:
-    """Answer a message from an older term with the present one (5.1); a snapshot counts in any term."""
+    """Answer a message of an older term with the present term (5.1); a snapshot is used whatever its term."""
     me, sender, term = state.id, message.sender, state.term
     if isinstance(message, InstallSnapshot):
         following.adopt_former(state, message.meta)
@@ -120,5 +126,5 @@ def _answer_older(state: RaftState, message: Message) -> None:
         case Vote():
             state.after.append(VoteResponse(me, sender, term, granted=False))
         case _:
-            # Answers to questions of an older term mean nothing any more.
+            # Answers to requests of an older term are obsolete.
             pass

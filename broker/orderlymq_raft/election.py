@@ -1,9 +1,11 @@
 """
-How a leader is chosen: time-outs, pre-votes, votes, and leader stickiness.
+Leader election: time-outs, pre-votes, votes and leader stickiness.
 
-Rules kept: one vote per term, durable before it is sent (raft paper section 5.2); only a log
-at least as complete as the voter's gets it (5.4.1); nobody raises its term before a majority
-would elect it (thesis 9.6); who hears a leader does not help to replace it (thesis 4.2.3).
+Rules:
+- A replica gives one vote per term, and makes it durable before it sends it (raft paper section 5.2).
+- Only a candidate whose log is at least as complete as the voter's gets the vote (5.4.1).
+- A candidate raises its term only after a majority would elect it (thesis 9.6).
+- A replica that hears a leader does not help to replace it (leader stickiness, thesis 4.2.3).
 """
 
 from typing import Final
@@ -18,13 +20,13 @@ VOTE_REQUESTS_MAX: Final = 8
 
 
 def tick(state: RaftState) -> None:
-    """Let one tick pass for a replica that does not lead."""
+    """Process one tick of a replica that does not lead."""
     state.election_elapsed += 1
     timeout = min(state.election_timeout, state.hurry_ticks or state.election_timeout)
     if state.election_elapsed < timeout or not state.may_run or is_bound(state):
         return
     if _should_ask_again(state):
-        # On a slow link the answers are still under way; a new term would make them void.
+        # On a slow link the answers are still under way; a new term would make them useless.
         state.election_elapsed = 0
         _ask_for_votes(state, transfer=False)
         return
@@ -34,7 +36,7 @@ def tick(state: RaftState) -> None:
 
 
 def tick_leader(state: RaftState) -> None:
-    """Let one tick pass for the leader: heartbeats, and whether anyone still follows."""
+    """Process one tick of the leader: send heartbeats, and check that a majority still follows."""
     state.heartbeat_elapsed += 1
     if state.heartbeat_elapsed >= state.config.heartbeat_ticks:
         state.heartbeat_elapsed = 0
@@ -45,12 +47,12 @@ def tick_leader(state: RaftState) -> None:
         return
     state.election_elapsed = 0
     if state.lease_revoked:
-        # The target was asked to run and may do so at any time, against the stickiness that the
-        # lease rests on. Only a new term makes that request void; without one this leader could
-        # never answer a read again.
+        # The transfer target was asked to run and may do so at any time, against the stickiness that the lease
+        # rests on. Only a new term invalidates that request. Without one this leader could never answer a read
+        # again.
         state.become_follower(state.term, None)
         return
-    # A target that did not take over within an election time-out will not; go on leading.
+    # A target that did not take over within an election time-out will not. Continue to lead.
     state.transferee = None
     state.transfer_sent = False
     if state.config.check_quorum:
@@ -58,7 +60,7 @@ def tick_leader(state: RaftState) -> None:
 
 
 def campaign(state: RaftState, *, transfer: bool) -> None:
-    """Stand for election; a candidate that the leader asked to run skips the pre-vote."""
+    """Stand for election; skip the pre-vote if the leader asked this replica to run."""
     if state.role is Role.LEADER or not state.may_run:
         return
     if transfer or not state.config.pre_vote:
@@ -69,16 +71,17 @@ def campaign(state: RaftState, *, transfer: bool) -> None:
 
 def leader_gone(state: RaftState, node: NodeId) -> None:
     """
-    Stand for election as soon as leader stickiness ends, for *node* led and its connection has broken.
+    Stand for election as soon as leader stickiness ends, because the connection to the leader *node* broke.
 
-    That is a reason, no proof: stickiness and pre-vote stay as they are. Those who notice it notice
-    it together; they go one after the other, so that the first is elected before the second runs.
+    A broken connection does not prove that the leader is gone, so stickiness and pre-vote stay in effect. All
+    followers notice the break at the same time. They run one after the other, so that the first is elected
+    before the second runs.
     """
     if state.role is Role.LEADER or state.leader != node or not state.is_voter:
         return
     rank = sorted(state.membership.voters - {node}).index(state.id)
-    # One tick more than stickiness lasts: the others heard the leader at the same time, but their
-    # ticks fall elsewhere. Two ticks are enough for two round trips and a synced vote on a LAN.
+    # One tick more than stickiness lasts: the others heard the leader at the same time, but their ticks start at
+    # other moments. Two ticks are enough for two round trips and a synced vote on a LAN.
     state.hurry_ticks = state.config.election_ticks + 1 + 2 * rank
 
 
@@ -86,38 +89,38 @@ def in_lease(state: RaftState) -> bool:
     """
     Return whether this replica still sticks to the leader that it heard last.
 
-    A newer term does not end that: the leader may not know of it, and counts on the answer that it got.
+    A newer term does not end that: the leader may not know of the term, and relies on the answer that it got.
     """
     return state.role is Role.LEADER or state.ticks < state.sticks_until
 
 
 def is_bound(state: RaftState) -> bool:
-    """Return whether a lease may rest on this replica, so that it does not run, for its own vote would break its promise."""
+    """Return whether a lease may rest on this replica; then it must not run, because its own vote would break its promise."""
     return state.config.lease_reads and in_lease(state)
 
 
 def handle_pre_vote(state: RaftState, message: PreVote) -> None:
-    """Say whether a vote would be granted; nothing of it is remembered."""
+    """Answer whether this replica would grant its vote; store nothing about the request."""
     sticks = (state.config.check_quorum or state.config.pre_vote) and in_lease(state)
     complete = state.log.is_up_to_date(message.last_index, message.last_term)
     trusts = _trusts(state, candidate_is_recovering=message.recovering)
     granted = message.term > state.term and not sticks and complete and trusts
     if not (sticks or complete) and trusts:
         _note_forced_candidate(state)
-    # A refusal carries our own term, so that a node that was left behind learns of it.
+    # A refusal carries our own term, so that a node that fell behind learns of it.
     term = message.term if granted else state.term
     state.after.append(PreVoteResponse(state.id, message.sender, term, granted))
 
 
 def handle_vote(state: RaftState, message: Vote) -> None:
-    """Grant or refuse the vote of the present term; a voter that sticks leaves the answer to the next request."""
+    """Grant or refuse the vote of the present term; a voter that still sticks to its leader does not answer this request."""
     free = state.vote == message.sender or (state.vote is None and state.leader is None)
     complete = state.log.is_up_to_date(message.last_index, message.last_term)
     trusts = _trusts(state, candidate_is_recovering=message.recovering)
     granted = free and complete and trusts
     is_new = granted and state.vote is None
     if is_new and state.config.check_quorum and in_lease(state) and not message.transfer:
-        # A refusal would be counted, and the term be lost for this candidate.
+        # The candidate would count a refusal and lose the term. It repeats its request later.
         return
     if trusts and not complete:
         _note_forced_candidate(state)
@@ -128,7 +131,7 @@ def handle_vote(state: RaftState, message: Vote) -> None:
 
 
 def handle_pre_vote_response(state: RaftState, message: PreVoteResponse) -> None:
-    """Count an answer to a pre-vote; with a majority the real election starts."""
+    """Count an answer to a pre-vote; a majority starts the real election."""
     if state.role is not Role.PRE_CANDIDATE:
         return
     if message.granted and message.term != state.term + 1:
@@ -150,13 +153,13 @@ def handle_vote_response(state: RaftState, message: VoteResponse) -> None:
 
 
 def handle_timeout_now(state: RaftState, message: TimeoutNow) -> None:
-    """Run for election on behalf of the leader that is leaving (thesis 3.10)."""
+    """Run for election because the leader hands its leadership over (thesis 3.10)."""
     if message.sender == state.leader:
         campaign(state, transfer=True)
 
 
 def count_vote(state: RaftState, voter: NodeId, *, granted: bool) -> None:
-    """Note the vote of *voter*, oneself included once it is durable; maybe win or lose."""
+    """Count the answer of *voter*, which may win or lose the election; the candidate's own vote counts once it is durable."""
     state.votes.setdefault(voter, granted)
     match vote_result(state.membership.voters, state.votes):
         case VoteResult.WON:
@@ -170,11 +173,11 @@ def count_vote(state: RaftState, voter: NodeId, *, granted: bool) -> None:
 
 def _trusts(state: RaftState, *, candidate_is_recovering: bool) -> bool:
     """
-    Return whether the votes of this replica and of the candidate may make one majority.
+    Return whether the votes of this replica and of the candidate may count in one majority.
 
-    Those who know that the group has begun elect each other. Those who cannot tell do so too, as
-    long as they have seen nothing but elections: a majority of them is a group that begins. A
-    mixture could leave out what one of them has forgotten.
+    Replicas that know that the raft group has begun elect each other. Replicas that cannot tell do so too, as
+    long as their logs hold nothing but elections: a majority of them means that the group is only beginning.
+    A mixed majority could leave out committed entries that one of its members has lost.
     """
     if state.recovering:
         return candidate_is_recovering and state.log.is_blank()
@@ -183,10 +186,10 @@ def _trusts(state: RaftState, *, candidate_is_recovering: bool) -> bool:
 
 def _note_forced_candidate(state: RaftState) -> None:
     """
-    Note that a candidate counts on this learner and cannot have its vote, for its log is behind.
+    Note that a candidate asked this learner for its vote and cannot get it, because the candidate's log is behind.
 
-    The candidate holds a promotion of which nothing is known here, and may need this very vote:
-    if the voters that are left are behind too, only this replica can end the deadlock.
+    The candidate's log holds a promotion that this replica does not know of, and it may need this very vote.
+    If the remaining voters are behind too, only this replica can end the deadlock.
     """
     state.forced_candidate = state.id in state.membership.learners
 
@@ -216,8 +219,8 @@ def _should_ask_again(state: RaftState) -> bool:
     """
     Return whether this candidate repeats its request in the same term instead of opening a new one.
 
-    It does while nobody has answered: the round trip may be longer than its time-out. Once somebody
-    has, a time-out without a result means that the vote is split.
+    It repeats it while no voter has answered, because the round trip may be longer than its time-out. Once a
+    voter has answered, a time-out without a result means that the vote is split.
     """
     nobody_answered = not (state.votes.keys() & state.membership.voters) - {state.id}
     return (
@@ -245,10 +248,10 @@ def _ask_for_votes(state: RaftState, *, transfer: bool) -> None:
 
 def _answer_ticks(state: RaftState) -> int:
     """
-    Return how long a majority may be silent before this leader steps down.
+    Return for how many ticks a majority may be silent before this leader steps down.
 
-    An election time-out, and on a slow link the time that answers need. That time is unknown before
-    the first answers: a new leader waits as long for them as the candidate that it was.
+    An election time-out, plus the round trip on a slow link. The round trip is unknown before the first
+    answers arrive: a new leader waits for them as long as a candidate waits for votes.
     """
     longest = VOTE_REQUESTS_MAX * state.config.election_ticks
     if state.round_trip_ticks is None:
@@ -258,9 +261,10 @@ def _answer_ticks(state: RaftState) -> int:
 
 def _check_quorum(state: RaftState) -> None:
     """
-    Step down when no majority was heard for an election time-out (section 6.2 of the thesis).
+    Step down if no majority was heard for an election time-out (thesis 6.2).
 
-    A replica that lost its log does not count while any other is silent: the silent one may lead with its help.
+    A replica that lost its log does not count while any other voter is silent: the silent one may lead with
+    its help.
     """
     active = {peer for peer, progress in state.progress.items() if progress.recently_active}
     active.add(state.id)

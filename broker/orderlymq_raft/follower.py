@@ -1,9 +1,10 @@
 """
-Handles messages of the leader: entries, heartbeats, snapshots.
+Handles the leader's messages: entries, heartbeats, snapshots.
 
-Rules kept: an append is taken only where the logs meet (raft paper section 5.3); a conflict
-is resolved in the leader's favour and never below the commit index; an answer is a promise
-and leaves only after the entries are durable, hence through the *after* outbox.
+Rules:
+- A follower accepts an append only at a point where the logs match (raft paper section 5.3).
+- The leader's entries win a conflict, which never lies below the commit index.
+- An answer is a promise and leaves only after the entries are durable, so it goes through the *after* outbox.
 """
 
 from orderlymq_raft import membership
@@ -20,7 +21,7 @@ from orderlymq_raft.types import Entry, Index, NodeId, Role, SnapshotMeta
 
 
 def handle_append(state: RaftState, message: Append) -> None:
-    """Take the entries, or say where the logs may meet."""
+    """Append the entries, or answer where the logs may match."""
     _follow(state, message.sender)
     log = state.log
     prev_index = message.prev_index
@@ -28,7 +29,7 @@ def handle_append(state: RaftState, message: Append) -> None:
     last = Index(prev_index + len(entries))
 
     if prev_index < log.commit:
-        # What is committed equals the leader's, and may be compacted here: look only beyond.
+        # Committed entries equal the leader's, and may be compacted here: compare only the entries after them.
         entries = entries[log.commit - prev_index :]
         last = max(last, log.commit)
     elif not log.matches(prev_index, message.prev_term):
@@ -45,15 +46,16 @@ def handle_append(state: RaftState, message: Append) -> None:
 
 def handle_heartbeat(state: RaftState, message: Heartbeat) -> None:
     """
-    Stick to the leader, and learn how far the group has committed.
+    Stick to the leader, and learn how far the raft group has committed.
 
-    What this replica had acknowledged, where entries are not synced, may be gone with the power, and what a former leader
-    had sent be there again. So *commit* counts as far as an append has shown that the logs are equal.
+    If entries are not synced, a power loss may remove entries that this replica had acknowledged, and bring
+    back entries of an earlier leader. So *commit* counts only as far as an append has shown that the logs are
+    equal.
     """
     _follow(state, message.sender)
     log = state.log
     if message.commit > log.last_index:
-        # The leader names only what this replica has acknowledged: our disk was replaced.
+        # The leader never sends more than this replica has acknowledged, so our disk was replaced.
         state.after.append(
             AppendResponse(
                 state.id,
@@ -71,7 +73,7 @@ def handle_heartbeat(state: RaftState, message: Heartbeat) -> None:
 
 
 def handle_install_snapshot(state: RaftState, message: InstallSnapshot) -> None:
-    """Replace the log by the snapshot, unless it holds nothing new (section 7)."""
+    """Replace the log by the snapshot, unless the snapshot holds nothing new (section 7)."""
     _follow(state, message.sender)
     _adopt(state, message.meta)
     commit = state.log.commit
@@ -80,11 +82,11 @@ def handle_install_snapshot(state: RaftState, message: InstallSnapshot) -> None:
 
 def adopt_former(state: RaftState, meta: SnapshotMeta) -> None:
     """
-    Take over the snapshot of a leader of an older term: its transfer may outlast an election.
+    Install a snapshot from a leader of an older term, because its transfer may outlast an election.
 
-    A snapshot holds committed entries only, which every later leader has (leader completeness, 5.4). Where this log has
-    another entry at *meta.index*, that one and all behind it can never be committed: nothing that counts is dropped.
-    A candidate keeps its log, because it has asked for votes by it.
+    A snapshot holds only committed entries, and every later leader has them (leader completeness, 5.4). If
+    this log has another entry at *meta.index*, that entry and all after it can never be committed, so
+    dropping them is safe. A candidate keeps its log, because it has asked for votes based on it.
     """
     if state.role is Role.FOLLOWER and meta.term <= state.term:
         _adopt(state, meta)
@@ -95,7 +97,7 @@ def _adopt(state: RaftState, meta: SnapshotMeta) -> None:
     if meta.index <= log.commit:
         return
     if log.matches(meta.index, meta.term):
-        # The log holds all of it already, and more behind it that must stay.
+        # The log holds the whole snapshot already, and more after it that must stay.
         log.commit_to(meta.index)
         membership.settle(state)
     else:
@@ -113,7 +115,7 @@ def _follow(state: RaftState, leader: NodeId) -> None:
 
 
 def _merge(state: RaftState, entries: tuple[Entry, ...]) -> None:
-    """Add the new ones of *entries*, whose predecessor is in the log."""
+    """Add those of *entries* that are new; the entry before the first one is in the log."""
     log = state.log
     first = entries[0].index
     if first <= log.last_index:
@@ -126,17 +128,17 @@ def _merge(state: RaftState, entries: tuple[Entry, ...]) -> None:
             entries = entries[position:]
             break
         else:
-            # An old append that arrives late: it must not shorten the log (section 5.3).
+            # An old append that arrives late. It must not shorten the log (section 5.3).
             return
     log.append(entries)
     membership.note_appended(state, entries)
 
 
 def _reject(state: RaftState, message: Append) -> None:
-    """Return to the leader the highest index at which the logs can still be equal."""
+    """Answer the leader with the highest index at which the logs can still be equal."""
     log = state.log
-    # Both logs' terms rise, so none of our entries above prev_term can be the leader's; what
-    # is committed certainly is.
+    # Terms rise along both logs, so none of our entries above prev_term can be the leader's. The committed ones
+    # certainly are.
     high = Index(min(message.prev_index, log.last_index))
     hint = log.highest_with_term(log.commit, high, message.prev_term)
     state.after.append(

@@ -1,11 +1,11 @@
 """
-The replicated log as one replica sees it: storage below, a tail in memory on top.
+The replicated log of one replica: durable storage, and a tail of recent entries in memory.
 
-The tail holds every entry that is not durable yet or not handed out for applying yet, so that
-the usual path (append, persist, commit, apply) never reads an entry back. Entries are handed
-out for persistence exactly once; *stable* follows when the shell says that they are durable.
-Committed entries are never truncated, durable ones only by a later leader.
-replication.py appends on a leader, follower.py on a follower.
+The tail holds every entry that is not durable yet or not handed out for applying yet, so that the usual path
+(append, persist, commit, apply) never reads an entry back. Entries are handed out for persistence exactly
+once. *stable* advances when the shell reports that they are durable. Committed entries are never truncated;
+durable ones are truncated only for a later leader. replication.py appends on a leader, follower.py on a
+follower.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ from orderlymq_raft.types import (
     Term,
 )
 
-# Openings of terms are empty: a group that begins has a handful of them, and more is not looked at.
+# No-op entries that open terms are empty. A new raft group has only a few of them, and no more are read.
 _BLANK_BYTES_MAX: Final = 1 << 16
 
 
@@ -32,36 +32,36 @@ class Compacted(Exception):  # noqa: N818 - a fact about the log, expected and h
 
 
 class Unavailable(Exception):  # noqa: N818 - a fact about the log, expected and handled
-    """The entry or snapshot is not there yet; try again later."""
+    """The entry or snapshot does not exist yet; try again later."""
 
 
 class LogStorage(Protocol):
     """
     The durable log as the core reads it; only the shell writes it.
 
-    It may lag: entries that were handed out in a Ready need not be visible before advance().
+    It may lag behind: entries that a Ready handed out need not be visible before advance().
     """
 
     def initial_state(self) -> tuple[HardState, Membership]:
         """
         Return the state that was durable at the start.
 
-        The membership is the one that is effective at the *applied* index that the Node is started
-        with: write it when a CONFIG entry is applied, not when it is appended.
+        The membership is the one in effect at the *applied* index that the Node is started with. Store it
+        when a CONFIG entry is applied, not when it is appended.
         """
         ...
 
     def first_index(self) -> Index:
-        """Return the first index that entries() can give; last_index() + 1 when empty."""
+        """Return the first index that entries() can return; last_index() + 1 if the log is empty."""
         ...
 
     def last_index(self) -> Index:
-        """Return the last durable index; 0 when nothing was ever stored."""
+        """Return the last durable index; 0 if nothing was ever stored."""
         ...
 
     def term(self, index: Index) -> Term:
         """
-        Return the term of the entry; first_index() - 1 must be answered too, 0 has term 0.
+        Return the term of an entry; also works for first_index() - 1, and index 0 has term 0.
 
         Raises Compacted below that, Unavailable above last_index().
         """
@@ -76,15 +76,15 @@ class LogStorage(Protocol):
         ...
 
     def snapshot(self) -> SnapshotMeta:
-        """Return the state that can be sent to a peer now; raises Unavailable when none can."""
+        """Return the state that can be sent to a peer now; raises Unavailable if there is none."""
         ...
 
 
 class RaftLog:
     """
-    Positions: applying <= stable and commit, persisting <= last_index, applied <= applying.
+    The log's entries and its positions: applying <= stable and commit, persisting <= last_index, applied <= applying.
 
-    tail[i] has index offset + i and reaches to last_index. Storage serves all below offset.
+    tail[i] has index offset + i, and the tail ends at last_index. Storage serves all entries below offset.
     """
 
     __slots__ = (
@@ -111,11 +111,11 @@ class RaftLog:
         )
         self.commit = commit
         self.applied = applied
-        # Up to here committed entries were handed out for applying.
+        # The last committed entry that was handed out for applying.
         self.applying = applied
-        # Up to here entries are durable on this replica.
+        # The last entry that is durable on this replica.
         self.stable = last
-        # Up to here entries were handed out for persistence.
+        # The last entry that was handed out for persistence.
         self.persisting = last
         self.last_index = last
         self.last_term = storage.term(last)
@@ -123,9 +123,9 @@ class RaftLog:
         self.tail: list[Entry] = []
         # A snapshot that replaced the log and is not known to be durable yet.
         self.snapshot: SnapshotMeta | None = None
-        # What becomes stable with each Ready that is in flight, oldest first. A truncation
-        # lowers it: comparing terms afterwards would be fooled when a third leader restores
-        # the very entries that a second one had overwritten.
+        # The index that becomes stable with each Ready in flight, oldest first. A truncation lowers these marks.
+        # Comparing terms afterwards would be wrong if a third leader restores the very entries that a second one
+        # had overwritten.
         self._in_flight: deque[Index] = deque()
 
     def first_index(self) -> Index:
@@ -158,7 +158,7 @@ class RaftLog:
             return False
 
     def entries(self, low: Index, size_bytes_max: int) -> tuple[Entry, ...]:
-        """Return entries from *low*, at least one, as fit; raises Compacted."""
+        """Return the entries from *low* that fit, but at least one; raises Compacted."""
         assert low <= self.last_index, "there is nothing to read behind the end"
         if low < self.offset:
             if low < self.first_index():
@@ -169,7 +169,7 @@ class RaftLog:
         return self._in_tail(start, len(self.tail), size_bytes_max)
 
     def _in_tail(self, start: int, end: int, size_bytes_max: int) -> tuple[Entry, ...]:
-        """Return entries from place *start* of the tail, at least one and none from *end* on, as fit."""
+        """Return the entries of the tail from position *start* to before *end* that fit, but at least one."""
         if start + 1 == end:
             return (self.tail[start],)
         size = 0
@@ -181,20 +181,20 @@ class RaftLog:
         return tuple(self.tail[start:end])
 
     def is_up_to_date(self, last_index: Index, last_term: Term) -> bool:
-        """Return whether a log that ends so is at least as complete (section 5.4.1)."""
+        """Return whether a log with this last entry is at least as complete as this log (section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def is_blank(self) -> bool:
-        """Return whether the log holds nothing but the openings of terms: nobody has used it yet."""
+        """Return whether the log holds only the no-op entries that open terms, so that no data was ever written to it."""
         if self.first_index() > 1:
             return False
         seen = 0
-        # Some are stored, and the latest may not be yet.
+        # Some entries are in storage, and the latest may be only in the tail.
         while seen < self.last_index:
             try:
                 opening = self.entries(Index(seen + 1), _BLANK_BYTES_MAX)
             except Compacted:
-                return False  # what retention has taken was no opening
+                return False  # the compacted entries were not all no-ops
             if not all(entry.kind == EntryKind.NOOP for entry in opening):
                 return False
             seen += len(opening)
@@ -205,15 +205,14 @@ class RaftLog:
         """
         Return the highest index in low..high whose term is at most *term*, or *low*.
 
-        Terms never fall along a log, so this halves instead of walking (section 5.3, the
-        accelerated back-off).
+        Terms never fall along a log, so a binary search finds it (section 5.3, the accelerated back-off).
         """
         return Index(
             bisect_right(range(high + 1), term, lo=low + 1, key=lambda at: self.term(Index(at))) - 1
         )
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries behind the last one."""
+        """Add entries after the last one."""
         assert entries[0].index == self.last_index + 1, "the log has no holes"
         self.tail.extend(entries)
         last = entries[-1]
@@ -221,7 +220,7 @@ class RaftLog:
         self.last_term = last.term
 
     def truncate(self, index: Index) -> None:
-        """Drop the entries from *index* on: a newer leader has others there."""
+        """Drop the entries from *index* on, because a newer leader has other entries there."""
         assert index > self.commit, f"entry {index} is committed and must stay"
         keep = Index(index - 1)
         self.last_term = self.term(keep)
@@ -236,7 +235,7 @@ class RaftLog:
     def restore(self, meta: SnapshotMeta) -> None:
         """Replace the whole log by a snapshot."""
         assert meta.index > self.commit, "a snapshot never takes back what is committed"
-        # What lies beyond the commit index may be another leader's; below, nothing changes.
+        # Entries after the commit index may be another leader's. Those up to it do not change.
         self._forget_beyond(self.commit)
         self.tail.clear()
         self.offset = Index(meta.index + 1)
@@ -248,7 +247,7 @@ class RaftLog:
         self.applying = meta.index
 
     def commit_to(self, index: Index) -> bool:
-        """Raise the commit index; return whether that is news."""
+        """Raise the commit index; return whether it changed."""
         if index <= self.commit:
             return False
         assert index <= self.last_index, (
@@ -268,7 +267,7 @@ class RaftLog:
         return applying < self.commit and applying < self.stable
 
     def hand_out(self) -> tuple[Entry, ...]:
-        """Return the entries to persist next; the caller must open a flight for them."""
+        """Return the entries to persist next; the caller must call take_off() for them."""
         if self.persisting >= self.last_index:
             return ()
         start = self.persisting + 1 - self.offset
@@ -282,7 +281,7 @@ class RaftLog:
         if high < low:
             return ()
         if low < self.offset:
-            # Only after a restart: the tail keeps everything that is not handed out.
+            # This happens only after a restart: the tail keeps every entry that is not handed out.
             end = Index(min(high + 1, self.offset))
             entries = tuple(self.storage.entries(low, end, size_bytes_max))
         else:
@@ -306,7 +305,7 @@ class RaftLog:
         self._prune()
 
     def in_flight(self) -> int:
-        """Return how many Readys were not advanced yet."""
+        """Return how many Readys are in flight."""
         return len(self._in_flight)
 
     def check(self) -> None:
@@ -330,7 +329,7 @@ class RaftLog:
             self._in_flight = deque(min(mark, keep) for mark in self._in_flight)
 
     def _prune(self) -> None:
-        """Drop durable entries that were handed out from the tail: nobody needs them from memory."""
+        """Drop entries from the tail that are durable and handed out for applying."""
         done = min(self.stable, self.applying) + 1 - self.offset
         if done > 0:
             del self.tail[:done]

@@ -1,11 +1,13 @@
 """
-Membership of the group, and its changes of one server at a time (thesis chapter 4).
+Membership of the raft group, and its changes by one server at a time (thesis chapter 4).
 
-Rules kept: a membership is effective from the moment its entry is in the log, committed or not,
-and goes back when the entry is truncated; the next change waits until the last is committed,
-so that any two majorities share a voter; a new leader waits for its first own commit before
-it changes anything (the correction of 2015 to thesis 4.1); a group that has not begun changes
-nothing, for its replicas elect each other only while their logs hold nothing but openings of terms.
+Rules:
+- A membership is effective as soon as its entry is in the log, committed or not. It is undone if the entry is
+  truncated.
+- The next change waits until the last is committed, so that any two majorities share a voter.
+- A new leader waits for its first own commit before it changes anything (the correction of 2015 to thesis 4.1).
+- A raft group that has not begun changes nothing, because its replicas elect each other only while their logs hold
+  only the no-op entries that open terms.
 """
 
 from typing import assert_never
@@ -35,7 +37,7 @@ _LOAD_BYTES_MAX = 4 * 1024 * 1024
 
 
 def propose(state: RaftState, change: MembershipChange) -> Index:
-    """Append *change*; raises NotLeader, or ProposalRefused when it may not happen now."""
+    """Append *change*; raises NotLeader, or ProposalRefused if the change is not possible now."""
     if state.role is not Role.LEADER:
         raise NotLeader(state.leader)
     if state.transferee is not None:
@@ -61,7 +63,7 @@ def propose(state: RaftState, change: MembershipChange) -> Index:
 
 
 def changed(membership: Membership, change: MembershipChange) -> Membership:
-    """Return *membership* after *change*; raises ProposalRefused when it makes no sense."""
+    """Return *membership* after *change*; raises ProposalRefused if the change is invalid."""
     voters, learners, node = membership.voters, membership.learners, change.node
     match change:
         case AddVoter() | AddLearner() if node in membership.members:
@@ -89,29 +91,30 @@ def changed(membership: Membership, change: MembershipChange) -> Membership:
 
 
 def note_appended(state: RaftState, entries: tuple[Entry, ...]) -> None:
-    """Put the memberships among freshly appended *entries* into force."""
+    """Make the memberships among the newly appended *entries* effective."""
     for entry in entries:
         if entry.kind == EntryKind.CONFIG:
             _put_in_force(state, entry.index, Membership.decode(entry.data))
 
 
 def truncate(state: RaftState, index: Index) -> None:
-    """Go back to the membership before *index*, whose entry is gone."""
+    """Return to the membership before *index*, because the entries from there on were dropped."""
     while state.configs[-1][0] >= index:
         state.configs.pop()
     state.membership = state.configs[-1][1]
 
 
 def restore(state: RaftState, meta: SnapshotMeta) -> None:
-    """Start over from the membership of a snapshot."""
+    """Replace all memberships by the one of a snapshot."""
     state.configs[:] = [(meta.index, meta.membership)]
     state.membership = meta.membership
 
 
 def settle(state: RaftState) -> bool:
-    """Forget memberships from before the commit index; return whether the leader must leave.
+    """
+    Drop memberships from before the commit index; return whether the leader must leave.
 
-    The leader must leave when it is no voter in the settled membership: it is removed, or it is a learner.
+    The leader must leave if it is not a voter in the settled membership: it was removed, or it is a learner.
     """
     configs = state.configs
     commit = state.log.commit
@@ -123,7 +126,7 @@ def settle(state: RaftState) -> bool:
 
 
 def load(storage: LogStorage, applied: Index) -> list[tuple[Index, Membership]]:
-    """Return the membership at *applied*, then those that the stored log adds behind it."""
+    """Return the membership at *applied*, then those that the stored log adds after it."""
     _, membership = storage.initial_state()
     configs = [(applied, membership)]
     low, end = Index(applied + 1), Index(storage.last_index() + 1)
@@ -140,7 +143,8 @@ def _put_in_force(state: RaftState, index: Index, membership: Membership) -> Non
     state.membership = membership
     if state.role is not Role.LEADER:
         return
-    # It rests on voters some of which may count no more; the next round shows for how long the others stick.
+    # The lease rests on voters, some of which may no longer count. The next round shows for how long the others
+    # stick.
     state.lease_tick = None
     for peer in membership.members.difference(state.progress):
         state.track(peer, index)
@@ -151,7 +155,7 @@ def _put_in_force(state: RaftState, index: Index, membership: Membership) -> Non
 
 
 def _require_caught_up(state: RaftState, change: PromoteLearner) -> None:
-    """Refuse a learner for which every commit would have to wait (thesis 4.2.1)."""
+    """Refuse a learner that every commit would have to wait for (thesis 4.2.1)."""
     progress = state.progress[change.node]
     if not _has_caught_up(state, progress):
         lag = state.log.last_index - progress.match
@@ -169,9 +173,10 @@ def _has_caught_up(state: RaftState, progress: Progress) -> bool:
 
 def _require_majority(state: RaftState, membership: Membership) -> None:
     """
-    Refuse a removal that those who stay cannot commit now: if one of them lost its log meanwhile, nobody could.
+    Refuse a removal that the remaining members cannot commit now; if one of them then lost its log, no member could.
 
-    Who copies the log again after such a loss votes for nobody yet, so a leader that restarted might be elected by none.
+    A replica that copies the log again after such a loss votes for nobody yet, so a leader that restarts
+    might not be elected again.
     """
     present = {
         peer

@@ -1,9 +1,9 @@
 """
-Messages between replicas of one group.
+Messages between the replicas of one raft group.
 
-One small dataclass per message; each carries its sender, its target and the sender's term.
-Requests and answers may be lost, repeated, delayed and reordered without harm. Who may send
-which, and what the receiver does: election.py, replication.py and follower.py.
+One small dataclass per message; each carries its sender, its target and the sender's term. Requests and
+answers may be lost, repeated, delayed and reordered without harm. election.py, replication.py and follower.py
+define who may send which message, and what the receiver does.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from orderlymq_raft.types import NO_INDEX, NO_TERM, Entry, Index, NodeId, Snapsh
 
 @dataclass(frozen=True, slots=True)
 class PreVote:
-    """Ask "would you vote for me in *term*?"; nobody changes its own term (thesis 9.6)."""
+    """Ask "would you vote for me in *term*?"; no replica changes its own term (thesis 9.6)."""
 
     sender: NodeId
     target: NodeId
@@ -25,7 +25,7 @@ class PreVote:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteResponse:
-    """Answer a PreVote; *term* is the asked one when granted, the answerer's own when not."""
+    """Answer a PreVote; *term* is the requested term if granted, the answering replica's own term if not."""
 
     sender: NodeId
     target: NodeId
@@ -38,8 +38,8 @@ class Vote:
     """
     Ask for the vote of *term*.
 
-    *transfer* marks a candidate that its leader asked to run, *recovering* one that cannot tell a
-    group that begins from a disk that was lost (`Node.set_recovering`).
+    *transfer* marks a candidate that its leader asked to run. *recovering* marks a candidate that cannot tell
+    a new raft group from a lost disk (`Node.set_recovering`).
     """
 
     sender: NodeId
@@ -63,7 +63,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add *entries* behind the entry (*prev_index*, *prev_term*); *commit* is the leader's."""
+    """Add *entries* after the entry (*prev_index*, *prev_term*); *commit* is the leader's commit index."""
 
     sender: NodeId
     target: NodeId
@@ -79,9 +79,9 @@ class AppendResponse:
     """
     Answer an Append.
 
-    Accepted: the log equals the leader's up to *index*, durably. Rejected: *index* repeats the
-    prev_index that did not match, and the receiver's log can match at *hint_index*, which has
-    *hint_term*, at the highest.
+    Accepted: the log equals the leader's up to *index*, durably. Rejected: *index* repeats the prev_index
+    that did not match, and *hint_index*, an entry of term *hint_term*, is the highest index at which the
+    receiver's log can match.
     """
 
     sender: NodeId
@@ -95,7 +95,7 @@ class AppendResponse:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Say "I lead"; *commit* is never beyond the known end of the target's log."""
+    """Tell the target that the sender leads; *commit* is never beyond the known end of the target's log."""
 
     sender: NodeId
     target: NodeId
@@ -118,10 +118,10 @@ class HeartbeatResponse:
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
     """
-    Replace the log up to *meta.index* by a state that the shells carry on their own way.
+    Replace the log up to *meta.index* by a state that the shells transfer separately.
 
-    The receiving shell hands this to step() only once the state lies complete beside the
-    present one, ready to be swapped in.
+    The receiving shell passes this to step() only once the complete state is stored next to the present one,
+    ready to be swapped in.
     """
 
     sender: NodeId

@@ -1,10 +1,10 @@
 """
-One replica's consensus core: messages, ticks and proposals in, Readys out.
+One replica's raft core: messages, ticks and proposals go in, Readys come out.
 
-Raft (Ongaro and Ousterhout; section numbers are the paper's, "thesis" is Ongaro's) without
-any input or output of its own: the shell persists, sends and applies what ready() hands out
-and says so with advance(). The rules stand in election.py, replication.py, follower.py,
-membership.py and reads.py, violations.py finds messages that break them, dispatch.py leads the others to them; this module builds the Readys.
+Raft (Ongaro and Ousterhout; section numbers are the paper's, "thesis" is Ongaro's) without any input or
+output of its own: the shell persists, sends and applies what ready() returns, and confirms it with advance().
+The rules are in election.py, replication.py, follower.py, membership.py and reads.py. violations.py rejects
+messages that break them, dispatch.py routes the others. This module builds the Readys.
 """
 
 from collections import deque
@@ -39,11 +39,11 @@ INSTALL_ELECTIONS: Final = 300
 
 class Node:
     """
-    One replica of one group.
+    One replica of one raft group.
 
-    Life: built from storage after a start, driven by one thread, dropped at a stop; nothing
-    needs closing. *applied* is the index that the state machine has durably applied. *random_below(n)*
-    returns a number in 0..n-1. check() asserts the invariants.
+    It is built from storage after a start, driven by one thread, and dropped at a stop; nothing needs
+    closing. *applied* is the index that the state machine has durably applied. *random_below(n)* returns a
+    number in 0..n-1. check() asserts the invariants.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Node:
         self._state = RaftState(config, log, hard_state, configs, random_below)
         membership.settle(self._state)
         self._in_flight: deque[Ready] = deque()
-        # What the last Ready said, so that the next one says only what is news.
+        # The contents of the last Ready, so that the next one reports only changes.
         self._reported_hard_state = (hard_state.term, hard_state.vote, hard_state.commit)
         self._reported_role: tuple[Role, NodeId | None, Term] = (
             Role.FOLLOWER,
@@ -90,7 +90,7 @@ class Node:
 
     @property
     def leader(self) -> NodeId | None:
-        """Return the leader that this replica follows or is."""
+        """Return the leader that this replica follows, or itself if it leads."""
         return self._state.leader
 
     @property
@@ -100,7 +100,7 @@ class Node:
 
     @property
     def last_index(self) -> Index:
-        """Return the end of the log, durable or not."""
+        """Return the last index of the log, durable or not."""
         return self._state.log.last_index
 
     @property
@@ -115,25 +115,25 @@ class Node:
 
     @property
     def round_trip_ticks(self) -> int:
-        """Return how long a majority took to answer this leader the last time."""
+        """Return how long a majority took to answer this leader's last round of heartbeats; 0 if unknown."""
         return self._state.round_trip_ticks or 0
 
     @property
     def is_restoring(self) -> bool:
-        """Return whether a snapshot that was taken in is not durable yet."""
+        """Return whether a snapshot was received that is not durable yet."""
         return self._state.log.snapshot is not None
 
     @property
     def lease_valid(self) -> bool:
         """
-        Return whether the leader may answer a read at *commit* without asking anyone.
+        Return whether the leader may answer a read at *commit* without asking its peers.
 
         Needs lease_reads, and a shell that has just made up for all ticks that are due.
         """
         return reads.lease_valid(self._state)
 
     def tick(self) -> None:
-        """Let one tick of time pass."""
+        """Advance time by one tick."""
         state = self._state
         state.ticks += 1
         if state.role is Role.LEADER:
@@ -144,25 +144,25 @@ class Node:
 
     def step(self, message: Message) -> None:
         """
-        Take in *message* from another replica.
+        Handle *message* from another replica.
 
-        Raises ProtocolViolation for one that breaks the rules of raft; it has changed nothing.
+        Raises ProtocolViolation for a message that breaks the rules of raft; such a message changes nothing.
         """
         violations.check(self._state, message)
         dispatch.route(self._state, message)
         keep_newest(self._state.after)
 
     def hears(self, node: NodeId) -> bool:
-        """Return whether *node* is, or may have become, a member; False of a removed one while a leader is heard."""
+        """Return whether *node* is or may have become a member; False for a removed one while a leader is heard."""
         return not dispatch.is_unknown(self._state, node)
 
     def propose(self, data: bytes) -> tuple[Term, Index]:
         """
-        Append *data* to the group's log, if this replica leads.
+        Append *data* to the raft group's log, if this replica leads.
 
-        Returns where it stands: it is committed when a committed entry has that index and that
-        term, and lost when one has that index and another term. Raises NotLeader, or
-        ProposalRefused while too much is uncommitted or leadership is being transferred.
+        Returns the term and index of the entry. It is committed when a committed entry has that index and
+        that term, and lost when one has that index and another term. Raises NotLeader, or ProposalRefused
+        while too much is uncommitted or leadership is being transferred.
         """
         state = self._state
         if state.role is not Role.LEADER:
@@ -177,30 +177,30 @@ class Node:
         return state.term, state.append_entry(data, EntryKind.NORMAL)
 
     def propose_membership(self, change: MembershipChange) -> tuple[Term, Index]:
-        """Change the membership by one node; raises as propose(), and while one is under way."""
+        """Change the membership by one node; raises as propose(), and while another change is under way."""
         index = membership.propose(self._state, change)
         return self._state.term, index
 
     @property
     def is_transferring(self) -> bool:
-        """Return whether this leader hands its place over; false once it has given that up and leads on."""
+        """Return whether this leader is handing over its leadership; False again once it has given up the transfer."""
         return self._state.transferee is not None
 
     def transfer_leadership(self, target: NodeId) -> None:
         """
         Hand leadership to the voter *target* (thesis 3.10); gives up after election_ticks.
 
-        Proposals are refused meanwhile. Raises NotLeader, or ProposalRefused for a target that
-        cannot lead.
+        Refuses proposals meanwhile. Raises NotLeader, or ProposalRefused for a target that cannot lead.
         """
         if transfer.begin(self._state, target):
             replication.probe_lost_appends(self._state, target)
 
     def step_down(self) -> bool:
         """
-        Lead no more, and ask the most complete of the others to run; return whether this replica led.
+        Give up leadership and ask the most up-to-date of the others to run; return whether this replica did so.
 
-        For a leader that cannot do its work. One that is the only voter goes on: nobody else can.
+        For a leader that cannot do its work. A leader that is the only voter continues, because no other
+        replica can lead.
         """
         state = self._state
         if state.role is not Role.LEADER or state.membership.voters == {state.id}:
@@ -216,33 +216,34 @@ class Node:
         """
         Stand for election now, for instance because the leader is known to be gone.
 
-        With lease reads it does nothing while a leader is heard: its lease rests on that.
+        With lease reads it does nothing while this replica still sticks to a leader, whose lease may rest on
+        that.
         """
         if not election.is_bound(self._state):
             election.campaign(self._state, transfer=False)
 
     def leader_gone(self, node: NodeId) -> None:
-        """Note that the connection on which *node* spoke is gone; if it led, run without delay."""
+        """Note that the connection to *node* broke; if it led, run as soon as leader stickiness ends."""
         election.leader_gone(self._state, node)
 
     def note_stickiness(self, node: NodeId, ticks: int) -> None:
         """
-        Note for how many ticks *node* sticks to a leader that it hears; 0 where that is unknown.
+        Note for how many ticks *node* sticks to a leader that it hears; 0 if that is unknown.
 
-        What it has said before is not undone: answers from now on rest on this. Leases need it, because
-        replicas of a group may have different settings while these are changed.
+        It applies to answers from now on; earlier answers stay valid. Leases need it, because the replicas of
+        a raft group may have different settings while these are being changed.
         """
         if node != self.id:
             self._state.stickiness[node] = ticks
 
     def set_recovering(self, *, recovering: bool) -> None:
         """
-        Note whether this replica may have lost its log, and has not all of it again.
+        Note whether this replica may have lost its log and does not have all of it again yet.
 
-        It cannot tell a group that begins from a disk that was lost. While its log holds nothing but
-        the openings of terms it elects, and is elected by, others of its kind alone; with more it stands
-        for no election and votes for nobody. A recovering leader sends no commit index: it
-        bootstraps the group when its shell calls this with False.
+        A recovering replica cannot tell a new raft group from a lost disk. While its log holds only the no-op
+        entries that open terms, it votes only for recovering replicas, and only they vote for it. With more
+        in its log it neither runs nor votes. A recovering leader sends no commit index: it bootstraps the
+        group when its shell calls this with False.
         """
         state = self._state
         bootstraps = state.recovering and not recovering and state.role is Role.LEADER
@@ -257,7 +258,7 @@ class Node:
         log.applied = max(log.applied, index)
 
     def report_unreachable(self, node: NodeId) -> None:
-        """Note that messages to *node* got lost: entries sent ahead must be sent again."""
+        """Note that messages to *node* were lost: entries sent ahead must be sent again."""
         progress = self._state.progress.get(node)
         if progress is not None and progress.state is ProgressState.REPLICATE:
             progress.become_probe()
@@ -267,9 +268,9 @@ class Node:
         """
         Note that *node* has lost its log: nothing that it acknowledged counts from now on.
 
-        What is committed stays committed. To be called before anything that the new life of *node*
-        says is stepped, and before anything is sent to it. The shell of *node* must call it recovering
-        (`set_recovering`) until it has everything again that an Append calls committed.
+        Committed entries stay committed. Call this before stepping any message of the restarted *node*, and
+        before sending anything to it. The shell of *node* must call set_recovering until *node* has all
+        entries again that an Append reports as committed.
         """
         state = self._state
         if node == state.id:
@@ -277,14 +278,14 @@ class Node:
         if node in state.progress or node in state.leaving:
             state.track_wiped(node)
         elif state.role in (Role.PRE_CANDIDATE, Role.CANDIDATE) and not state.recovering:
-            # Its vote may be on the way, and may have been followed by another one.
+            # Its vote may be on its way to us, and it may have voted again since.
             state.become_follower(state.term, None)
 
     def report_snapshot(self, node: NodeId, ok: bool) -> None:
         """
-        Note that *node* has taken in the snapshot, or that its transfer failed.
+        Note that *node* has received the snapshot, or that the transfer failed.
 
-        Owed for every InstallSnapshot that was handed out: entries wait for it.
+        The shell must call this for every InstallSnapshot that was handed out: entries wait for it.
         """
         progress = self._state.progress.get(node)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
@@ -296,35 +297,35 @@ class Node:
             longest = INSTALL_ELECTIONS * self._state.config.election_ticks
             progress.installs_until = self._state.ticks + longest
         progress.become_probe()
-        # Its answer, or the next heartbeat's, says that it is there to be asked.
+        # Its answer to the snapshot or to the next heartbeat shows that it can be asked.
         progress.probe_sent = True
 
     def compact(self, index: Index) -> Index:
         """
-        Return how much of the log may be dropped when *index* is wished for.
+        Return up to which index the log may be dropped if the caller wants to drop up to *index*.
 
-        Never more than is applied; on a leader never what a live peer still waits for, unless it lags too far, or one that has
-        just taken a snapshot over and puts it in place, so that it need not fetch another one. The shell drops entries, the core
-        holds none of them.
+        Never more than is applied. On a leader, never what a live peer still needs, unless that peer lags too
+        far. Nor what a peer needs that has just received a snapshot and is installing it, so that it need not
+        fetch another one. The shell drops the entries; the core stores none of them.
         """
         state = self._state
         allowed = min(index, state.log.applied)
         for progress in state.progress.values():
             if progress.snapshot is not None:
-                # Its transfer may take long; what follows it must still be there then, or
-                # the peer would need the next snapshot, and the next, for ever.
+                # The transfer may take long. The entries after the snapshot must still exist then, or the peer
+                # would need one snapshot after another for ever.
                 allowed = min(allowed, progress.snapshot.index)
             elif progress.is_alive:
-                # One that answers heartbeats may store nothing for hours.
+                # A peer that answers heartbeats may still store nothing for hours.
                 furthest = Index(index - state.config.live_lag_entries_max)
                 allowed = min(allowed, max(progress.match, furthest))
             elif state.ticks < progress.installs_until:
-                # It hears nobody meanwhile, so it seems to be away.
+                # A peer that installs a snapshot answers no messages, so it seems to be away.
                 allowed = min(allowed, max(progress.installs, progress.match))
         return allowed
 
     def ready(self) -> Ready | None:
-        """Hand out the work of the next turn, or None when there is none."""
+        """Return the work of the next turn, or None if there is none."""
         state = self._state
         log = state.log
         if state.append_wanted or state.heartbeat_wanted:
@@ -358,15 +359,15 @@ class Node:
 
     @property
     def stable(self) -> Index:
-        """Return up to where the log is durable here."""
+        """Return the last index that is durable on this replica."""
         return self._state.log.stable
 
     def take_heartbeat_responses(self) -> list[HeartbeatResponse]:
         """
-        Return answers to heartbeats, which may be sent now, before any write that is under way.
+        Return answers to heartbeats, which may be sent now, before any write in progress.
 
-        They say that this replica follows the leader of its term, whatever entries it has. So they wait for a term or a
-        vote that is not durable, and for nothing else: a slow disk is no reason to depose a leader.
+        They state that this replica follows the leader of its term, whatever entries it has. So they wait
+        only for a term or a vote that is not durable: a slow disk is no reason to depose a leader.
         """
         state = self._state
         found = [each for each in state.after if isinstance(each, HeartbeatResponse)]
@@ -380,7 +381,7 @@ class Node:
         return found
 
     def advance(self, ready: Ready) -> None:
-        """Note that everything of *ready*, the oldest one that must be synced, is durable now."""
+        """Note that all of *ready*, the oldest Ready that must be synced, is durable now."""
         assert self._in_flight, "advance() without a Ready in flight"
         assert self._in_flight[0] is ready, "Readys are advanced in the order they came"
         self._in_flight.popleft()
@@ -388,7 +389,7 @@ class Node:
         state.log.land(ready.snapshot)
 
         if state.role is Role.LEADER:
-            # A leader that is being removed replicates on, but does not count itself (6).
+            # A leader that is being removed still replicates, but does not count itself (6).
             own = state.progress.get(state.id)
             if own is not None and own.acknowledge(state.log.stable):
                 replication.maybe_commit(state)
@@ -398,7 +399,7 @@ class Node:
                 election.count_vote(state, state.id, granted=True)
 
     def status(self) -> Status:
-        """Return how things stand."""
+        """Return a report of the replica's state."""
         state = self._state
         return Status(
             id=state.id,
@@ -435,7 +436,7 @@ class Node:
         assert state.leader == state.id, "a leader knows itself"
         assert state.progress.keys() == state.membership.members, "all members are tracked"
         assert state.leaving.keys() == state.former_voters, "those who leave are asked"
-        # Those of earlier terms may be settled without this leader's knowledge.
+        # Changes of earlier terms may be committed without this leader's knowledge.
         own = [index for index, _ in state.configs[1:] if state.log.term(index) == state.term]
         assert len(own) <= 1, "one membership change at a time"
         for peer, progress in state.progress.items():
@@ -459,7 +460,7 @@ class Node:
         )
 
     def _hard_state(self) -> tuple[HardState | None, bool]:
-        """Return the hard state if it changed, and whether the change is a promise to keep."""
+        """Return the hard state if it changed, and whether the change is a promise (term or vote)."""
         state = self._state
         current = (state.term, state.vote, state.log.commit)
         reported = self._reported_hard_state
@@ -483,7 +484,7 @@ class Node:
         )
 
     def _deliver(self) -> tuple[Entry, ...]:
-        """Take the entries to apply, and give their bytes back to the proposers."""
+        """Take the entries to apply, and subtract their size from the uncommitted bytes."""
         state = self._state
         entries = state.log.deliver(state.config.committed_bytes_max)
         if state.uncommitted_bytes:

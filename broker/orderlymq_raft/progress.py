@@ -1,9 +1,9 @@
 """
-A leader's knowledge about each peer, and how much it may send to it.
+What a leader knows about each peer, and how much it may send to it.
 
-A peer is *probed* with one append at a time until its log is known to meet the leader's;
-then entries *replicate* in a pipeline, as many appends and bytes ahead as the window allows; a peer
-that needs what was compacted away waits for a *snapshot*. Appends are built in replication.py.
+The leader *probes* a peer with one append at a time until it knows where the logs match. Then it *replicates*
+entries in a pipeline, as many appends and bytes ahead as the window allows. A peer that needs compacted
+entries waits for a *snapshot*. Appends are built in replication.py.
 """
 
 from collections import deque
@@ -24,10 +24,10 @@ class ProgressState(Enum):
 @dataclass(slots=True)
 class Progress:
     """
-    One peer as its leader sees it.
+    One peer as its leader sees it, during one term.
 
-    *match* is the highest index known to be durable there and equal to ours; *next* is the
-    first index not sent yet. match < next always. It lives for one term of one leader.
+    *match* is the highest index known to be durable on the peer and equal to ours. *next* is the first index
+    not sent yet. match < next always holds.
     """
 
     next: Index
@@ -35,52 +35,54 @@ class Progress:
     inflight_bytes_max: int
     match: Index = NO_INDEX
     state: ProgressState = ProgressState.PROBE
-    # An append was sent while probing; the next one waits for an answer. Those of heartbeats only ask for it.
+    # An append was sent while probing; the next one waits for an answer. Appends sent after a heartbeat only ask
+    # for that answer.
     probe_sent: bool = False
-    # Last index and bytes of every append that is under way while replicating, oldest first.
+    # Last index and size in bytes of every append that is in flight while replicating, oldest first.
     inflight: deque[tuple[Index, int]] = field(default_factory=deque)
     inflight_bytes: int = 0
-    # What the peer is being sent while in state SNAPSHOT.
+    # The snapshot that is being sent, in state SNAPSHOT.
     snapshot: SnapshotMeta | None = None
-    # Heard since the leader last asked itself whether a majority is there; `is_alive` is what to ask.
+    # Whether the peer was heard since the leader last checked for a majority. Other code should ask `is_alive`.
     recently_active: bool = False
-    # The end of the last snapshot that the peer took over, and until which tick it may be busy putting that in place.
+    # The last index of the last snapshot that the peer received, and the tick until which it may be busy
+    # installing it.
     installs: Index = NO_INDEX
     installs_until: int = 0
-    # The same in the election time-out before that.
+    # The value of recently_active in the election time-out before that.
     active_before: bool = False
     # The commit index that the last append carried.
     sent_commit: Index = NO_INDEX
-    # Highest round of heartbeats that the peer has answered.
+    # The highest round of heartbeats that the peer has answered.
     acked_round: int = 0
-    # match at the last heartbeat answer; when the next finds it unmoved, appends were lost.
+    # match at the last heartbeat answer. If the next answer finds it unchanged, appends were lost.
     match_at_heartbeat: Index = NO_INDEX
-    # It lost its log, a vote for another leader with it maybe: what it says counts from the round of
-    # heartbeats on that proves that there is none (reads.py). 0 when it counts.
+    # The peer lost its log, and perhaps a vote for another leader with it. Its answers count from the round of
+    # heartbeats that proves that there is no other leader (reads.py). 0 if its answers count.
     counts_from_round: int = 0
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the peer was heard in this election time-out, which may just begin, or the last."""
+        """Return whether the peer was heard in the present election time-out, which may have just begun, or in the last."""
         return self.recently_active or self.active_before
 
     @property
     def counted_match(self) -> Index:
-        """Return the end of the peer's log, as far as it counts for a commit."""
+        """Return the end of the peer's log if it counts for a commit, else 0."""
         return NO_INDEX if self.counts_from_round else self.match
 
     @property
     def counted_round(self) -> int:
-        """Return the round of heartbeats that the peer has answered, as far as it counts."""
+        """Return the highest round of heartbeats that the peer has answered if its answers count, else 0."""
         return 0 if self.counts_from_round else self.acked_round
 
     def may_send(self) -> bool:
-        """Return whether an append may leave now."""
+        """Return whether an append may be sent now."""
         if self.counts_from_round:
-            # With a part of the log it could not even take part in the election of a group that begins.
+            # With part of the log the peer could not even vote in the election of a new raft group.
             return False
         if self.state is ProgressState.REPLICATE:
-            # The last one may pass the bound: an entry of any size must leave some time.
+            # The last append may exceed the bound, or a very large entry could never be sent.
             return (
                 len(self.inflight) < self.inflight_max
                 and self.inflight_bytes < self.inflight_bytes_max
@@ -88,7 +90,7 @@ class Progress:
         return self.state is ProgressState.PROBE and not self.probe_sent
 
     def sent(self, last_index: Index, size_bytes: int) -> None:
-        """Note that an append with entries up to *last_index*, so large in all, has left."""
+        """Note that an append with entries up to *last_index* and *size_bytes* of data was sent."""
         if self.state is ProgressState.REPLICATE:
             self.next = Index(last_index + 1)
             self.inflight.append((last_index, size_bytes))
@@ -97,7 +99,7 @@ class Progress:
             self.probe_sent = True
 
     def acknowledge(self, index: Index) -> bool:
-        """Note that the peer has everything up to *index*; return whether that is news."""
+        """Note that the peer has everything up to *index*; return whether match changed."""
         inflight = self.inflight
         while inflight and inflight[0][0] <= index:
             self.inflight_bytes -= inflight.popleft()[1]
@@ -110,13 +112,13 @@ class Progress:
 
     def reject(self, rejected: Index, hint: Index) -> bool:
         """
-        Step back after the peer refused prev_index *rejected*; *hint* may match.
+        Step back after the peer refused prev_index *rejected*; its log may match at *hint*.
 
-        Returns False for an answer that is too old to mean anything.
+        Returns False for an answer that is out of date.
         """
         if 0 < rejected == self.match and hint < rejected:
-            # It denies what it acknowledged: its disk was replaced. Counting less than there is
-            # cannot harm, so a late answer that is mistaken for this costs only repetition.
+            # The peer no longer has what it acknowledged: its disk was replaced. Counting too little is safe, so
+            # a late answer that looks like this only causes repetition.
             if self.state is ProgressState.SNAPSHOT:
                 return False
             self.match = NO_INDEX
@@ -130,23 +132,23 @@ class Progress:
             self.become_probe()
             return True
         if self.state is ProgressState.SNAPSHOT:
-            # The snapshot is still on its way; its transfer ends this state, nothing else.
+            # The snapshot is still being sent. Only the end of its transfer ends this state.
             return False
         if rejected != self.next - 1:
             return False
-        # At least one step back each time, so that probing ends whatever the hint says.
+        # Step back at least by one each time, so that probing ends whatever the hint is.
         self.next = Index(max(min(rejected, hint + 1), self.match + 1))
         self.probe_sent = False
         return True
 
     def become_probe(self) -> None:
-        """Send one append at a time from here on."""
+        """Send one append at a time from now on."""
         arrived = NO_INDEX if self.snapshot is None else self.snapshot.index
         self._reset(ProgressState.PROBE)
         self.next = Index(max(self.match, arrived) + 1)
 
     def become_replicate(self) -> None:
-        """Pipeline appends from here on."""
+        """Send appends in a pipeline from now on."""
         self._reset(ProgressState.REPLICATE)
         self.next = Index(self.match + 1)
 

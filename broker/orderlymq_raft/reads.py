@@ -1,11 +1,11 @@
 """
 Linearizable reads without a log entry (thesis 6.4).
 
-A read waits until the leader has committed in its own term, takes the commit index, and is
-answered when a majority has answered a heartbeat that left after the read came in: then
-nobody else had taken over before. One round of heartbeats serves all reads that wait.
-A lease (6.4.1) spares the round: voters that answered promised not to elect anyone for
-their own election_ticks after they heard us, and these may be fewer than ours.
+A read waits until the leader has committed in its own term, then takes the commit index. It is answered when
+a majority has answered a heartbeat that was sent after the read arrived: then no other replica had become
+leader before. One round of heartbeats serves all waiting reads. A lease (6.4.1) makes the round unnecessary:
+voters that answered promised not to elect another leader for their own election_ticks, which may be fewer
+than ours.
 """
 
 from orderlymq_raft.messages import Heartbeat
@@ -25,7 +25,7 @@ a sixth at 8 ticks, and more than a hundredth however long the time-out is. Quar
 
 
 def read_index(state: RaftState, context: int) -> None:
-    """Ask that ReadState(context, ...) appears in a Ready; raises NotLeader."""
+    """Request that ReadState(context, ...) appears in a later Ready; raises NotLeader."""
     if state.role is not Role.LEADER:
         raise NotLeader(state.leader)
     state.reads_next.append(context)
@@ -42,7 +42,7 @@ def lease_valid(state: RaftState) -> bool:
     """Return whether the leader may answer reads at its commit index right now."""
     if state.role is not Role.LEADER or not state.config.lease_reads:
         return False
-    # A transfer asks a voter to break its promise, and the request may be late.
+    # A transfer asks a voter to break its promise, and that request may arrive late.
     if state.lease_revoked or state.lease_tick is None or not may_read(state):
         return False
     sticks = min(state.config.election_ticks, state.lease_ticks)
@@ -51,7 +51,7 @@ def lease_valid(state: RaftState) -> bool:
 
 
 def broadcast_heartbeat(state: RaftState) -> None:
-    """Open a round of heartbeats, for the waiting reads too."""
+    """Start a round of heartbeats, which also serves the waiting reads."""
     state.heartbeat_wanted = False
     state.round += 1
     state.round_ticks.append((state.round, state.ticks))
@@ -69,7 +69,7 @@ def broadcast_heartbeat(state: RaftState) -> None:
 
 
 def settle(state: RaftState) -> None:
-    """Answer the reads and extend the lease, as far as a majority has answered."""
+    """Answer the reads and extend the lease for the rounds that a majority has answered."""
     acked = {peer: progress.counted_round for peer, progress in state.progress.items()}
     reached = committed_index(state.membership.voters, acked)
 
@@ -86,19 +86,20 @@ def settle(state: RaftState) -> None:
 
 
 def _sticks_ticks(state: RaftState, acked: dict[NodeId, int], reached: int) -> int:
-    """Return for how many ticks a majority of the voters that have answered round *reached* sticks."""
+    """Return how long a majority of the voters sticks to this leader, counting those that answered round *reached*; in ticks."""
     ticks = {peer: state.stickiness.get(peer, 0) for peer, last in acked.items() if last >= reached}
     return committed_index(state.membership.voters, ticks)
 
 
 def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:
     """
-    Return whether a round of heartbeats has shown that *peer*, which lost its log, followed nobody later.
+    Return whether a round of heartbeats shows that *peer*, which lost its log, has followed no later leader.
 
-    It may have helped to elect the next leader, and to commit what that one has, and know nothing of
-    it. A majority that has forgotten nothing, and answers heartbeats which left after the loss, has
-    not elected anybody. So has, with a majority of disks intact, a group in which all answer. A membership that is
-    not committed proves nothing alone: a deposed leader could leave out the voter that has followed it.
+    The peer may have helped to elect the next leader and to commit its entries, and have lost all trace of
+    it. A majority of replicas that lost nothing, and that answer heartbeats sent after the loss, has elected
+    no other leader. The same holds if all members answer, provided that a majority of the disks is intact. A
+    membership that is not committed proves nothing alone: a deposed leader could leave out the voter that
+    followed its successor.
     """
     first_round = state.progress[peer].counts_from_round
     if not first_round:
@@ -107,7 +108,7 @@ def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:
     answered = {each for each, progress in tracked.items() if progress.acked_round >= first_round}
     certain = {each for each in answered if not tracked[each].counts_from_round}
     if state.round >= first_round:
-        # A leader that is being removed answers itself, too, and it has lost nothing.
+        # A leader that is being removed counts as an answer, too, and it has lost nothing.
         answered.add(state.id)
         certain.add(state.id)
     return all(

@@ -1,7 +1,7 @@
 """
-The output of the core for its shell: the work of one turn, and a report of how things stand.
+The output of the core for its shell: the work of one turn, and a status report.
 
-The order in which a shell works off a Ready is the whole of its duty; see Ready.
+The shell's whole duty is to process a Ready in the right order; see Ready.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from orderlymq_raft.types import (
     Term,
 )
 
-# Far above what one turn has: only a disk that does not answer lets so many wait.
+# Far more than one turn produces. Only a disk that does not answer makes so many messages wait.
 WAITING_MAX: Final = 1024
 
 
 def keep_newest(messages: list[Message]) -> None:
-    """Forget the oldest of too many that wait: any message may get lost, and the next ones say as much."""
+    """Drop the oldest messages if too many wait: any message may be lost, and later ones carry the same information."""
     if len(messages) > WAITING_MAX:
         del messages[: WAITING_MAX // 2]
 
@@ -36,23 +36,23 @@ def keep_newest(messages: list[Message]) -> None:
 @dataclass(slots=True, eq=False)
 class Ready:
     """
-    Hold one turn's work.
+    The work of one turn.
 
     The shell, in this order:
 
     1. sends *messages_now*, at any time from the first moment;
     2. makes durable, in one batch: *snapshot* (swap the staged state in, drop the log), then
-       *entries* (replacing whatever is stored from the first one's index on), then
-       *hard_state*; with a sync if *must_sync*. Entries may be left unsynced by who accepts that
-       power loss takes them; a Ready that *promises*, a term or a vote, is always synced;
+       *entries* (replacing what is stored from the first one's index on), then
+       *hard_state*; with a sync if *must_sync*. A shell that accepts losing entries in a power loss may
+       leave entries unsynced. A Ready that *promises* (a term or a vote) is always synced;
     3. applies *committed*, in order, and reports it with applied_to();
-    4. calls advance(), in the order they were handed out, for each Ready that *must_sync*;
-    5. sends *messages_after*, once this and every earlier Ready that must was advanced.
+    4. calls advance() for each Ready that *must_sync*, in the order in which they were handed out;
+    5. sends *messages_after*, once this and every earlier Ready that *must_sync* was advanced.
 
-    Messages from Node.take_heartbeat_responses() are sent at any time, before or after.
+    Messages from Node.take_heartbeat_responses() may be sent at any time, before or after.
 
-    The next ready() may be asked for before this one is advanced: nothing is handed out twice.
-    Identity is what equality means here: each Ready is one turn.
+    The shell may ask for the next ready() before it advances this one: nothing is handed out twice. Two
+    Readys are equal only if they are the same object, because each Ready is one turn.
     """
 
     hard_state: HardState | None
@@ -69,7 +69,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """One peer as the leader sees it; *is_alive* as `Progress` has it."""
+    """One peer as the leader sees it; *is_alive* as in `Progress`."""
 
     match: Index
     next: Index
@@ -79,7 +79,7 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a replica stands; *progress* is empty unless it leads, and includes itself."""
+    """The state of a replica; *progress* is empty unless it leads, and includes the replica itself."""
 
     id: NodeId
     role: Role

@@ -1,10 +1,13 @@
 """
-Replication: a leader brings its log to its peers, and decides the commit index.
+Replication: the leader sends its log to its peers and advances the commit index.
 
-Rules kept: only entries of the leader's own term are committed by counting replicas, older
-ones with them (raft paper section 5.4.2); a leader counts itself as any voter, once its own
-copy is durable. Appends are built in flush(), when the shell asks for a Ready: all that was
-proposed since the last one shares an append.
+Rules:
+- Only entries of the leader's own term are committed by counting replicas; older ones are committed with them
+  (raft paper section 5.4.2).
+- The leader counts itself like any voter, once its own copy is durable.
+
+flush() builds the appends when the shell asks for a Ready, so that all proposals since the last Ready share
+an append.
 """
 
 from typing import Final, assert_never
@@ -24,14 +27,14 @@ from orderlymq_raft.quorum import committed_index
 from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import NO_INDEX, Entry, Index, NodeId, Term
 
-# What a new leader begins with has no more, so that it costs no further round trip.
+# An append of a new leader usually holds no more than this, so that probing costs no extra round trip.
 PROBE_BYTES_MAX: Final = 64 * 1024
 
 _Slices = dict[Index, tuple[Term, tuple[Entry, ...], int]]
 
 
 def flush(state: RaftState) -> None:
-    """Put all that may leave now into the outbox."""
+    """Put everything that may be sent now into the outbox."""
     if state.heartbeat_wanted:
         reads.broadcast_heartbeat(state)
         _count_again(state)
@@ -39,7 +42,7 @@ def flush(state: RaftState) -> None:
         return
     state.append_wanted = False
     last_index = state.log.last_index
-    # Peers usually are at the same point: the slice is cut once for all of them.
+    # Peers are usually at the same point, so the slice is built once for all of them.
     slices: _Slices = {}
     for peer, progress in state.progress.items():
         if peer == state.id:
@@ -52,7 +55,7 @@ def flush(state: RaftState) -> None:
 
 
 def handle_append_response(state: RaftState, message: AppendResponse) -> None:
-    """Go on after an answer, or step back to where the logs may meet."""
+    """Continue after an accepted append, or step back to where the logs may match."""
     progress = state.progress.get(message.sender)
     if progress is None:
         return
@@ -66,18 +69,19 @@ def handle_append_response(state: RaftState, message: AppendResponse) -> None:
 
 
 def handle_install_snapshot_response(state: RaftState, message: InstallSnapshotResponse) -> None:
-    """Go on behind the snapshot that the peer has installed."""
+    """Continue after the snapshot that the peer has installed."""
     progress = state.progress.get(message.sender)
     if progress is None:
         return
     progress.recently_active = True
-    # The peer has heard of no commit since it put the state in place: see the end of handle_heartbeat_response.
+    # The peer has received no commit index since it installed the state: see the end of
+    # handle_heartbeat_response.
     progress.sent_commit = NO_INDEX
     _acknowledge(state, message.sender, progress, message.index)
 
 
 def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:
-    """Note that the peer follows, and notice when appends to it were lost."""
+    """Note that the peer follows this leader, and detect lost appends."""
     leaving = state.leaving.get(message.sender)
     if leaving is not None:
         leaving.acked_round = max(leaving.acked_round, message.context)
@@ -92,19 +96,20 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
         reads.settle(state)
 
     if progress.match < state.log.last_index or progress.state is ProgressState.PROBE:
-        # One whose connection broke may have begun again, and takes a commit index from an append first.
+        # A peer whose connection broke may have restarted. After a restart it needs an append before it accepts a
+        # commit index.
         state.append_wanted = True
         if _is_stuck(state, progress):
             _send_empty(state, message.sender, progress)
     if progress.sent_commit == NO_INDEX and _owes_commit(state, progress):
-        # Only an append shows a replica that lost its log that it is complete.
+        # A replica that lost its log learns only from an append that its log is complete.
         _send_empty(state, message.sender, progress)
     progress.match_at_heartbeat = progress.match
     _count_again(state)
 
 
 def broadcast_commit(state: RaftState) -> None:
-    """Send the commit index immediately to every peer that does not have it."""
+    """Send the commit index immediately to every peer that was not sent it yet."""
     for peer, progress in state.progress.items():
         if peer != state.id and _owes_commit(state, progress):
             _send_empty(state, peer, progress)
@@ -114,7 +119,7 @@ def maybe_commit(state: RaftState) -> None:
     """Commit the entries that a majority holds."""
     acked = {peer: progress.counted_match for peer, progress in state.progress.items()}
     index = Index(committed_index(state.membership.voters, acked))
-    # Terms never fall along the log, so everything from our no-op on is of our own term.
+    # Terms never fall along the log, so every entry from our no-op on is of our own term.
     if index < state.term_start or not state.log.commit_to(index):
         return
     if state.round_trip_ticks is None:
@@ -153,7 +158,8 @@ def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Inde
 def _meeting_point(state: RaftState, progress: Progress, message: AppendResponse) -> Index:
     """Return the highest index at which the peer's log can equal ours."""
     log = state.log
-    # Nothing is certain of a peer that denies what it acknowledged: it may have another leader's entry there again.
+    # A peer that no longer has what it acknowledged may have any entries: there may be another leader's entry at
+    # match.
     certain = NO_INDEX if message.index == progress.match else progress.match
     low = max(certain, Index(log.first_index() - 1))
     high = min(message.hint_index, log.last_index)
@@ -163,7 +169,7 @@ def _meeting_point(state: RaftState, progress: Progress, message: AppendResponse
 
 
 def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Slices) -> bool:
-    """Send the next entries, or the snapshot that replaces them; return whether any left."""
+    """Send the next entries, or the snapshot that replaces them; return whether entries were sent."""
     log = state.log
     low = progress.next
     found = slices.get(low)
@@ -177,7 +183,8 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
         slices[low] = found = (term, entries, size_of(entries))
     term, entries, size = found
     if progress.state is ProgressState.PROBE and size > PROBE_BYTES_MAX:
-        # Where the logs do not meet it would be in vain: it follows when the peer has said that it fits.
+        # If the logs do not match here, sending the entries is wasted. Send them after the peer has confirmed the
+        # position.
         _send_empty(state, peer, progress)
         progress.probe_sent = True
         return False
@@ -194,7 +201,7 @@ def size_of(entries: tuple[Entry, ...]) -> int:
 
 
 def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
-    """Send an append without entries at the end of the sent entries: commit index and question."""
+    """Send an append without entries, at the end of the sent entries: it carries the commit index and asks for an answer."""
     log = state.log
     prev = Index(progress.next - 1)
     try:
@@ -210,12 +217,12 @@ def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
 
 def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
     if not progress.is_alive:
-        # Nobody is there to receive it; the first heartbeat answer brings us back here.
+        # The peer is away. The first heartbeat answer makes the leader try again.
         return
     try:
         meta = state.log.storage.snapshot()
     except Unavailable:
-        # The next heartbeat answer brings us back here.
+        # The next heartbeat answer makes the leader try again.
         progress.probe_sent = True
         return
     progress.become_snapshot(meta)
@@ -226,18 +233,19 @@ def _is_stuck(state: RaftState, progress: Progress) -> bool:
     """
     Return whether only an empty append can show the end of the peer's log.
 
-    One at the end of the sent entries is refused when something before it was lost, and accepted
-    when only the answers were.
+    The peer refuses an append at the end of the sent entries if an earlier one was lost. It accepts it if
+    only the answers were lost.
     """
     match progress.state:
         case ProgressState.REPLICATE:
-            # A whole heartbeat without an answer, though something is under way.
+            # No answer for a whole heartbeat, though appends are in flight.
             return progress.match == progress.match_at_heartbeat
         case ProgressState.PROBE:
-            # Heartbeats overtake entries, so the probe may still be on its way: it leaves once, and is asked about.
+            # Heartbeats overtake entries, so the probe may still be in flight. It is sent once; later only its
+            # answer is asked for.
             return progress.probe_sent or progress.next > state.log.last_index
         case ProgressState.SNAPSHOT:
-            # Finds out that the snapshot is there when the answer to it was lost.
+            # If the answer to the snapshot was lost, this shows that the peer has it.
             return progress.match == progress.match_at_heartbeat
         case _:
             assert_never(progress.state)
@@ -249,11 +257,15 @@ def _owes_commit(state: RaftState, progress: Progress) -> bool:
 
 
 def _may_know(state: RaftState, progress: Progress) -> Index:
-    """Return the commit index for a peer: none while it may have followed a later leader.
+    """
+    Return the commit index to send to a peer, or 0 if the peer must not learn it yet.
 
-    None while the group begins, either: a replica that hears of one knows that the group has begun. And none before the
-    first entry of this leader's own term is committed: the one before may have committed more than is known here, and
-    who lost its log takes it for complete when it has everything up to here.
+    It is 0 in three cases:
+
+    - The peer may have followed a later leader.
+    - The raft group is only beginning: a replica that receives a commit index concludes that the group has begun.
+    - The first entry of this leader's own term is not committed yet. The previous leader may have committed more than
+      this one knows, and a replica that lost its log takes it for complete when it has everything up to this index.
     """
     if progress.counts_from_round or state.recovering or not reads.may_read(state):
         return NO_INDEX
@@ -261,13 +273,13 @@ def _may_know(state: RaftState, progress: Progress) -> Index:
 
 
 def _count_again(state: RaftState) -> None:
-    """Let those count that have lost their logs, once nobody can have led after this leader then."""
+    """Count peers that lost their logs again, once it is proven that they elected no later leader."""
     proven = [peer for peer in state.progress if reads.proves_leadership_since_loss(state, peer)]
     for peer in proven:
         progress = state.progress[peer]
         progress.counts_from_round = 0
         state.append_wanted = True
-        # Only an append shows it that its log is complete.
+        # The peer learns only from an append that its log is complete.
         _send_empty(state, peer, progress)
     if proven:
         maybe_commit(state)
@@ -275,13 +287,14 @@ def _count_again(state: RaftState) -> None:
 
 def leave(state: RaftState) -> None:
     """
-    Step down, and ask the most complete of the other voters to run.
+    Step down, and ask the most up-to-date of the other voters to run.
 
-    The removal of this leader is committed (section 6), it is a learner, or its disk hangs.
+    Called when the removal of this leader is committed (section 6), when it is a learner, or when its disk
+    hangs.
     """
     state.append_wanted = True
     flush(state)
-    # So that nobody has to find out after an election.
+    # The others then need not find out the commit index after an election.
     broadcast_commit(state)
     voters = sorted(state.membership.voters - {state.id})
     progress = state.progress

@@ -1,10 +1,10 @@
 """
-Everything that one replica knows about its group, and how it changes roles.
+All state that one replica has about its raft group, and its role changes.
 
-Plain data that election, replication, following, reads and membership work on; only Node
-creates it. Whatever leaves for other replicas is collected here in two outboxes: *now* for
-what a leader may send before its own disk is done, *after* for every promise, which must not
-leave before the state it rests on is durable.
+Plain data that election, replication, following, reads and membership work on. Only Node creates it. Messages
+for other replicas are collected here in two outboxes. *now* holds messages that a leader may send before its
+own disk has finished. *after* holds promises, which must not be sent before the state that they rest on is
+durable.
 """
 
 from collections import deque
@@ -42,7 +42,7 @@ class PendingRead:
 
 
 def _sticks_after_start(config: Config, term: Term) -> int:
-    """Return for how many ticks a replica that starts sticks: it may have answered a leader right before it went down."""
+    """Return for how many ticks a replica sticks after its start: it may have answered a leader just before it stopped."""
     return max(config.election_ticks, config.promised_ticks) if config.lease_reads and term else 0
 
 
@@ -50,8 +50,8 @@ class RaftState:
     """
     The volatile state of one replica.
 
-    Life: built from storage, changed by step and tick, dropped at a crash. progress, reads and
-    the other fields of a leader are empty in every other role.
+    It is built from storage, changed by step and tick, and dropped at a crash. progress, reads and the other
+    fields of a leader are empty in every other role.
     """
 
     def __init__(
@@ -73,34 +73,37 @@ class RaftState:
         self.leader: NodeId | None = None
         self.votes: dict[NodeId, bool] = {}
 
-        # The first is certain, later ones may still be truncated; the last one is effective
-        # from the moment it is appended (thesis 4.1).
+        # The first one is certain; later ones may still be truncated. The last one is effective from the moment
+        # it is appended (thesis 4.1).
         self.configs = configs
         self.membership = configs[-1][1]
-        # Up to where an append of this term's leader has shown, since this process began, that the logs are equal.
+        # The highest index up to which an append of this term's leader has shown, since this process started,
+        # that the logs are equal.
         self.matched = Index(0)
         self.ticks = 0
-        # The tick until which no other leader is elected with the help of this replica.
+        # The tick until which this replica does not help to elect another leader.
         self.sticks_until = _sticks_after_start(config, self.term)
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.election_timeout = 0
-        # Real elections lost in a row, which widens the draw of the next time-out.
+        # Real elections lost in a row. They widen the range of the next time-out.
         self.elections_lost = 0
-        self.votes_asked = 0  # how often, in this candidacy
-        # A shorter time-out while the leader is believed to be gone; over when it is heard.
+        self.votes_asked = 0  # requests sent in this candidacy
+        # A shorter time-out while the leader is believed to be gone; reset when a leader is heard.
         self.hurry_ticks = 0
-        # Whether it may have lost its log: then its vote, for itself too, counts only in a group that begins.
+        # Whether this replica may have lost its log. If so, its vote, even for itself, counts only in a new raft
+        # group.
         self.recovering = False
-        # A learner whose vote somebody needs, with a log that only it has: see may_run.
+        # Whether this is a learner whose vote a candidate needs and cannot get, because the candidate's log is
+        # behind: see may_run.
         self.forced_candidate = False
         self.draw_election_timeout()
 
-        # How long peers stick to a leader that they hear, as far as they have said so.
+        # How long each peer sticks to a leader that it hears, if it has reported that.
         self.stickiness: dict[NodeId, int] = {config.id: config.election_ticks}
         self.progress: dict[NodeId, Progress] = {}
-        self.leaving: dict[NodeId, Progress] = {}  # former voters: asked, but sent no entries
-        # The no-op of this term; entries from here on are ours to commit by counting.
+        self.leaving: dict[NodeId, Progress] = {}  # former voters: get heartbeats, but no entries
+        # The no-op of this term. This leader commits entries from here on by counting replicas.
         self.term_start = Index(0)
         self.uncommitted_bytes = 0
         self.transferee: NodeId | None = None
@@ -108,11 +111,11 @@ class RaftState:
 
         self.round = 0
         self.round_ticks: deque[tuple[int, int]] = deque()
-        # How long a majority took to answer the last time; None until the opening entry is committed.
+        # How long a majority took to answer the last round; None until the no-op of the term is committed.
         self.round_trip_ticks: int | None = None
         self.led_since_tick = 0
         self.lease_tick: int | None = None
-        # How long a majority of those who answered at lease_tick sticks to this leader.
+        # How long a majority of the voters that answered at lease_tick sticks to this leader.
         self.lease_ticks = 0
         self.lease_revoked = False
         self.reads_next: list[int] = []
@@ -121,7 +124,8 @@ class RaftState:
 
         self.now: list[Message] = []
         self.after: list[Message] = []
-        # Built only when the shell asks for a Ready, so that what arrives together leaves together.
+        # Messages are built only when the shell asks for a Ready, so that work that arrives together is sent
+        # together.
         self.append_wanted = False
         self.heartbeat_wanted = False
 
@@ -132,9 +136,11 @@ class RaftState:
 
     @property
     def former_voters(self) -> frozenset[NodeId]:
-        """Return the other voters whose removal may still be lost: they may still elect somebody else.
+        """
+        Return the other voters whose removal may still be undone, so that they may still elect another leader.
 
-        With the removal in its log one would refuse its vote to those who lack it and may need it.
+        A voter with the removal in its log would refuse its vote to replicas that lack the entry and may need
+        that vote.
         """
         voters = frozenset[NodeId]().union(*(each.voters for _, each in self.configs))
         return voters - self.membership.members - {self.id}
@@ -144,11 +150,11 @@ class RaftState:
         """
         Return whether this replica may stand for election.
 
-        While its removal is not known to be committed it may, though its own vote does not
-        count: nobody else might have the entry that removes it (thesis 4.2.2). So may a learner
-        that is asked for a vote by somebody whose log is behind; it leaves as soon as it leads.
-        A recovering replica may not, unless it has seen nothing but elections:
-        only its like vote for it (election.py).
+        A replica whose removal is not known to be committed may run, though its own vote does not count:
+        perhaps no other replica has the entry that removes it (thesis 4.2.2). A learner may run after a
+        candidate with a log that is behind asked for its vote; it leaves as soon as it leads. A recovering
+        replica may run only while its log holds nothing but elections: only other recovering replicas vote
+        for it (election.py).
         """
         if self.recovering and not self.log.is_blank():
             return False
@@ -160,7 +166,7 @@ class RaftState:
         """
         Choose the next time-out at random, so that split votes are rare (section 5.2).
 
-        Candidates split the vote when they begin within one way of each other. Each lost election
+        Candidates split the vote if they start within one message delay of each other. Each lost election
         doubles the range of the draw, so that it becomes wide enough for any network.
         """
         ticks = self.config.election_ticks
@@ -169,27 +175,28 @@ class RaftState:
         self.election_timeout = ticks + self.random_below(spread + 1)
 
     def become_follower(self, term: Term, leader: NodeId | None) -> None:
-        """Follow *leader* in *term*, or wait in it for one to appear."""
+        """Follow *leader* in *term*, or wait for a leader if it is None."""
         assert term >= self.term, "terms never fall"
         if term > self.term:
             self.term = term
             self.vote = None
             self.matched = Index(0)
         if self.role is not Role.FOLLOWER or leader is not None:
-            # A mere higher term does not reset the timer: a candidate that cannot win, since
-            # its log is behind, must not keep one that can from trying.
+            # A higher term alone does not reset the timer: a candidate that cannot win because its log is behind
+            # must not keep one that can win from trying.
             self.election_elapsed = 0
         self.role = Role.FOLLOWER
         self.leader = leader
         if leader is not None:
             self.forced_candidate = False
-            # Kept in part: the network that split the votes splits those of the next election, too.
+            # Half of them still count: the network that split these votes will split those of the next election,
+            # too.
             self.elections_lost //= 2
         self.draw_election_timeout()
         self._leave_leadership()
 
     def become_pre_candidate(self) -> None:
-        """Ask around without touching the term (thesis 9.6)."""
+        """Ask for pre-votes without changing the term (thesis 9.6)."""
         assert self.role is not Role.LEADER, "a leader has no reason to run"
         self.role = Role.PRE_CANDIDATE
         self.leader = None
@@ -198,7 +205,7 @@ class RaftState:
         self.draw_election_timeout()
 
     def become_candidate(self) -> None:
-        """Open a new term and vote for oneself; the vote counts once it is durable."""
+        """Open a new term and vote for this replica; the vote counts once it is durable."""
         assert self.role is not Role.LEADER, "a leader has no reason to run"
         self.role = Role.CANDIDATE
         self.term = Term(self.term + 1)
@@ -225,16 +232,16 @@ class RaftState:
         self.append_entry(b"", EntryKind.NOOP)
 
     def track(self, peer: NodeId, first: Index) -> Progress:
-        """Begin to replicate to *peer*, of whom nothing is known yet, with entry *first*; one that leaves is only asked."""
+        """Begin to replicate to *peer* from entry *first* with nothing known of its log; a former voter gets only heartbeats."""
         progress = Progress(
             next=first,
             inflight_max=self.config.inflight_appends_max,
             inflight_bytes_max=self.config.inflight_bytes_max,
-            # A full election time-out to answer in, before it counts as gone.
+            # The peer has a full election time-out to answer before it counts as gone.
             recently_active=True,
         )
         if peer == self.id:
-            # Only what is durable counts, for the leader as for everybody.
+            # Only durable entries count, for the leader as for every voter.
             progress.acknowledge(self.log.stable)
             progress.acked_round = self.round
             progress.become_replicate()
@@ -243,14 +250,14 @@ class RaftState:
         return progress
 
     def track_wiped(self, peer: NodeId) -> None:
-        """Begin again to replicate to *peer*, which has lost its log."""
+        """Restart replication to *peer*, which has lost its log."""
         progress = self.track(peer, Index(self.log.last_index + 1))
         progress.counts_from_round = self.round + 1
         self.append_wanted = True
         self.heartbeat_wanted = True
 
     def append_entry(self, data: bytes, kind: EntryKind) -> Index:
-        """Append to the leader's own log; it leaves for the peers with the next Ready."""
+        """Append an entry to the leader's own log; the next Ready sends it to the peers."""
         log = self.log
         index = Index(log.last_index + 1)
         log.append((Entry(self.term, index, data, kind),))

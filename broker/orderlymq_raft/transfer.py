@@ -1,8 +1,11 @@
 """
 Leadership transfer: the leader asks one voter to run for election (thesis 3.10).
 
-Rules kept: the target runs only once its log is complete; the leader gives up its lease before it asks, because
-the target may win at any time from then on. Only Node calls `begin`, replication calls `ask_target`.
+Rules:
+- The target runs only once its log is complete.
+- The leader gives up its lease before it asks, because the target may win at any time from then on.
+
+Only Node calls `begin`; replication calls `ask_target`.
 """
 
 from orderlymq_raft.messages import TimeoutNow
@@ -11,7 +14,7 @@ from orderlymq_raft.types import NodeId, NotLeader, ProposalRefused, Role
 
 
 def begin(state: RaftState, target: NodeId) -> bool:
-    """Begin a transfer to *target*; return whether it still lacks entries. Raises as Node.transfer_leadership."""
+    """Begin a transfer to *target*; return whether *target* still lacks entries. Raises as Node.transfer_leadership."""
     if state.role is not Role.LEADER:
         raise NotLeader(state.leader)
     if target not in state.membership.voters:
@@ -28,7 +31,7 @@ def begin(state: RaftState, target: NodeId) -> bool:
 
 
 def ask_target(state: RaftState) -> None:
-    """Ask the target of a transfer to run, once its log is complete."""
+    """Ask the target of a transfer to run, if its log is complete."""
     target = state.transferee
     if target is None or state.transfer_sent:
         return

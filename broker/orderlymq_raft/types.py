@@ -1,9 +1,9 @@
 """
-The words that every part of the consensus core speaks.
+The types that every part of the raft core uses.
 
-Identifiers, log entries, the durable state of a replica, who belongs to the group, and the
-two ways in which a request to the core is refused. Nothing here has behaviour beyond encoding
-a membership. Messages between replicas: messages.py; the rules: node.py and what it calls.
+Identifiers, log entries, the durable state of a replica, the membership, and the errors with which the core
+refuses a request or a message. Nothing here has behaviour beyond encoding a membership. Messages between
+replicas are in messages.py; the rules are in node.py and the modules that it calls.
 """
 
 import struct
@@ -37,7 +37,7 @@ _MEMBERSHIP_HEADER = struct.Struct(">BBB")
 
 
 class Role(Enum):
-    """Current role of a replica."""
+    """The present role of a replica."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -46,7 +46,7 @@ class Role(Enum):
 
 
 class EntryKind(IntEnum):
-    """Meaning of an entry's data; the number is stored, so it never changes."""
+    """The meaning of an entry's data; the number is stored, so it never changes."""
 
     NORMAL = 0
     """Data of the state machine."""
@@ -58,7 +58,7 @@ class EntryKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One position of the replicated log; index and term together name it for ever."""
+    """One position of the replicated log; index and term together identify it for ever."""
 
     term: Term
     index: Index
@@ -68,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """State that a replica must remember to keep its promises; only *commit* may be stale on disk."""
+    """State that a replica must keep durable to hold its promises; only *commit* may be out of date on disk."""
 
     term: Term = NO_TERM
     vote: NodeId | None = None
@@ -78,9 +78,9 @@ class HardState:
 @dataclass(frozen=True, slots=True)
 class Membership:
     """
-    Members of the group: voters count for majorities, learners only receive the log.
+    Members of the raft group: voters count for majorities, learners only receive the log.
 
-    Raises ValueError when a node is both, or when there are more than VOTERS_MAX voters.
+    Raises ValueError if a node is both, or if there are more than VOTERS_MAX voters or LEARNERS_MAX learners.
     """
 
     voters: frozenset[NodeId] = frozenset()
@@ -112,7 +112,7 @@ class Membership:
 
     @classmethod
     def decode(cls, data: bytes) -> "Membership":
-        """Read what encode() wrote; raises ValueError for anything else."""
+        """Decode the output of encode(); raises ValueError for anything else."""
         if len(data) < _MEMBERSHIP_HEADER.size:
             raise ValueError("membership is cut short; the log entry is damaged")
         version, voter_count, learner_count = _MEMBERSHIP_HEADER.unpack_from(data)
@@ -132,7 +132,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """Names a state: everything up to *index* is applied, and *membership* held there."""
+    """Identifies a state: everything up to *index* is applied, and *membership* was effective there."""
 
     index: Index
     term: Term
@@ -141,7 +141,7 @@ class SnapshotMeta:
 
 @dataclass(frozen=True, slots=True)
 class AddVoter:
-    """Make the new *node* a voter: it counts immediately, and may vote only when it has caught up."""
+    """Make the new *node* a voter: it counts immediately, but votes only once it has caught up."""
 
     node: NodeId
 
@@ -155,7 +155,7 @@ class AddLearner:
 
 @dataclass(frozen=True, slots=True)
 class RemoveNode:
-    """Take *node* out of the group, voter or learner."""
+    """Remove *node*, voter or learner, from the raft group."""
 
     node: NodeId
 
@@ -173,7 +173,7 @@ MembershipChange = AddVoter | AddLearner | RemoveNode | PromoteLearner
 @dataclass(frozen=True, slots=True)
 class ReadState:
     """
-    Answers read_index(context).
+    The answer to read_index(context).
 
     A read is linearizable once the state machine has applied *index*.
     """
@@ -185,9 +185,10 @@ class ReadState:
 @dataclass(frozen=True, slots=True)
 class RoleChange:
     """
-    Reports to the shell that the role, the known leader or the term has changed.
+    Tells the shell that the role, the known leader or the term has changed.
 
-    Reads asked of a leader that is one no longer are never answered: fail them on this.
+    Reads requested from a replica that no longer leads are never answered: the shell fails them when it gets
+    this.
     """
 
     role: Role
@@ -196,11 +197,11 @@ class RoleChange:
 
 
 class ProtocolViolation(ValueError):  # noqa: N818 - named by the fact that the caller acts upon
-    """A message breaks raft's rules, and has changed nothing: close the connection that brought it."""
+    """A message breaks raft's rules and has changed nothing: close the connection that it came on."""
 
 
 class NotLeader(Exception):  # noqa: N818 - named by the fact that the caller acts upon
-    """The request needs the leader: ask *leader*, or retry later when that is None."""
+    """The request needs the leader: ask *leader*, or retry later if that is None."""
 
     def __init__(self, leader: NodeId | None) -> None:
         where = "retry when one is elected" if leader is None else f"ask node {leader}"
@@ -209,7 +210,7 @@ class NotLeader(Exception):  # noqa: N818 - named by the fact that the caller ac
 
 
 class ProposalRefused(Exception):  # noqa: N818 - named by the fact that the caller acts upon
-    """Nothing was appended and never will be; *reason* says when to retry."""
+    """Nothing was appended, and nothing will be later; *reason* says when to retry."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,10 +1,15 @@
 """
-Messages that no replica sends which keeps raft's rules: found before they change anything.
+Detects messages that no correct raft replica sends, before they change anything.
 
-Rules kept: a message is for this replica and from another one; a term has one leader; entries follow each other, with
-terms that do not fall; what is committed is never contradicted; nobody acknowledges what was not sent. A violation is
-the sender's fault, so it is reported to the caller that brought the message, and this replica goes on. Types and sizes are for the
-shell to check. What follows from a message that keeps the rules: dispatch.py.
+Rules:
+- A message is addressed to this replica and comes from another one.
+- A term has one leader.
+- Entries follow each other, with terms that do not fall.
+- A committed entry is never contradicted.
+- A replica acknowledges only what was sent.
+
+A violation is the sender's fault, so it is reported to the caller that passed the message in, and this
+replica continues. The shell checks types and sizes. dispatch.py handles the messages that keep the rules.
 """
 
 from typing import Final, assert_never
@@ -52,12 +57,12 @@ def check(state: RaftState, message: Message) -> None:
             f"a message in the name of node {state.id}, which is this one; "
             "give each replica a node id of its own"
         )
-    # A replica without a term joins, and knows nothing of how far the group has come.
+    # A replica without a term is joining and does not know how far the raft group has come.
     if state.term and message.term - state.term > TERM_JUMP_MAX:
         raise ProtocolViolation(
             f"node {message.sender} speaks of term {message.term}, this is term {state.term}"
         )
-    # What a leader of an earlier term still sends may contradict what is committed since; dispatch.py answers it.
+    # Messages of a leader of an earlier term may contradict entries committed since. dispatch.py answers them.
     if message.term >= state.term:
         _check_content(state, message)
     elif isinstance(message, InstallSnapshot):
