@@ -1,6 +1,6 @@
 """
 The base of every processor: effects, context, entries, sessions, and the offsets that a leader gives.
 
-A full disk refuses a send in ``capacity.py``. Not here: the handlers of request codes; those are in
-``processors/``, which imports this room. Begin with ``effects.py``, then ``requestcontext.py`` and ``entrybuilder.py``.
+``capacity.py`` refuses sends when the disk is full. The handlers of request codes are in ``processors/``,
+which imports this package. Begin with ``effects.py``, then ``requestcontext.py`` and ``entrybuilder.py``.
 """

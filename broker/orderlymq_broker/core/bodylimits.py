@@ -1,9 +1,10 @@
 """
-Bodies of requests: how large each may be before anybody reads it.
+Limits for the size of request bodies, checked before a body is parsed.
 
-The rule: a body is read on the loop that also runs raft, so what is read there takes a few milliseconds at most:
-some 0.1 ms per KiB of many small parts. A body that has to be larger is bounded in its parts, too, by the code that reads it.
-Messages are stored without being read and have a limit of their own (``processors/send/sends.py``).
+The rule: a body is parsed on the event loop that also runs raft, so parsing must take a few milliseconds at
+most: some 0.1 ms per KiB of many small parts. If a body has to be larger, the code that parses it limits its
+parts, too. Messages are stored without being parsed and have a limit of their own
+(``processors/send/sends.py``).
 """
 
 from collections.abc import Mapping
@@ -16,13 +17,13 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
 BODY_SIZE_MAX: Final = 64 << 10
-# An answer of a client that is read here: what it knows of some hundred queues.
+# A client's answer that is parsed here: its data on some hundred queues.
 ANSWER_SIZE_MAX: Final = 64 << 10
-# Programs have a handful; each is compared with every heartbeat and stands in the log when it changes.
+# Programs have a few. Each is compared at every heartbeat and stored in the log when it changes.
 SUBSCRIPTIONS_MAX: Final = 1_000
 PRODUCER_GROUPS_MAX: Final = 1_000
 
-# The body is a message, or a batch that is stored like one.
+# The body is a message, or a batch that is stored like a message.
 MESSAGE_CODES: Final = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -40,9 +41,9 @@ _LARGER: Final[Mapping[int, int]] = {
     RequestCode.UNLOCK_BATCH_MQ: 1 << 20,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: 256 << 10,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: 256 << 10,
-    # The groups that read a topic: a list of names alone.
+    # The names of the consumer groups that read a topic.
     RequestCode.ORDERLYMQ_CHANGE_QUEUES: 2 << 20,
-    # The most reports of one request, with long reasons in letters of four bytes.
+    # The maximum number of reports in one request, with long reasons in characters of four bytes.
     RequestCode.ORDERLYMQ_COMPLETE_LANES: 1 << 20,
     # An owner for each queue of the largest topic.
     RequestCode.ORDERLYMQ_SET_ASSIGNMENT: 2 << 20,
@@ -50,12 +51,12 @@ _LARGER: Final[Mapping[int, int]] = {
 
 
 def body_size_max(code: int) -> int | None:
-    """Return how large the body of a request may be; None where it is not read."""
+    """Return the largest allowed body of a request; None if it is not parsed."""
     return None if code in _UNREAD else _LARGER.get(code, BODY_SIZE_MAX)
 
 
 def excess(request: RemotingCommand) -> str:
-    """Say that the body of a request is too large; empty when it is not."""
+    """Return the message that the body of a request is too large; empty if it is not."""
     maximum = body_size_max(request.code)
     if request.is_response or maximum is None or len(request.body) <= maximum:
         return ""
@@ -70,8 +71,8 @@ def read_heartbeat(body: bytes) -> HeartbeatData:
     """Return the content of a heartbeat.
 
     Raises:
-        ModelError: it has too many groups or subscriptions, or is none.
-        JsonError: it is no JSON.
+        ModelError: it has too many groups or subscriptions, or is not a heartbeat.
+        JsonError: it is not JSON.
     """
     value = loads_standard(body)
     if isinstance(value, Mapping):

@@ -1,11 +1,12 @@
 """
-Requests that the broker sends to its clients and wants answered: 221, 307, 309, 326.
+Requests that the broker sends to its clients and expects an answer to: 221, 307, 309, 326.
 
-The rules: an answer counts only when it comes over the connection that was asked; every question ends,
-with an answer, with its deadline, with the connection or with leadership, and exactly once; there is a
-limit to how many are open, of one connection that asks, to one that is asked, and in all, of which no account or address has more than it
-leaves to others; tools and replies have places of their own, so that neither takes those of the other. Who asks: ``processors/admin/``,
-``processors/observe/listeners.py`` and ``processors/send/replies.py``.
+The rules: an answer counts only if it comes over the connection that was asked. Every question ends exactly
+once: with an answer, its deadline, its connection or the leadership. The number of open questions is limited
+for one asking connection, to one asked connection, and in all. Of the last limit, no account or address may
+hold more than it leaves to others. Tools and replies have separate limits, so that neither crowds the other
+out. The callers: ``processors/admin/``, ``processors/observe/listeners.py`` and
+``processors/send/replies.py``.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ class Share(NamedTuple):
     """How many questions of one kind may be open.
 
     Attributes:
-        of_asker: for one connection.
+        of_asker: by one connection.
         of_asked: to one connection.
     """
 
@@ -37,16 +38,17 @@ class Share(NamedTuple):
     of_asked: int
 
 
-# Tools ask one client at a time, or all members of a group; more to one is a loop that does not wait for its answers.
+# Tools ask one client at a time, or all members of a group. More questions to one client come from a loop that
+# does not wait for its answers.
 TOOLS: Final = Share("tools", 4_096, 1_024, 64)
-# A client has a reply in milliseconds, and may wait for many. 2 KiB each, without the reply itself.
+# A client gets a reply within milliseconds, and may wait for many. 2 KiB each, without the reply itself.
 REPLIES: Final = Share("replies", 8_192, 2_048, 1_024)
-# Who asks when the broker itself does.
+# The asker of the broker's own questions.
 NOBODY: Final = Peer(0, "", 0)
 
 
 class Silence(Enum):
-    """Why there is no answer; the value is for people."""
+    """The reason why there is no answer; the value is a text for people."""
 
     TIMEOUT = "the client did not answer in time"
     CLOSED = "the client's connection was closed"
@@ -60,7 +62,11 @@ Answered: TypeAlias = Callable[[RemotingCommand | Silence], list[Effect]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One open request; *deadline_ms* is monotonic, *uses* are the places that it takes, one of them in *share* for *owner*."""
+    """One open request.
+
+    *deadline_ms* is monotonic. *uses* are the limits that it counts against, and *owner* is charged for it in
+    *share*.
+    """
 
     deadline_ms: int
     answered: Answered
@@ -93,7 +99,7 @@ class ClientCalls:
     ) -> Send:
         """Return the effect that sends *command*; *answered* is called once, with the outcome.
 
-        *asker* is on whose behalf it is asked.
+        *asker* is the client on whose behalf the broker asks.
 
         Raises:
             RequestRefused: too many questions are open (2).
@@ -147,11 +153,11 @@ class ClientCalls:
         return sends
 
     def replied(self, response: RemotingCommand, peer: Peer) -> list[Effect]:
-        """Take an answer; one that nobody waits for is dropped."""
+        """Process an answer; an answer without an open question is dropped."""
         return self._end([(peer.connection, response.opaque)], response)
 
     def tick(self, now: Now) -> list[Effect]:
-        """End the questions whose time is over."""
+        """End the questions whose deadline has passed."""
         over = [
             key for key, question in self._open.items() if question.deadline_ms <= now.monotonic_ms
         ]
@@ -159,11 +165,11 @@ class ClientCalls:
         return self._end(over, Silence.TIMEOUT)
 
     def closed(self, connection: int) -> list[Effect]:
-        """End the questions that went over a closed connection."""
+        """End the questions that were sent over a closed connection."""
         return self._end([key for key in self._open if key[0] == connection], Silence.CLOSED)
 
     def ended(self) -> list[Effect]:
-        """End all questions: this replica leads no more."""
+        """End all questions, because this replica no longer leads."""
         return self._end(list(self._open), Silence.ENDED)
 
     def _end(self, keys: list[tuple[int, int]], outcome: RemotingCommand | Silence) -> list[Effect]:

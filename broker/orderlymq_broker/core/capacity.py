@@ -1,9 +1,9 @@
 """
-Where a full disk refuses a send: whether there is room for what stores messages, and whether the broker takes any.
+Decides whether a request may store messages: whether the disk has room, and whether the broker may be written to.
 
-The rule: refusing begins and ends at different marks of the disk, so that it does not flap; a refused message was not
-stored. Reading goes on. Messages that wait for their time wait longer (``processors/schedule/``), except those at the floor
-of the log that keep retention from making room.
+The rules: the broker begins and ends refusing at different disk marks, so that it does not flap. A refused
+message was not stored. Reads continue. Delayed messages wait longer (``processors/schedule/``), except those
+at the floor of the log, which keep retention from making room.
 """
 
 from typing import Final
@@ -21,13 +21,13 @@ FORBIDDEN: Final = "the broker[{broker}] sending message is forbidden: "
 _BROKER_FORBIDS: Final = (
     f"{FORBIDDEN}brokerPermission is {{permission}}; an administrator can set it to 6"
 )
-# Proposals of which each keeps some 2 KB beside its bytes in the log.
+# Each proposal takes some 2 KB of memory in addition to its bytes in the log.
 UNCOMMITTED_COUNT_MAX: Final = 100_000
 BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
 def set_disk(context: Context, ratio: float) -> None:
-    """Take over how full the disk is (0 to 1)."""
+    """Store how full the disk is (0 to 1), and whether that means refusing sends."""
     storage = context.settings.storage
     context.disk_ratio = ratio
     mark = storage.disk_resume_ratio if context.disk_full else storage.disk_refuse_ratio
@@ -35,14 +35,14 @@ def set_disk(context: Context, ratio: float) -> None:
 
 
 def is_nearly_full(context: Context, ratio: float) -> bool:
-    """Return whether a disk in use by *ratio* has no room for messages that may wait: above this mark refused sends stay refused."""
+    """Return whether a disk at *ratio* has no room for delayed messages: above this mark, refused sends stay refused."""
     return ratio >= context.settings.storage.disk_resume_ratio
 
 
 def waiting_end(context: Context) -> int:
-    """Return the physical offset below which messages that have waited may be stored again where they belong.
+    """Return the physical offset below which waiting messages may be stored in their real queues.
 
-    On a full disk those at the floor of the log alone, and none when nothing can be written at all.
+    On a full disk only messages at the floor of the log may be, and none if nothing can be written at all.
     """
     if not context.disk_full:
         return context.state.physical_end
@@ -51,10 +51,10 @@ def waiting_end(context: Context) -> int:
 
 
 def check_room(context: Context) -> None:
-    """Refuse what stores messages while there is no room for them.
+    """Refuse a request that stores messages while there is no room for them.
 
     Raises:
-        RequestRefused: the disk is nearly full (14), or too much is not committed yet (2).
+        RequestRefused: the disk is nearly full (14), or too many bytes are not committed yet (2).
     """
     if context.disk_full:
         remark = DISK_FULL.format(ratio=context.disk_ratio)
@@ -64,10 +64,11 @@ def check_room(context: Context) -> None:
 
 
 def check_backlog(context: Context, repeats: int = 0) -> None:
-    """Refuse a request that would wait for its record while too much does; sends are refused far earlier.
+    """Refuse a request that would wait for its record while too many do; sends are refused far earlier.
 
-    Requests that free something always pass: a client that leaves says so once. A repeat counts the *repeats* that wait, itself
-    included; no other request does, so that repeats keep nobody from a lock.
+    Requests that free something always pass, because a client that leaves says so only once. A repeat counts
+    the *repeats* that wait, itself included. Other requests do not count them, so that repeats keep no client
+    from a lock.
 
     Raises:
         RequestRefused: too much is not committed yet (2).
@@ -81,10 +82,10 @@ def check_backlog(context: Context, repeats: int = 0) -> None:
 
 
 def check_writable(context: Context) -> None:
-    """Refuse to write to a broker that may only be read.
+    """Refuse a write if the broker's permission allows only reads.
 
     Raises:
-        RequestRefused: it is one (16).
+        RequestRefused: the broker may not be written to (16).
     """
     settings = context.settings
     if not settings.permission & PERM_WRITE:

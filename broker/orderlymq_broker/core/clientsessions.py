@@ -1,10 +1,10 @@
 """
-Client sessions: which clients, groups and languages are behind a connection.
+Client sessions: the clients, groups and languages behind each connection.
 
-The rules: a pull and an offset commit carry no client id, so a connection is known by the heartbeats
-and lock requests that came over it; a client id may be behind several connections (old clients use
-a second port for part of their requests). All of it is one leader's memory and dies with the
-process; members that survive are in ``state/groups/members.py``.
+The rules: a pull and an offset commit carry no client id, so a connection is identified by the heartbeats and
+lock requests that came over it. A client id may be behind several connections, because old clients use a
+second port for part of their requests. All of this is in one leader's memory and ends with the process;
+members that survive are in ``state/groups/members.py``.
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -18,14 +18,14 @@ from orderlymq_broker.core.quotas import owner_of
 from orderlymq_broker.state.sharedroom import SharedRoom
 from orderlymq_protocol.body.clients import ConsumerData
 
-# Producer groups that are remembered per connection beside its heartbeats; programs have one or two.
+# Producer groups that are remembered per connection in addition to its heartbeats; programs have one or two.
 SENT_FOR_MAX: Final = 64
-# Client ids behind one connection: a program has one, or one for each cluster that it shares it for.
+# Client ids behind one connection. A program has one, or one for each cluster if it shares the connection.
 CLIENTS_MAX: Final = 64
-# What the last heartbeats of all clients behind one connection may have together: programs send some hundred bytes.
+# The total size of the last heartbeats of all clients behind one connection; programs send some hundred bytes.
 SAID_OF_CONNECTION_MAX: Final = 512 << 10
-# And of all connections, for large ones: in memory they take five times as much. Small ones may have twice as much with these, so that
-# large ones keep nobody out.
+# The total size over all connections of heartbeats larger than SAID_SMALL; in memory they take five times as
+# much. All heartbeats together may take twice as much, so that large ones do not keep small ones out.
 SAID_MAX: Final = 32 << 20
 SAID_SMALL: Final = 4 << 10
 # Groups that one connection may consume for before its first heartbeat; programs have one or two.
@@ -33,11 +33,11 @@ CONSUMED_MAX: Final = 64
 
 
 class TooManyClients(Exception):  # noqa: N818 - named for what the sender must know
-    """More clients than one connection may have."""
+    """More clients have named themselves over one connection than are allowed."""
 
 
 class TooMuchSaid(Exception):  # noqa: N818 - named for what the sender must know
-    """Heartbeats that are too large together."""
+    """The heartbeats of one connection, or of all clients, would be too large together."""
 
 
 @dataclass(slots=True)
@@ -45,15 +45,15 @@ class Session:
     """One connection that has named its client.
 
     Attributes:
-        client_ids: who has identified itself here, and the account that it signed with; one client,
-            unless a program shares its connection.
-        heartbeat: the last heartbeat's bytes, which are not read again when they are repeated.
-        heartbeat_client: whose heartbeat that was.
+        client_ids: the clients that identified themselves here, with the account that each signed with; one
+            client, unless a program shares its connection.
+        heartbeat: the last heartbeat's bytes; an identical heartbeat is not parsed again.
+        heartbeat_client: the client that sent this heartbeat.
         producer_groups: groups that produce over this connection, by client id.
         consumers: the client's consumer groups in its last heartbeat, by client id.
-        said: how many bytes that heartbeat had, by client id.
-        pulled: pulls come over this connection (its client's others are then no puller).
-        committed: offset commits come over this connection.
+        said: the size of that heartbeat in bytes, by client id.
+        pulled: whether pulls come over this connection; the client's other connections are then not used for pulls.
+        committed: whether offset commits come over this connection.
         seen_ms: monotonic time of the last request that named a client.
     """
 
@@ -71,7 +71,7 @@ class Session:
     seen_ms: int = 0
 
     def consumes(self, group: str) -> bool:
-        """Return whether a client here has said that it consumes for *group*, member or no more."""
+        """Return whether a client's heartbeat here named this consumer group, whether it is still a member or not."""
         return any(
             consumer.group_name == group
             for consumers in self.consumers.values()
@@ -81,10 +81,10 @@ class Session:
 
 @dataclass(slots=True)
 class Presence:
-    """A member of a group that this leader has heard of: where, and when last (monotonic ms).
+    """The connection over which this leader last heard of a group member, and when (monotonic ms).
 
-    *by_heartbeat* is false for one that only asked for locks: old clients do so over a second port.
-    *lapsed* says that it has let its last lock expire and has sent no heartbeat since.
+    *by_heartbeat* is False for a member that only asked for locks; old clients do so over a second port.
+    *lapsed* means that it has let its last lock expire and has sent no heartbeat since.
     """
 
     connection: int
@@ -94,10 +94,11 @@ class Presence:
 
 
 class Sessions:
-    """All connections that are known, and where the members of the groups are.
+    """All known connections, and the connections of the members of groups.
 
     Attributes:
-        said: bytes of the last heartbeats of all clients, by account or address; *said_large* has those of large ones.
+        said: bytes of the last heartbeats of all clients, by account or address; *said_large* counts only the
+            large ones.
     """
 
     def __init__(self) -> None:
@@ -108,21 +109,22 @@ class Sessions:
         self.presence: dict[tuple[str, str], Presence] = {}
         self._by_group: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
-        # Connections of those who say in heartbeats that they produce, by producer group.
+        # Connections of clients whose heartbeats say that they produce, by producer group.
         self._producers: dict[str, set[int]] = {}
-        # Who sent half messages, by producer group and connection, and the groups by connection.
+        # The senders of half messages, by producer group and connection, and the groups by connection.
         self._senders: dict[str, dict[int, Peer]] = {}
         self._sent_for: dict[int, set[str]] = {}
-        # Connections that consume and have sent no heartbeat yet, by group, and the groups by connection.
+        # Connections that consume but have sent no heartbeat yet, by group, and the groups by connection.
         self._unnamed: dict[str, set[int]] = {}
         self._unnamed_groups: dict[int, set[str]] = {}
-        # Connections over which a request came and that are open: one that has waited may be served when its own is gone.
+        # Open connections over which a request came. A request that has waited may be served after its connection
+        # is closed.
         self._open: set[int] = set()
-        # Whom the fence takes such a connection for, by connection and group.
+        # The client that the fence assumes behind an unnamed connection, by connection and group.
         self._recognized: dict[int, dict[str, str]] = {}
 
     def get(self, connection: int) -> Session | None:
-        """Return the session of a connection, None while it has named no client."""
+        """Return the session of a connection, None if it has named no client yet."""
         return self._connections.get(connection)
 
     def opened(self, connection: int) -> None:
@@ -130,10 +132,10 @@ class Sessions:
         self._open.add(connection)
 
     def identify(self, peer: Peer, client_id: str) -> Session:
-        """Note that *client_id* is behind the connection of *peer*; ``processors/groups/clientids.py`` judges that before.
+        """Note that *client_id* is behind the connection of *peer*; ``processors/groups/clientids.py`` has checked that.
 
         Raises:
-            TooManyClients: there are many others already.
+            TooManyClients: the connection has named many other clients already.
         """
         session = self._connections.get(peer.connection)
         if session is None:
@@ -149,7 +151,7 @@ class Sessions:
         return session
 
     def close(self, connection: int) -> Session | None:
-        """Forget a connection and return its session."""
+        """Drop a connection and return its session."""
         self._open.discard(connection)
         for group in self._sent_for.get(connection, set()).copy():
             self.retire(group, connection)
@@ -166,10 +168,11 @@ class Sessions:
         return session
 
     def check_said(self, peer: Peer, client_id: str, size: int) -> None:
-        """Check that a client's heartbeat may have *size* bytes; one that is no larger than the last may.
+        """Check that a client's heartbeat may have *size* bytes; a heartbeat not larger than the last one always may.
 
         Raises:
-            TooMuchSaid: those of its connection, or of its account or address beside all others, would be too large.
+            TooMuchSaid: the heartbeats of its connection would be too large together, or those of its account
+                or address would be, given those of all others.
         """
         session = self._connections.get(peer.connection)
         said = {} if session is None else session.said
@@ -194,12 +197,12 @@ class Sessions:
     def take_said(
         self, session: Session, client_id: str, size: int, consumers: tuple[ConsumerData, ...]
     ) -> None:
-        """Keep the content of a client's heartbeat of *size* bytes."""
+        """Store the content of a client's heartbeat of *size* bytes."""
         self._note_said(session, client_id, size)
         session.consumers[client_id] = consumers
 
     def _note_said(self, session: Session, client_id: str, size: int) -> None:
-        # What comes over one connection counts for the account of its first request.
+        # All heartbeats of one connection count for the account of its first request.
         before, owner = session.said.pop(client_id, 0), owner_of(session.peer)
         self.said.take(owner, size - before)
         self.said_large.take(owner, _large_part(size) - _large_part(before))
@@ -207,7 +210,7 @@ class Sessions:
             session.said[client_id] = size
 
     def disown(self, client_id: str, connection: int) -> None:
-        """Forget that a client is behind a connection: its id belongs to somebody else now."""
+        """Drop a client from a connection, because its id now belongs to another client."""
         session = self._connections[connection]
         del session.client_ids[client_id]
         session.consumers.pop(client_id, None)
@@ -232,7 +235,7 @@ class Sessions:
         yield from self._connections.values()
 
     def take_producers(self, session: Session, client_id: str, groups: set[str]) -> None:
-        """Keep for which groups a client produces over a connection."""
+        """Store the groups for which a client produces over a connection."""
         connection, said = session.peer.connection, session.producer_groups
         former = said.pop(client_id, set())
         if groups:
@@ -253,7 +256,7 @@ class Sessions:
                 yield client_id, session
 
     def produced(self, group: str, peer: Peer) -> None:
-        """Note that a producer of *group* is at the other end of a connection, unless it is gone."""
+        """Note that a connection belongs to a producer of *group*, unless it is closed."""
         if peer.connection not in self._open:
             return
         groups = self._sent_for.setdefault(peer.connection, set())
@@ -262,7 +265,7 @@ class Sessions:
             self._senders.setdefault(group, {})[peer.connection] = peer
 
     def retire(self, group: str, connection: int) -> None:
-        """Forget that a connection belongs to a producer of *group*."""
+        """Note that a connection no longer belongs to a producer of *group*."""
         senders = self._senders.get(group, {})
         senders.pop(connection, None)
         if not senders:
@@ -282,7 +285,7 @@ class Sessions:
             self._unnamed.setdefault(group, set()).add(connection)
 
     def recognize(self, group: str, connection: int, client_id: str) -> None:
-        """Note whose connection of a group's consumer this must be, though it has not said so, unless it is gone."""
+        """Note which client of a consumer group an unnamed connection must belong to, unless the connection is closed."""
         if connection not in self._open:
             return
         groups = self._recognized.setdefault(connection, {})
@@ -290,11 +293,11 @@ class Sessions:
             groups[group] = client_id
 
     def recognized(self, group: str, connection: int) -> str:
-        """Return whose connection this must be; empty when nobody knows."""
+        """Return the client that this connection must belong to; empty if unknown."""
         return self._recognized.get(connection, {}).get(group, "")
 
     def identified(self, connection: int) -> None:
-        """Forget the guesses about a connection: it has named its client, or it is gone."""
+        """Drop the assumptions about a connection, because it has named its client or is closed."""
         self._recognized.pop(connection, None)
         for group in self._unnamed_groups.pop(connection, ()):
             connections = self._unnamed[group]
@@ -303,14 +306,14 @@ class Sessions:
                 del self._unnamed[group]
 
     def producer_connection(self, client_id: str) -> int | None:
-        """Return the newest connection over which a client produces, None when it has none."""
+        """Return the newest connection over which a client produces, None if there is none."""
         sessions = self.of_client(client_id)
         found = (s.peer.connection for s in sessions if s.producer_groups.get(client_id))
 
         return max(found, default=None)
 
     def claimed_producers(self, groups: Set[str]) -> dict[str, list[Peer]]:
-        """Return the clients whose heartbeats name these producer groups, once with each account that they signed with."""
+        """Return the clients whose heartbeats name these producer groups, once for each account that they signed with."""
         found: dict[str, list[Peer]] = {}
         for group in groups & self._producers.keys():
             sessions = [self._connections[number] for number in sorted(self._producers[group])]
@@ -329,13 +332,13 @@ class Sessions:
         return found
 
     def senders(self, group: str) -> list[Peer]:
-        """Return who sent half messages of a group, by connection."""
+        """Return the senders of half messages of a group, ordered by connection."""
         senders = self._senders.get(group, {})
 
         return [senders[connection] for connection in sorted(senders)]
 
     def heartbeat(self, group: str, client_id: str, connection: int, now: Now) -> Presence | None:
-        """Note a heartbeat of a member; return where it was before, if that was elsewhere."""
+        """Note a heartbeat of a member; return its former presence if that was on another connection."""
         before = self.presence.get((group, client_id))
         self.presence[group, client_id] = Presence(connection, now.monotonic_ms, by_heartbeat=True)
         self._by_group.setdefault(group, set()).add(client_id)
@@ -344,18 +347,18 @@ class Sessions:
         return before if before is not None and before.connection != connection else None
 
     def last_seen(self, group: str, client_id: str, connection: int, now: Now) -> None:
-        """Note that a client asked for locks: good enough to reach it, until it sends heartbeats."""
+        """Note that a client asked for locks over this connection, which can reach it until it sends heartbeats."""
         present = self.presence.get((group, client_id))
         if present is None or present.connection not in self._connections:
             self.heartbeat(group, client_id, connection, now)
             self.presence[group, client_id].by_heartbeat = False
 
     def groups_of(self, client_id: str) -> list[str]:
-        """Return the groups in which a client was heard of."""
+        """Return the groups in which a client was seen."""
         return sorted(self._groups.get(client_id, ()))
 
     def leave(self, group: str, client_id: str) -> None:
-        """Forget where a member was."""
+        """Drop the presence of a member."""
         if self.presence.pop((group, client_id), None) is None:
             return
         for table, key, item in (
@@ -367,7 +370,7 @@ class Sessions:
                 del table[key]
 
     def leave_at(self, connection: int, client_id: str, groups: Iterable[str]) -> None:
-        """Forget that a client is in these groups where it was last heard of over this connection."""
+        """Drop a client from these groups if it was last seen over this connection."""
         for group in groups:
             present = self.presence.get((group, client_id))
             if present is not None and present.connection == connection:
@@ -384,7 +387,7 @@ class Sessions:
         )
 
     def consumers_at(self, group: str) -> list[int]:
-        """Return the connections of a group's members and of those who consume for it unnamed."""
+        """Return the connections of a group's members and of unnamed clients that consume for it."""
         return sorted({*self.members_at(group), *self._unnamed.get(group, ())})
 
     def __len__(self) -> int:

@@ -1,9 +1,9 @@
 """
-The effects that a processor may ask for: one closed union.
+The effects that a processor may return: one closed union.
 
-Processors never touch a socket or the log. They return effects; the shell sends, proposes
-and closes. A reply that depends on a record leaves only when the record is committed and
-applied, because it stands in ``Propose.applied``.
+Processors never touch a socket or the log. They return effects; the shell sends, proposes and closes. A reply
+that depends on a record is in ``Propose.applied``, so it leaves only when the record is committed and
+applied.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_protocol.frame.command import RemotingCommand
 
-# A clock that differs by so much was set, it has not drifted.
+# A clock that differs by this much was set; it has not drifted.
 CLOCK_STEP_MS: Final = 60_000
 
 
@@ -26,7 +26,8 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     """The two clocks of a leader: wall time for records, monotonic time for deadlines.
 
     Attributes:
-        is_confirmed: whether a majority of the group shows this wall time, within `CLOCK_STEP_MS`.
+        is_confirmed: whether the clocks of a majority of the raft group agree with this wall time within
+            `CLOCK_STEP_MS`.
     """
 
     wall_ms: int
@@ -34,18 +35,18 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     is_confirmed: bool = True
 
     def was_ahead(self, wall_ms: int) -> bool:
-        """Return whether a past time was given by a clock that was ahead; clocks of leaders differ by less."""
+        """Return whether a past time came from a clock that was ahead: leaders' clocks differ by less than `CLOCK_STEP_MS`."""
         return wall_ms > self.wall_ms + CLOCK_STEP_MS
 
 
 class Peer(msgspec.Struct, frozen=True, gc=False):
-    """Where a request came from, and whose it is.
+    """The source of a request: its connection and account.
 
     Attributes:
         connection: unique for the life of the process.
-        account: the access key that it was admitted with; empty without access control and for
+        account: the access key that the request was admitted with; empty without access control and for
             addresses that need no account.
-        listener: the further listener that it came in by; empty for the group's own address.
+        listener: the additional listener that the connection came in by; empty for the broker group's own address.
     """
 
     connection: int
@@ -58,7 +59,7 @@ class Peer(msgspec.Struct, frozen=True, gc=False):
 # Not frozen, like Propose: each is built for every message, and freezing triples the cost.
 @dataclass(slots=True)
 class Send:
-    """Write *command* to a connection; nothing happens when it is gone."""
+    """Write *command* to a connection; does nothing if the connection is closed."""
 
     connection: int
     command: RemotingCommand
@@ -66,20 +67,20 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a connection, for requests that may not be answered with an error code."""
+    """Close a connection, for requests that must not be answered with an error code."""
 
     connection: int
     reason: str
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a proposal cannot be stored, as the answer to its sender says; nothing was stored and nothing will be."""
+    """The reason why a proposal cannot be stored, for the answer to its sender; nothing was or will be stored."""
 
     code: int
     remark: str
 
 
-# The kind, topic, group or account, and the name of what a record changes.
+# The kind ("topic", "group" or "account") and the name of what a record changes.
 Changed: TypeAlias = tuple[str, str]
 Lost: TypeAlias = Callable[[Refusal | None], "list[Effect]"]
 
@@ -90,20 +91,21 @@ class Propose:
 
     Attributes:
         records: what the state machine will apply, all or nothing, in this order; a draft becomes the record
-            of its message, and a ``HalfOpened`` names the place of the draft before it.
+            of its message, and a ``HalfOpened`` gets the place of the draft before it.
         applied: called with one outcome per record, after commit and apply on this leader.
-        lost: called when it is certain that the records were not and will not be applied: with a refusal when
-            they cannot be stored at all, with None when another leader has taken over.
-        size: bytes in the log, about; the entry builder counts them, and
-        changes_count: how many changes they make, as far as each takes time to apply.
-        first_at: the queue and the offset of their first message, for copies of another cluster: where another offset is
-            next, they are refused when their entry is built.
+        lost: called when it is certain that the records were not and will not be applied: with a refusal if
+            they cannot be stored at all, with None if another leader took over.
+        size: approximate bytes in the log; the entry builder counts them.
+        changes_count: how many of their changes take time to apply; the entry builder counts them.
+        first_at: for copies from another cluster, the queue and offset of their first message; if the queue
+            continues at another offset when their entry is built, they are refused.
         begins: whether a queue that never had a message begins at that offset.
-        creations: topics and groups that they make.
-        changes: topics, consumer groups and accounts that they make, change, delete or expand.
-        deletes: topics and groups that they delete, and who leaves by them, as ``EntryBuilder.pending_removals`` names them.
-        rows: rows that they may add to tables with a limit, as ``EntryBuilder.pending_rows`` names them.
-        rows_size: bytes that these topics take in a registration.
+        creations: how many topics and groups they create.
+        changes: topics, consumer groups and accounts that they create, change, delete or expand.
+        deletes: topics and groups that they delete, and members that leave by them, as keys of
+            ``EntryBuilder.pending_removals``.
+        rows: rows that they may add to tables with a limit, as keys of ``EntryBuilder.pending_rows``.
+        rows_size: bytes that the created topics take in a registration.
         view: number of the leadership under which they were counted.
     """
 
@@ -124,10 +126,10 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Go on with work that would take long in one go: timers, peers and other clients come first.
+    """Continue work in the next iteration of the event loop, so that timers, peers and other clients come first.
 
     Attributes:
-        step: called once, in the next iteration of the event loop, whatever role the replica has then.
+        step: called once in that iteration, whatever role the replica has then.
     """
 
     step: "Callable[[Now], list[Effect]]"

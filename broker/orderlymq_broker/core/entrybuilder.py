@@ -1,11 +1,11 @@
 """
-The gate before the log, and the one place where messages get their offsets.
+Checks proposals before they enter the log, and gives messages their offsets.
 
-The rules: a proposal is laid out, decoded again and counted when it is handed in, so a record that no replica could apply is
-refused alone and leaves no trace; offsets are given when an entry is built, from the end of the leader's log and
-not from the commit index, and count only when the entry is in the log; store timestamps never fall within a
-queue, whatever the clock does, so that a search by time can bisect. A new leader begins from its applied log.
-The shell that asks is ``replication/loop.py``.
+The rules: a proposal is encoded, decoded again and counted when it is handed in. So a record that no replica
+could apply is refused alone and leaves no trace. A message gets its offset when its entry is built, from the
+end of the leader's log and not from the commit index. The offset counts only once the entry is in the log.
+Store timestamps never fall within a queue, whatever the clock does, so that a search by time can bisect. A
+new leader begins from its applied log. ``replication/loop.py`` calls this module.
 """
 
 import struct
@@ -55,31 +55,35 @@ from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.message.record import RecordError
 from orderlymq_protocol.names import GROUP_LENGTH_MAX, is_dlq_topic, retry_topic
 
-# A quarter of a frame between replicas (``replication/transport/frames.py``), twice the largest body of a message that can be
-# set: every single message passes, and an entry never closes the connection that it travels on.
+# A quarter of a frame between replicas (``replication/transport/frames.py``), and twice the largest message body
+# that can be configured. So every single message passes, and an entry is never so large that a replica closes the
+# connection.
 PROPOSAL_SIZE_MAX: Final = 16 << 20
-# Proposals share an entry up to here. Large enough that the cost of an entry vanishes in it, small enough that its sync
-# and its way over the network do not delay the next one by more than tens of milliseconds.
+# Proposals share an entry up to this size. It is large enough that the cost of an entry does not matter, and
+# small enough that its sync and transfer delay the next entry by no more than tens of milliseconds.
 ENTRY_SIZE_USUAL: Final = 4 << 20
-# And up to here. A replica applies an entry in one go, at 5 to 15 us a change, of which a record may have many: the leader must be
-# heard of meanwhile.
+# Proposals share an entry up to this many changes. A replica applies an entry without a pause, at 5 to 15 us a
+# change, and a record may have many changes. The leader must not miss its heartbeats meanwhile.
 ENTRY_CHANGES_USUAL: Final = 1_024
 
-# Works of many small records are cut into proposals of about this size.
+# Many small records are split into proposals of about this size.
 PIECE_SIZE: Final = 1 << 20
 
-# Topics of a group, and as many consumer groups. Name servers take registrations of 50,000 topics, and drop the whole
-# group from the routes when it has more.
+# Topics of a broker group, and as many consumer groups. Name servers accept registrations of up to 50,000 topics.
+# A broker group that has more disappears from the routes.
 NAMES_MAX: Final = 40_000
-# For dead-letter topics and what the broker makes of itself there is room above: without it messages would be lost or a leader not begin.
+# This many more names are reserved for dead-letter topics and for topics that the broker itself creates. Without
+# them messages would be lost, or a leader could not start.
 NAMES_RESERVED: Final = 9_000
-# And what they take in a registration, which is one frame of 16 MiB: a row has the name twice and at most so much beside it.
+# The bytes of these topics in a registration, which is one frame of 16 MiB. A row has the name twice and at most
+# ROW_SIZE bytes more.
 ROWS_SIZE_MAX: Final = 14 << 20
 ROWS_SIZE_RESERVED: Final = 15 << 17
 ROW_SIZE: Final = 160
 _ROW_SIZE_MAX: Final = ROW_SIZE + 2 * len(retry_topic("g" * GROUP_LENGTH_MAX))
 
-# What encoding and decoding say about what they cannot take; OverflowError is for numbers of more than 64 bits.
+# The errors that encoding and decoding raise for invalid records. OverflowError is for numbers of more than 64
+# bits.
 _CANNOT_BE_STORED: Final = (
     *UNREADABLE,
     RecordError,
@@ -91,9 +95,9 @@ _CANNOT_BE_STORED: Final = (
 
 
 _Item = TypeVar("_Item")
-#: What stands in ``EntryBuilder.pending_removals`` for offsets: not each of them, of which a turn brings thousands.
+#: The one key in ``EntryBuilder.pending_removals`` for all moved offsets: a turn moves thousands of them.
 OFFSET_MOVES: Final = ("offsets",)
-# The answer to a proposal that was admitted and cannot be built all the same.
+# The answer to a proposal that was admitted but cannot be built.
 UNBUILT: Final = Refusal(
     ResponseCode.SYSTEM_ERROR, "the broker could not store the request; its log says why"
 )
@@ -104,7 +108,7 @@ class Built:
     """An entry that is ready for the log, and where the next one continues.
 
     Attributes:
-        misplaced: proposals that are not in it, because their queue ends elsewhere; with their answers.
+        misplaced: proposals that are not in the entry because their queue ends at another offset; with their answers.
     """
 
     data: bytes
@@ -114,26 +118,28 @@ class Built:
 
 
 class EntryBuilder:
-    """Judges proposals and makes entries of them.
+    """Checks proposals and builds entries from them.
 
-    Life cycle: ``reset`` when a leadership begins; ``admit`` for each proposal, and ``settle`` once when its outcome is known;
-    ``build`` for each entry, and ``proposed`` when it is in the log.
+    Life cycle: ``reset`` when a leadership begins; ``admit`` for each proposal, and ``settle`` once when its
+    outcome is known; ``build`` for each entry, and ``proposed`` when it is in the log.
 
     Attributes:
         physical_next: physical offset of the next message.
-        uncommitted: bytes of proposals that were admitted and are neither applied nor lost.
-        names_max: how many topics, and how many groups, requests may make.
+        uncommitted: bytes of proposals that are pending: admitted, and neither applied nor lost.
+        names_max: how many topics, and how many consumer groups, requests may create.
         rows_size_max: how many bytes of a registration these topics may take.
-        changing: topics, consumer groups and accounts that are made, changed, deleted or expanded by what is admitted and neither
-            applied nor lost: what changes them, too, is judged behind it.
-        pending_removals: topics ("topic", name) and consumer groups ("group", name) that are deleted by it: offsets in them are refused; members
-            ("member", group, client) and clients ("client", id) that leave by it: a heartbeat of theirs makes them members again;
-            ("offsets",) for those that it moves: a question for one waits for it; messages ("failed", group) that an administrator
-            skips: the group keeps its lanes for their letters; ("given", group) for groups whose members get locks or lanes by it:
-            nobody deletes them.
-        pending_rows: rows that may come with it into tables with a limit: ("offsets",), ("locks",), ("accounts",), ("halves",) and those
-            of a topic ("halves", topic) and of a group there ("halves", group, topic); of ("members",) the memory, and of ("members", account, address) one owner's. Rows that
-            are there already count, too.
+        changing: topics, consumer groups and accounts that pending proposals create, change, delete or
+            expand; further changes of them are judged after these.
+        pending_removals: what pending proposals remove or move. Topics ("topic", name) and consumer groups
+            ("group", name) are being deleted: offsets in them are refused. Members ("member", group, client)
+            and clients ("client", id) are leaving: their next heartbeat makes them members again.
+            ("offsets",) stands for moved offsets: a query for an offset waits for it. ("failed", group) is
+            for messages that an administrator skips: the consumer group keeps its lanes for the dead letters.
+            ("given", group) is for consumer groups whose members get locks or lanes: they are not deleted.
+        pending_rows: rows that pending proposals may add to tables with a limit: ("offsets",), ("locks",),
+            ("accounts",), ("halves",), ("halves", topic) for a topic, ("halves", group, topic) for a consumer
+            group there. ("members",) counts the memory of all members, ("members", account, address) that of
+            one owner. A row that exists already counts, too.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
@@ -150,11 +156,11 @@ class EntryBuilder:
         self.physical_next = 0
         self.uncommitted = 0
         self.uncommitted_count = 0
-        # Next offset and last store time of the queues that were written to since the leadership began.
+        # Next offset and last store time of each queue that was written to since the leadership began.
         self._heads: dict[Queue, tuple[int, int]] = {}
 
     def reset(self, physical_end: int) -> None:
-        """Begin from the applied log, which ends at *physical_end*; pending proposals count no more."""
+        """Begin from the applied log, which ends at *physical_end*, and drop the counts of pending proposals."""
         self._view += 1
         self._heads = {}
         self.physical_next = physical_end
@@ -167,7 +173,7 @@ class EntryBuilder:
         self.pending_rows = Counter()
 
     def has_room(self, count: int) -> bool:
-        """Return whether so many topics and groups can be made beside those that are there and under way."""
+        """Return whether *count* topics and groups can be created in addition to those that exist or are pending."""
         return self._is_room(count, count * _ROW_SIZE_MAX, is_ours=False)
 
     def _is_room(self, count: int, rows_size: int, *, is_ours: bool) -> bool:
@@ -224,7 +230,7 @@ class EntryBuilder:
         return None
 
     def lay_out(self, draft: Draft) -> Refusal | None:
-        """Lay out a message ahead of its proposal, or return why it cannot be stored."""
+        """Encode a message ahead of its proposal, or return why it cannot be stored."""
         try:
             draft.lay_out(self._store_host)
         except _CANNOT_BE_STORED as error:
@@ -233,7 +239,7 @@ class EntryBuilder:
         return None
 
     def _count(self, records: Sequence[Record | Draft]) -> tuple[int, list[Record]]:
-        """Return about how many bytes the records take in an entry, and those that are no drafts; raises what cannot be stored."""
+        """Return the approximate size of records in an entry, and those that are not drafts; raises for invalid ones."""
         size = 0
         is_message = False
         others: list[Record] = []
@@ -260,7 +266,7 @@ class EntryBuilder:
         return type(record) is GroupSet and record.name not in self._state.groups.by_name
 
     def _changed(self, record: Record) -> Changed | None:
-        """Return the topic, consumer group or account that a record makes, changes, deletes or expands."""
+        """Return the topic, consumer group or account that a record creates, changes, deletes or expands."""
         match record:
             case TopicSet() | GroupSet():
                 kind = "topic" if type(record) is TopicSet else "group"
@@ -284,11 +290,11 @@ class EntryBuilder:
                 return None
 
     def _unnamed(self, record: Record) -> int:
-        """Return how many changes a record makes that it does not name."""
+        """Return how many changes a record makes that it does not list."""
         return self._state.lanes.moved_by(record) + self._given(record)
 
     def _given(self, record: Record) -> int:
-        """Return how many offsets a record gives that it does not name."""
+        """Return how many offsets a record sets that it does not list."""
         if type(record) is not ExpansionSwitched:
             return 0
         return offsets_given(self._state, record.topic, record.queues, record.groups)
@@ -315,7 +321,7 @@ class EntryBuilder:
                         del self.pending_rows[key]
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
-        """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
+        """Return the entry of admitted proposals; its offsets count only after ``proposed``."""
         start = physical = self.physical_next
         given = self._heads
         heads: dict[Queue, tuple[int, int]] = {}
@@ -353,7 +359,7 @@ class EntryBuilder:
     def _begin(
         self, first_at: tuple[Queue, int], heads: dict[Queue, tuple[int, int]], *, begins: bool
     ) -> Refusal | None:
-        """Return why copies cannot begin at this offset; with *begins* a queue that never had a message begins where they do."""
+        """Return why copies cannot begin at this offset, or None; with *begins* an empty queue begins at their offset."""
         queue, wanted = first_at
         offset, last = (
             heads.get(queue) or self._heads.get(queue) or (queue.next_offset, queue.last_timestamp)
@@ -369,7 +375,7 @@ class EntryBuilder:
         return None
 
     def proposed(self, built: Built) -> None:
-        """Note that the entry is in the log: its places are given."""
+        """Note that the entry is in the log, so that its offsets are taken."""
         self._heads.update(built.heads)
         self.physical_next = built.physical_end
 
@@ -446,18 +452,18 @@ def _opened(record: HalfOpened, append: Append) -> HalfOpened:
 
 
 def in_pieces(records: Iterable[Record]) -> list[Effect]:
-    """Return proposals of records of which nobody waits for any, in their order, none of them large."""
+    """Return proposals of records that no request waits for, in their order, each of limited size."""
     return [Propose(piece) for piece in cut(records)]
 
 
 def parts(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
-    """Yield the items of one record after the other: a replica applies so many changes in one turn."""
+    """Split *items* into the items of one record each: as many changes as a replica applies in one turn."""
     for start in range(0, len(items), ENTRY_CHANGES_USUAL):
         yield tuple(items[start : start + ENTRY_CHANGES_USUAL])
 
 
 def cut(records: Iterable[Record]) -> list[list[Record]]:
-    """Return independent records in lists that are proposed together, in their order, none of them large."""
+    """Split independent records into lists of limited size that are proposed together, in their order."""
     pieces: list[list[Record]] = []
     piece: list[Record] = []
     size = count = 0
@@ -465,7 +471,9 @@ def cut(records: Iterable[Record]) -> list[list[Record]]:
         try:
             added = len(encode_records([record]))
         except _CANNOT_BE_STORED:
-            added = PIECE_SIZE  # alone: the gate refuses it, and nothing else with it
+            added = (
+                PIECE_SIZE  # in a piece of its own, so that `admit` refuses nothing else with it
+            )
         changes = changes_in(record)
         if piece and (size + added > PIECE_SIZE or count + changes > ENTRY_CHANGES_USUAL):
             pieces.append(piece)

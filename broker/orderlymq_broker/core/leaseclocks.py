@@ -1,8 +1,8 @@
 """
-When leases end, by the leader's clock: of queue locks and of lanes alike. Pure.
+The ends of leases of queue locks and lanes, by the leader's clock. Pure.
 
-Leases that end in the same millisecond stand together, and a renewed one leaves its former end immediately: the memory, and the time of
-one look, do not grow with renewals.
+Leases that end in the same millisecond are stored together, and a renewed lease is removed from its former
+end immediately. So neither the memory nor the time of one check grows with renewals.
 """
 
 from collections.abc import Hashable, Iterator
@@ -11,25 +11,25 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# Times at which no lease ends any more, before they are left out.
+# How many times without a lease the heap may hold before it is rebuilt.
 _HEAP_SLACK: Final = 64
 
 
 class LeaseClocks(Generic[K]):
-    """The ends of running leases by their subjects.
+    """The ends of running leases by their keys.
 
     Attributes:
-        ends: monotonic milliseconds at which each lease is over.
+        ends: monotonic time in milliseconds at which each lease ends.
     """
 
     def __init__(self) -> None:
         self.ends: dict[K, int] = {}
         self._by_end: dict[int, dict[K, None]] = {}
-        # A heap of all times at which leases end, and of some at which none does any more.
+        # A heap of all times at which leases end, and of some at which none ends any more.
         self._times: list[int] = []
 
     def run(self, key: K, end_ms: int) -> None:
-        """Begin a lease, or begin it again."""
+        """Begin or renew a lease."""
         self.stop(key)
         self.ends[key] = end_ms
         keys = self._by_end.get(end_ms)
@@ -41,7 +41,7 @@ class LeaseClocks(Generic[K]):
         keys[key] = None
 
     def stop(self, key: K) -> None:
-        """Forget a lease, if it runs."""
+        """Drop a lease if it runs."""
         end_ms = self.ends.pop(key, -1)
         keys = self._by_end.get(end_ms)
         if keys is not None:
@@ -50,13 +50,13 @@ class LeaseClocks(Generic[K]):
                 del self._by_end[end_ms]
 
     def clear(self) -> None:
-        """Forget all leases."""
+        """Drop all leases."""
         self.ends.clear()
         self._by_end.clear()
         self._times.clear()
 
     def over(self, now_ms: int) -> Iterator[K]:
-        """Yield what leases are over of, the earliest first, and forget these; leases may begin and stop in between."""
+        """Yield and drop the keys whose leases are over, earliest first; leases may begin and stop meanwhile."""
         while self._times and self._times[0] < now_ms:
             end_ms = self._times[0]
             keys = self._by_end.get(end_ms)

@@ -1,11 +1,12 @@
 """
-Lists of everything that a broker group has: topics, groups, offsets, locks, clients, accounts.
+Lists of everything that a broker group has: topics, consumer groups, offsets, locks, clients, accounts.
 
-The rules: a list is written some milliseconds at a time, because there may be tens of thousands of rows, and others elect a leader
-that is silent for a fifth of a second; one list is written at a time, and of others that are not short some rows; one that
-would not fit a frame ends as soon as that is known. Those who ask take turns, and where all places are taken the one with most lists
-gives a place up, so that nobody keeps the operator from its own; a list whose asker is gone is not written. A change while a list is
-written may be in it or not. Who answers with one: ``answer_list`` in ``responses.py``.
+The rules: a list is written a few milliseconds at a time, because it may have tens of thousands of rows, and
+the other replicas replace a leader that is silent for a fifth of a second. One list is written at a time; of
+each other that is not short, only some rows. A list that would not fit a frame ends as soon as that is known.
+Askers take turns. If all places are taken, the asker with most lists gives one up, so that no client keeps
+the operator from its lists. A list is dropped when its asker's connection closes. A list may or may not
+include a change made while it is written. ``answer_list`` in ``responses.py`` answers with a list.
 """
 
 from collections import deque
@@ -20,16 +21,17 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX
 
-# What is written before others have their turn, at some 6 us each: a row is 1, and so are eight members of it.
+# The work done before others have their turn, at some 6 us each. A row is 1, and so are eight members of it.
 STEP_WORK_MAX: Final = 2_048
 _MEMBERS: Final = 8
-# A queue in an offset table.
+# The work of a queue in an offset table.
 QUEUE_WORK: Final = 2
-# A list that is no more than this waits for no longer one: how far one group is, who its members are.
+# A list of at most this much work does not wait for longer ones: the progress of one consumer group, or its
+# members.
 SHORT_WORK_MAX: Final = 64
-# Tools ask for one or two.
+# Lists that may wait or be written; tools ask for one or two.
 WAITING_MAX: Final = 64
-# Beside it a frame has a header.
+# A frame has a header in addition to the body.
 BODY_SIZE_MAX: Final = FRAME_SIZE_MAX - (64 << 10)
 
 _BUSY: Final = Refusal(
@@ -43,18 +45,18 @@ _TOO_LONG: Final = Refusal(
 
 T = TypeVar("T")
 
-# The text of a list piece by piece, each with the work that it was.
+# The text of a list in pieces, each with the work that it took.
 Pieces: TypeAlias = Iterator[tuple[bytes, int]]
 Rows: TypeAlias = Iterator[tuple[str | MessageQueue, Any]]
-# Is given the text, or why there is none.
+# Called with the text, or with the reason why there is none.
 Then: TypeAlias = Callable[[bytes | Refusal], list[Effect]]
-# Whose turn it is: an account, or an address without one.
+# The asker whose turn it is: an account, or an address without one.
 Asker: TypeAlias = tuple[str, str]
 
 
 @dataclass(slots=True)
 class _Listing:
-    """A list that is being written, or waits for it."""
+    """A list that is being written or waits to be."""
 
     pieces: Pieces
     then: Then
@@ -68,12 +70,12 @@ class Listings:
 
     def __init__(self) -> None:
         self._current: _Listing | None = None
-        # What waits, by who has asked, in the order of their turns.
+        # Waiting lists by asker, in the order of their turns.
         self._waiting: dict[Asker, deque[_Listing]] = {}
         self._goes_on = False
 
     def write(self, pieces: Pieces, then: Then, asker: Asker, connection: int) -> list[Effect]:
-        """Write a list of which nothing was read yet, and call *then*, unless *connection* is gone before."""
+        """Start a list of which nothing was read yet, and call *then* at its end unless *connection* closes before."""
         listing = _Listing(pieces, then, connection)
         if self._goes_on:
             _, is_over = _write_on(listing, SHORT_WORK_MAX)
@@ -91,7 +93,7 @@ class Listings:
         return effects if self._goes_on else effects + self._work()
 
     def close(self, connection: int) -> None:
-        """Drop the lists of a connection that is gone."""
+        """Drop the lists of a closed connection."""
         if self._current is not None and self._current.connection == connection:
             self._current = None
         for asker, queue in list(self._waiting.items()):
@@ -102,7 +104,7 @@ class Listings:
                 del self._waiting[asker]
 
     def _crowd_out(self, asker: Asker) -> _Listing | None:
-        """Take the newest list of the asker with the most lists; None where *asker* would have as many then."""
+        """Remove and return the newest list of the asker with most lists; None if *asker* would then have as many."""
         most = max(self._waiting.values(), key=len)
         own = self._waiting.get(asker, ())
 
@@ -127,7 +129,7 @@ class Listings:
         effects: list[Effect] = []
         room = STEP_WORK_MAX
         while room > 0 and (listing := self._current or self._next()) is not None:
-            # Taken out first: one that cannot be written must not stand before the others for ever.
+            # Remove it first: a list that fails to be written must not block the others for ever.
             self._current = None
             room, is_over = _write_on(listing, room)
             if is_over:
@@ -142,14 +144,14 @@ class Listings:
 
 
 def _reply(listing: _Listing) -> list[Effect]:
-    """Give a list that is over to who asked for it."""
+    """Pass a finished list to its asker."""
     whole = listing.size <= BODY_SIZE_MAX
 
     return listing.then(b"".join(listing.written) if whole else _TOO_LONG)
 
 
 def _write_on(listing: _Listing, room: int) -> tuple[int, bool]:
-    """Write on while there is room; return the rest of the room, and whether the list is whole, or too long."""
+    """Write while there is room; return the remaining room, and whether the list is complete or too long."""
     for piece, work in listing.pieces:
         listing.written.append(piece)
         listing.size += len(piece)
@@ -163,7 +165,7 @@ def _write_on(listing: _Listing, room: int) -> tuple[int, bool]:
 
 
 def table(name: str, rows: Rows, **beside: Any) -> Pieces:
-    """Write a JSON object that has the table *name* of *rows*, and *beside*."""
+    """Write a JSON object that has the table *name* of *rows*, and the fields *beside*."""
     start = fastjson.dumps(beside)[:-1]
     comma = b"," if beside else b""
     yield start + comma + fastjson.dumps(name) + b":{", 0
@@ -178,7 +180,7 @@ def table(name: str, rows: Rows, **beside: Any) -> Pieces:
 def offset_table(
     queues: Iterable[tuple[MessageQueue, JsonModel]], end: Callable[[], Mapping[str, Any]]
 ) -> Pieces:
-    """Write a JSON object that has the offset table of *queues*, and what *end* returns when they are written."""
+    """Write a JSON object with the offset table of *queues*, and the fields that *end* returns once they are written."""
     start = b'{"offsetTable":{'
     for queue, offsets in queues:
         yield start + fastjson.dumps({queue: offsets})[1:-1], QUEUE_WORK
@@ -187,7 +189,7 @@ def offset_table(
 
 
 def rows_of(by_name: Mapping[str, T], shown: Callable[[T], Any]) -> Rows:
-    """Yield each name in order with its row from *shown*; names that go meanwhile are left out."""
+    """Yield each name in order with its row from *shown*; names removed meanwhile are left out."""
     for name in sorted(by_name):
         found = by_name.get(name)
         if found is not None:
@@ -195,7 +197,7 @@ def rows_of(by_name: Mapping[str, T], shown: Callable[[T], Any]) -> Rows:
 
 
 def array(name: str, rows: Iterator[Any], end: Callable[[], Mapping[str, Any]] = dict) -> Pieces:
-    """Write a JSON object that has the list *name* of *rows*, and what *end* returns when they are written."""
+    """Write a JSON object with the list *name* of *rows*, and the fields that *end* returns once they are written."""
     yield b"{" + fastjson.dumps(name) + b":[", 0
     yield from _items(rows)
     beside = end()
@@ -203,7 +205,7 @@ def array(name: str, rows: Iterator[Any], end: Callable[[], Mapping[str, Any]] =
 
 
 def filled(empty: bytes, begin: bytes, rows: Iterator[Any]) -> Pieces:
-    """Write the JSON text *empty* with *rows* behind the bracket that *begin* ends with."""
+    """Write the JSON text *empty* with *rows* inserted after the bracket that *begin* ends with."""
     before, bracket, after = empty.partition(begin)
     assert bracket, f"there is no {begin!r} in {empty!r}"
     yield before + bracket, 0
@@ -212,7 +214,7 @@ def filled(empty: bytes, begin: bytes, rows: Iterator[Any]) -> Pieces:
 
 
 def _items(rows: Iterator[Any]) -> Pieces:
-    """Write the rows of a list; None is work without a row."""
+    """Write the rows of a list; a None stands for work that gives no row."""
     comma = b""
     for row in rows:
         if row is None:

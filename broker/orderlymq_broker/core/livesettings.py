@@ -1,10 +1,10 @@
 """
-Settings that may change while the broker runs: from RocketMQ's names and texts to our settings and back.
+Settings that may change while the broker runs: converts between RocketMQ's names and texts and our settings.
 
-The rules: a changed settings file counts when this replica has read it (``server/settingsreload.py``); what an
-administrator changed stands in the log (``state/admin/settings.py``) and holds for every leader after this one; it ends
-when the manifest says something new about the same key, and ten minutes later for good. Which keys there are, with units and
-ranges: ``orderlymq_protocol.brokerkeys``. Tools see them through ``processors/admin/config.py``.
+The rules: a changed settings file takes effect once this replica has read it (``server/settingsreload.py``).
+A change by an administrator is in the log (``state/admin/settings.py``) and applies to every later leader. It
+ends when the manifest sets a new value for the same key, and ten minutes later for good. The keys with their
+units and ranges: ``orderlymq_protocol.brokerkeys``. Tools see them through ``processors/admin/config.py``.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class LiveKey:
-    """How a key is read from settings, and how settings with another value of it are made."""
+    """How to read a key from settings, and how to make settings with another value of it."""
 
     read: Callable[[BrokerSettings], bool | int]
     change: Callable[[BrokerSettings, Any], BrokerSettings]
@@ -45,7 +45,7 @@ def with_text(settings: BrokerSettings, name: str, text: str) -> BrokerSettings:
     """Return the settings with another value of a live key.
 
     Raises:
-        KeyValueError: the text is no value of the key.
+        KeyValueError: the text is not a valid value of the key.
     """
     key = BROKER_KEYS[name]
     assert key.use is Use.LIVE, f"{name} cannot be changed while the broker runs"
@@ -55,26 +55,26 @@ def with_text(settings: BrokerSettings, name: str, text: str) -> BrokerSettings:
 
 
 def effective(settings: BrokerSettings, overrides: Mapping[str, tuple[str, str]]) -> BrokerSettings:
-    """Return the manifest's settings with what administrators have changed since."""
+    """Return the manifest's settings with the later changes by administrators."""
     found = settings
     for name, (text, replaced) in overrides.items():
-        # An entry of a later version may name a key that is none here; it waits for that version.
+        # An entry of a later version may name a key that this version does not know. It stays for that version.
         if name not in LIVE or text_of(settings, name) != replaced:
             continue
         try:
             found = with_text(found, name, text)
         except KeyValueError:
-            continue  # a range that has become narrower since
+            continue  # the range has become narrower since
 
     return found
 
 
 def with_live(settings: BrokerSettings, fresh: BrokerSettings) -> BrokerSettings:
-    """Return settings with the live values of *fresh* ones: those of a manifest that was changed."""
+    """Return *settings* with the live values of *fresh*, which come from a changed manifest."""
     for key in LIVE.values():
         settings = key.change(settings, key.read(fresh))
 
-    # A manifest is finer than hours and percents.
+    # A manifest has a finer resolution than hours and percents.
     exact = ("retention_ms", "disk_refuse_ratio", "disk_resume_ratio")
     return _in_storage(settings, **{name: getattr(fresh.storage, name) for name in exact})
 

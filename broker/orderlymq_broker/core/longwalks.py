@@ -1,8 +1,9 @@
 """
-Iterations over long tables of a leader, such as members and leases, a part at a time.
+Iterates over long tables of a leader, such as members and leases, a part at a time.
 
-The rule: a walk judges some items in each part, because there may be a hundred thousand, and a leader that is silent for a fifth of
-a second is replaced; a walk ends with the leadership under which it began. An item that is changed meanwhile is judged as it is then.
+The rule: a walk handles a limited number of items in each part, because there may be a hundred thousand, and
+a leader that is silent for a fifth of a second is replaced. A walk ends with the leadership under which it
+began. An item that changes meanwhile is judged by its state at its turn.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ Judge: TypeAlias = Callable[[list[T], Now], list[Effect]]
 
 
 def walk(context: Context, items: Iterator[T], judge: Judge[T], now: Now) -> list[Effect]:
-    """Let *judge* see all items, some now and the others in later iterations of the loop; *items* outlives changes of its table."""
+    """Pass all items to *judge*, some now and the rest in later iterations; *items* must survive changes of its table."""
     view = context.view
 
     def go_on(later: Now) -> list[Effect]:

@@ -1,8 +1,9 @@
 """
-The age that a message has at least, whatever the clocks of its leaders have shown.
+The minimum age of a message, whatever the clocks of its leaders have shown.
 
-The rules: no message counts as older than it is, also when this leader's clock is ahead; a message that a clock ahead has stamped is old
-at last, too, because the time of a leadership itself proves it. Pure.
+The rules: no message counts as older than it is, even if this leader's clock is ahead. A message with a
+timestamp from a clock that was ahead still becomes old, because the duration of a leadership itself proves
+its age. Pure.
 """
 
 from collections import deque
@@ -11,18 +12,18 @@ from typing import Final
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.state.broker import BrokerState
 
-# What the time of a leadership proves is proved so much later, in parts of the age.
+# A leadership proves an age with a delay of at most this fraction of the age.
 _MARKS_PER_AGE: Final = 64
 
 
 class MessageAge:
-    """The ages of messages at the leader; retention and the patience with open transactions go by it."""
+    """The ages of messages at the leader; used by retention and by the time-out of open transactions."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._began = Now(0, 0)
         self._last_ms = 0  # store time of the last message before this leadership
-        # Monotonic times of this leadership, and where the log ended then.
+        # Monotonic times during this leadership, and the end of the log at each.
         self._marks: deque[tuple[int, int]] = deque()
 
     def start(self, now: Now) -> None:
@@ -31,11 +32,12 @@ class MessageAge:
         self._marks = deque([(now.monotonic_ms, self._state.physical_end)])
 
     def certain(self, now: Now, age_ms: int) -> Now:
-        """Return the time by which a message is *age_ms* old for certain, also when this replica's clock is ahead.
+        """Return the time by which a message is certainly *age_ms* old, even if this replica's clock is ahead.
 
-        It has come so far since the last message before this leadership at least. When that is older than *age_ms*
-        itself, only messages are left whose store times are of the clock that is asked now. Of a time that no majority
-        confirms nothing is certain: by such a time the last message before may have been stored as well.
+        At least the duration of this leadership has passed since the last message before it. Once the
+        leadership is longer than *age_ms* itself, only messages remain whose store times come from the
+        present clock. Nothing is certain if no majority confirms the present time: the last message before
+        may have been stored with such a time, too.
         """
         if not now.is_confirmed:
             return Now(0, now.monotonic_ms)
@@ -47,7 +49,7 @@ class MessageAge:
         return Now(min(now.wall_ms, from_ms + led_ms), now.monotonic_ms)
 
     def outlived(self, now: Now, age_ms: int) -> int:
-        """Return the physical offset below which this leader has seen each message for *age_ms*, whatever its store time says."""
+        """Return the physical offset below which this leader has seen each message for *age_ms*, whatever its store time is."""
         marks = self._marks
         if now.monotonic_ms - marks[-1][0] >= age_ms // _MARKS_PER_AGE:
             marks.append((now.monotonic_ms, self._state.physical_end))

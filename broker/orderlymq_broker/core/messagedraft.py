@@ -1,11 +1,11 @@
 """
-A message on its way into a queue, before it has its place, and its properties, which are read once.
+A message that has no place in a queue yet, and its properties, which are parsed once.
 
-The rules: a name finds the same property as in ``orderlymq_protocol.message.properties``; changing one property leaves
-every other character of the text as it is. Text, because searching text is several times faster than searching
-bytes. The stored record is laid out once, when the message is handed in, without the three fields that depend
-on its place; ``place`` writes these when the entry is built. A message that cannot be laid out is refused before
-it is in anybody's way.
+The rules: a name finds the same property as in ``orderlymq_protocol.message.properties``. Changing one
+property leaves every other character of the text unchanged. Properties are text, because searching text is
+several times faster than searching bytes. The stored record is encoded once, when the message is handed in,
+without the three fields that depend on its place. ``place`` writes these when the entry is built. A message
+that cannot be encoded is refused before it can delay others.
 """
 
 from dataclasses import dataclass, field
@@ -42,14 +42,14 @@ _UINT16: Final = Struct(">H")
 _IPV4_SIZE: Final = 8
 _HOST_BITS: Final = BORN_HOST_IPV6 | STORE_HOST_IPV6
 
-# Where the fields that depend on the place stand in a stored record: behind size, magic, checksum, queue id and
-# flag the two offsets, and behind sysFlag, born time and born host the store time.
+# The positions of the fields that depend on the place. The two offsets follow size, magic, checksum, queue id and
+# flag; the store time follows sysFlag, born time and born host.
 _OFFSETS: Final = Struct(">qq")
 _OFFSETS_AT: Final = 20
 _TIME: Final = Struct(">q")
 _BORN_HOST_AT: Final = 48
 
-# What the record of a message takes in an entry beside its texts, at most.
+# The largest size of a message's record in an entry, without its texts.
 APPEND_SIZE: Final = 80
 
 _LONG_MIN: Final = -(1 << 63)
@@ -62,7 +62,7 @@ class Properties:
     """The properties of a message.
 
     Attributes:
-        text: as they are stored.
+        text: the stored text.
         by_name: values by name; of two entries with one name the last counts, empty ones do not.
     """
 
@@ -79,7 +79,7 @@ class Properties:
         self.by_name: Final[dict[str, str]] = by_name
 
     def before(self, others: "Properties") -> "Properties":
-        """Return these and behind them *others*, which are not read again."""
+        """Return these properties followed by *others*, without parsing either again."""
         text = self.text
         if text and text[-1] != PROPERTY_SEPARATOR:
             text += PROPERTY_SEPARATOR
@@ -87,23 +87,23 @@ class Properties:
         return Properties(text + others.text, self.by_name | others.by_name)
 
     def add(self, name: str, value: str) -> None:
-        """Add one property at the end, where it counts.
+        """Add one property at the end, where it takes precedence.
 
         Raises:
-            PropertyError: the name is empty, or name or value hold a separator.
+            PropertyError: the name is empty, or name or value contain a separator.
         """
         self.text = append_property(self.text.encode(), name, value).decode()
         self.by_name[name] = value
 
     def drop(self, *names: str) -> None:
-        """Remove every entry of these names."""
+        """Remove every entry with one of these names."""
         for name in names:
             if self.by_name.pop(name, None) is not None:
                 self.text = _without(self.text, name)
 
 
 def _without(text: str, name: str) -> str:
-    """Return *text* without the entries of a name, at the speed a send needs where it is there once."""
+    """Return *text* without the entries of a name; fast if the name occurs once, as in most sends."""
     start = name + NAME_VALUE_SEPARATOR
     at = text.find(start)
     end = text.find(PROPERTY_SEPARATOR, at)
@@ -123,21 +123,21 @@ def properties_of(stored: bytes | memoryview) -> Properties:
 class Draft:
     """A message without a place; fields as in the stored record.
 
-    Life cycle: made, put into another queue by ``wait_in`` if it has to wait, laid out once by ``lay_out``, placed by
-    the entry builder, again if the entry could not be proposed.
+    Life cycle: created, put into another queue by ``wait_in`` if it has to wait, encoded once by ``lay_out``,
+    placed by the entry builder, and placed again if the entry could not be proposed.
 
     Attributes:
-        topic, queue_id: where the message belongs; the answer to its sender has this queue.
-        properties: read once; their text is encoded when the record is laid out.
+        topic, queue_id: the real queue of the message, which the answer to its sender names.
+        properties: parsed once; their text is encoded with the record.
         born_host: packed address of the producer.
         store_host: packed address that the record names, None for our own.
-        body_crc: checksum of the body, -1 when it is not known yet.
-        prepared_offset: physical offset of the half message that this is the commit of, else 0.
-        into, into_queue: the queue that it is stored in: where it belongs, unless it waits in another one.
+        body_crc: checksum of the body, -1 if it is not known yet.
+        prepared_offset: physical offset of the half message that this message commits, else 0.
+        into, into_queue: the queue that it is stored in: its real queue, unless it waits in another one.
         code: the tags code of its entry in the queue; in topics of waiting messages the due time.
-        delay_ms: how long after its store time it is due, -1 when *code* says all.
-        stored: the record, complete but for its place.
-        size: about how many bytes the message takes in an entry, 0 until it is laid out.
+        delay_ms: how long after its store time it is due, -1 if *code* is final.
+        stored: the encoded record, complete except for its place.
+        size: approximate bytes that the message takes in an entry, 0 until it is encoded.
     """
 
     topic: Topic
@@ -159,7 +159,7 @@ class Draft:
     into_queue: int = 0
     code: int = 0
     size: int = field(default=0, init=False, compare=False)
-    # Set when the message is laid out.
+    # Set by `lay_out`.
     into: Topic = field(init=False, repr=False, compare=False)
     keys: str = field(init=False, repr=False, compare=False)
     stored: bytearray = field(init=False, repr=False, compare=False)
@@ -168,7 +168,7 @@ class Draft:
     def of_stored(
         cls, message: StoredMessage, topic: Topic, queue_id: int, properties: Properties
     ) -> "Draft":
-        """Return a copy of a stored message that goes to another queue with other properties."""
+        """Return a copy of a stored message for another queue, with other properties."""
         return cls(
             topic,
             queue_id,
@@ -185,28 +185,28 @@ class Draft:
         )
 
     def wait_in(self, topic: Topic, queue_id: int, code: int) -> "Draft":
-        """Store the message in another queue than that where it belongs; return it."""
+        """Store the message in another queue than its real one; return the message."""
         self.waits_in, self.into_queue, self.code = topic, queue_id, code
 
         return self
 
     def lay_out(self, own_host: bytes) -> int:
-        """Lay out the stored record; return about how many bytes the message takes in an entry.
+        """Encode the stored record; return the approximate bytes that the message takes in an entry.
 
         Raises:
             RecordError: topic or properties are too long.
-            ValueError: a number is none or does not fit its field, or a text is no Unicode.
+            ValueError: a number is not an integer or does not fit its field, or a text is not valid Unicode.
             struct.error: the same.
         """
         by_name, waits_in = self.properties.by_name, self.waits_in
         if waits_in is None:
-            # The way of nearly every message.
+            # The path of nearly every message.
             self.into, self.into_queue = self.topic, self.queue_id
             self.code = tags_code(by_name.get(TAGS))
         else:
             self.into = waits_in
         code, queue_id, reply_queue = self.code, self.into_queue, self.queue_id
-        # The record of the message has these numbers as they are; the stored message is checked by its layout.
+        # The record of the message stores these numbers unchecked, so check them here. Encoding checks the rest.
         if (
             type(reply_queue) is not int
             or type(queue_id) is not int
@@ -224,7 +224,7 @@ class Draft:
         return self.size
 
     def place(self, into: Topic, queue_offset: int, physical: int, timestamp: int) -> Append:
-        """Write the place into the stored record; return the record of the message."""
+        """Write the place into the stored record; return the message's log record."""
         stored = self.stored
         _OFFSETS.pack_into(stored, _OFFSETS_AT, queue_offset, physical)
         _TIME.pack_into(stored, _BORN_HOST_AT + len(self.born_host), timestamp)
@@ -247,8 +247,8 @@ class Draft:
 def _stored(draft: Draft, into: Topic, store_host: bytes) -> bytearray:
     """Return the stored record with zeros for its place.
 
-    The usual case, IPv4 and a short topic, is laid out here in one go: built from a template it
-    would be a fifth of the time that a send takes. A test compares the two.
+    The usual case, IPv4 and a short topic, is encoded here directly: with a template it would take a fifth of
+    the time of a send. A test compares the two.
     """
     name, body, properties = into.name_bytes, draft.body, draft.properties.text.encode()
     name_size, body_size, properties_size = len(name), len(body), len(properties)

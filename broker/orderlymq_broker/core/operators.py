@@ -1,10 +1,11 @@
 """
-Operators: one that another has followed changes nothing, and every replica learns of the newest.
+Operator tokens: an operator that was replaced by another one can change nothing, and every replica learns the newest token.
 
-The rule: a request with a token is refused once a greater one is in the log, or on its way there. Requests without one are
-served as ever: people's tools have none. A token comes into the log as a record that replicas of every release apply alike; as a
-field of the request's own record, a former release would drop it, and its replicas would judge later requests otherwise.
-Where operators take their tokens from: ``orderlymq_protocol/operatortoken.py``.
+The rule: a request with a token is refused once a greater token is in the log or proposed. Requests without a
+token, such as those of people's tools, are always served. A token enters the log as a record that replicas of
+every release apply alike. If it were a field of the request's own record, a former release would drop it, and
+its replicas would judge later requests differently. ``orderlymq_protocol/operatortoken.py`` defines where
+operators get their tokens.
 """
 
 from orderlymq_broker.core.effects import Effect, Now, Propose
@@ -17,10 +18,10 @@ from orderlymq_protocol.operatortoken import stale_operator, token_max_at
 
 
 def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
-    """Return the token of the operator that asks; who names none has the smallest, 0.
+    """Return the token of the operator that asks; 0, the smallest, if the request has none.
 
     Raises:
-        RequestRefused: another operator has followed it, or no operator has such a token yet (1).
+        RequestRefused: another operator has replaced it, or no operator can have such a token yet (1).
     """
     try:
         token = read_integer(ext.get(EXT_TOKEN, "0"), 0)
@@ -42,13 +43,13 @@ def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
 
 
 def note_token(context: Context, ext: dict[str, str]) -> list[Effect]:
-    """Return the proposal of a checked token, which comes before the operator's request; nothing when the token is known."""
+    """Return the proposal of a checked token, to precede the operator's request; empty if the token is known."""
     token = int(ext[EXT_TOKEN])
     if not context.leading or token <= _greatest(context):
         return []
     context.view.operator_token = token
 
-    # It decides nothing: no group has an empty name.
+    # The record has no other effect, because no group has an empty name.
     return [Propose([AssignmentSet("", "", (), token)])]
 
 

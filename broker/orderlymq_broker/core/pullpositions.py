@@ -1,9 +1,10 @@
 """
-How far consumer groups have pulled: where the last answer let each go on, queue by queue.
+The pull positions of consumer groups: the next offset after the last answer, for each queue.
 
-The rules: RocketMQ 5's (ConsumerOffsetManager.commitPullOffset), whose tools show what a group has pulled and has not committed
-as in flight; one leader's memory, kept while the group has members, and gone with its topic, with a reset of its offsets and with
-the leadership. Beyond a limit further queues are not noted, and count as pulled as far as they are committed.
+The rules are those of RocketMQ 5 (ConsumerOffsetManager.commitPullOffset), whose tools show messages that are
+pulled but not committed as in flight. The positions are in the memory of one leader. They are kept while the
+consumer group has members, and dropped with its topic, a reset of its offsets, or the leadership. Queues
+beyond a limit are not noted: for them, the pull position is the committed offset.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +12,7 @@ from typing import Final
 
 from orderlymq_broker.state.groups.members import MemberTable
 
-# Some 10 MB, and as many as the pulls that may wait at a broker.
+# Some 10 MB; as many as the pulls that may wait at a broker.
 POSITIONS_MAX: Final = 100_000
 
 _NO_TOPICS: Final[dict[str, dict[int, int]]] = {}
@@ -19,7 +20,7 @@ _NO_QUEUES: Final[dict[int, int]] = {}
 
 
 class PullPositions:
-    """The next offset of each queue that a group of *members* pulls."""
+    """The next offset of each queue that a consumer group with *members* pulls."""
 
     def __init__(self, members: MemberTable) -> None:
         self._members = members
@@ -27,7 +28,7 @@ class PullPositions:
         self._count = 0
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note where an answer lets a group go on; tools that read under a group without members are passed over."""
+        """Note the next offset of a consumer group; ignores groups without members, which tools use for reading."""
         queues = self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES)
         if queue_id in queues:
             queues[queue_id] = offset
@@ -36,22 +37,22 @@ class PullPositions:
             self._count += 1
 
     def of(self, group: str, topic: str) -> Mapping[int, int]:
-        """Return the offsets by queue, as far as they are known."""
+        """Return the known offsets by queue."""
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES)
 
     def reset(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Forget groups and topics whose offsets were set: messages pulled before are no longer in flight."""
+        """Drop groups and topics whose offsets were set: messages pulled before are no longer in flight."""
         for group, topic in pairs:
             self._forget(group, topic)
 
     def left(self, groups: Iterable[str]) -> None:
-        """Forget those of *groups* that have no members any more."""
+        """Drop those of *groups* that no longer have members."""
         for group in groups:
             if not self._members.of_group(group):
                 self._forget_group(group)
 
     def deleted(self, topics: Collection[str], groups: Collection[str]) -> None:
-        """Forget topics and groups that are gone; some milliseconds for ten thousand groups."""
+        """Drop deleted topics and groups; takes some milliseconds for ten thousand groups."""
         for group in groups:
             self._forget_group(group)
         for group in [*self._groups] if topics else ():
@@ -59,7 +60,7 @@ class PullPositions:
                 self._forget(group, topic)
 
     def clear(self) -> None:
-        """Forget all: the leadership is over."""
+        """Drop all positions after this replica loses its leadership."""
         self._groups.clear()
         self._count = 0
 

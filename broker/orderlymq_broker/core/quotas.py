@@ -1,11 +1,13 @@
 """
-Quotas of requests, connections and bytes: one gate for addresses and one for accounts.
+Quotas of requests, connections and bytes, for addresses and for accounts.
 
-The rules: a request counts before it is served, the messages of a fetch count when they are handed out; over a quota the answer is
-RocketMQ's "system busy" (2), which names the quota and what to do, and nothing has happened. Sends, fetches and queries are refused
-when a second's worth is used up. Heartbeats, locks, commits and administration have one more second's worth: a
-client that sends too much keeps its queues. The table is bounded: it forgets addresses and accounts without connections, the
-first closed first. Each leader counts for itself, and all of it is its memory; nothing here reads a clock. IPv6 addresses count by their /64, because one machine has all of it.
+The rules: a request counts before it is served; the messages of a fetch count when they are handed out. Over
+a quota the answer is RocketMQ's "system busy" (2), which names the quota and the remedy, and nothing has
+happened. Sends, fetches and queries are refused when one second's worth is used up. Heartbeats, locks,
+commits and administration may use one more second's worth, so that a client that sends too much keeps its
+queues. The table is bounded: of the addresses and accounts without connections, it drops those first that
+closed first. Each leader counts for itself, in memory; nothing here reads a clock. An IPv6 address counts as
+its /64, because one machine can use all of it.
 """
 
 from typing import Final, NamedTuple, TypeAlias
@@ -18,11 +20,11 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.hosts import network_of
 from orderlymq_protocol.plurals import counted
 
-# Some hundred bytes each; those with connections come on top, which the process bounds.
+# Some hundred bytes each. Those with connections come in addition; the process limits its connections.
 IDLE_MAX: Final = 10_000
-# Rows of a metric: accounts, three quotas each. Further accounts are counted without a name.
+# Rows of a metric: accounts with three quotas each. Further accounts are counted without a name.
 REFUSED_MAX: Final = 1_000
-# What a client may wait with.
+# Requests that a client can delay.
 LOAD: Final = MESSAGE_CODES | frozenset(
     {
         RequestCode.ORDERLYMQ_APPEND_COPIES,
@@ -43,7 +45,7 @@ Owner: TypeAlias = tuple[str, str]
 
 
 class _Kind(NamedTuple):
-    """Whose quotas these are, in words, and what raises them."""
+    """The kind of an owner of quotas, in words, and the advice how to raise them."""
 
     name: str
     advice: str
@@ -54,10 +56,10 @@ _ACCOUNT: Final = _Kind("account", "let an administrator raise spec.quotas of th
 
 
 class Bucket:
-    """Tokens that come at a steady rate, one second's worth at most.
+    """Tokens that arrive at a steady rate, at most one second's worth.
 
     A sender that finds a token may take more than there are, so that a message larger than a second's worth
-    passes; the debt is worked off before the next one does. So the average holds, whatever the sizes.
+    passes. The next message waits until the debt is paid off. So the average rate holds, whatever the sizes.
 
     Attributes:
         rate: tokens per second; more than 0.
@@ -72,19 +74,19 @@ class Bucket:
         self._at_ms = now_ms
 
     def has_more_than(self, floor: float, now_ms: int) -> bool:
-        """Return whether there are more than *floor* tokens; below zero is debt."""
+        """Return whether there are more than *floor* tokens; a negative level is debt."""
         return self._refilled(now_ms) > floor
 
     def take(self, tokens: int) -> None:
-        """Take tokens, also those that are not there yet."""
+        """Take tokens, even more than there are."""
         self._level -= tokens
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return after how many ms there will be a token."""
+        """Return after how many milliseconds there will be a token."""
         return max(0, int(-self._refilled(now_ms) * 1000 / self.rate)) + 1
 
     def _refilled(self, now_ms: int) -> float:
-        # A clock that stands still, or is another one since, gives nothing and takes nothing.
+        # A clock that does not move, or was replaced by another one, neither adds nor takes tokens.
         passed_ms = max(0, now_ms - self._at_ms)
         self._level = min(float(self.rate), self._level + passed_ms * self.rate / 1000)
         self._at_ms = max(self._at_ms, now_ms)
@@ -93,7 +95,7 @@ class Bucket:
 
 
 class _Use:
-    """Use of its quota by one address or account."""
+    """The use of its quota by one address or account."""
 
     __slots__ = ("byte_bucket", "connections", "quota", "request_bucket")
 
@@ -104,7 +106,7 @@ class _Use:
         self.byte_bucket: Bucket | None = None
 
     def limit(self, quota: Quota, now_ms: int) -> None:
-        """Obey *quota* from now on; a bucket whose rate is the same goes on."""
+        """Apply *quota* from now on; a bucket whose rate did not change keeps its level."""
         if quota == self.quota:
             return
         if quota.requests_per_s != self.quota.requests_per_s:
@@ -116,13 +118,13 @@ class _Use:
         self.quota = quota
 
     def empty(self, is_load: bool, now_ms: int) -> tuple[str, Bucket] | None:
-        """Return a quota that is used up, None when a request may be served."""
+        """Return a quota that is used up, None if a request may be served."""
         requests, size = self.request_bucket, self.byte_bucket
         if requests is not None:
             floor = 0 if is_load else -requests.rate
             if not requests.has_more_than(floor, now_ms):
                 return "requestsPerSecond", requests
-        # Other requests are small, and a large debt of bytes must not cost a client its queues.
+        # Other requests are small, and a large byte debt must not cost a client its queues.
         if is_load and size is not None and not size.has_more_than(0, now_ms):
             return "bytesPerSecond", size
 
@@ -137,10 +139,10 @@ class _Use:
 
 
 class Quotas:
-    """Use by addresses and accounts, and whether they may go on.
+    """What addresses and accounts use, and whether they may continue.
 
     Attributes:
-        refused: how many requests were refused, by quota and account; empty for addresses.
+        refused: how many requests were refused, by quota and account; the account is empty for addresses.
     """
 
     def __init__(self, address_quota: Quota) -> None:
@@ -148,12 +150,12 @@ class Quotas:
         self._limits_addresses = address_quota != _UNLIMITED
         self._uses: dict[_Key, _Use] = {}
         self._of_connection: dict[int, set[_Key]] = {}
-        # Without connections, in the order in which the last one closed.
+        # Owners without connections, in the order in which their last connection closed.
         self._idle: dict[_Key, None] = {}
         self.refused: dict[tuple[str, str], int] = {}
 
     def of_address(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
-        """Count a request for its address; return why it is refused, empty when it is not."""
+        """Count a request for its address; return the refusal, empty if it is admitted."""
         if not self._limits_addresses:
             return ""
         network = network_of(peer.host)
@@ -171,11 +173,11 @@ class Quotas:
         return self._admit(_ACCOUNT, peer.account, quota, request, peer, now)
 
     def admits(self, connection: int) -> bool:
-        """Return whether *connection* is one of those that its address may have."""
+        """Return whether *connection* was admitted under its address's limit of connections."""
         return not self._address_quota.connections or connection in self._of_connection
 
     def handed_out(self, peer: Peer, size: int) -> None:
-        """Count bytes of messages that go to *peer*."""
+        """Count bytes of messages that are sent to *peer*."""
         for key in self._of_connection.get(peer.connection, ()):
             if key[0] == _ACCOUNT.name and key[1] != peer.account:
                 continue
@@ -184,7 +186,7 @@ class Quotas:
                 bucket.take(size)
 
     def close(self, connection: int) -> None:
-        """Forget a connection that is gone."""
+        """Drop a closed connection."""
         for key in self._of_connection.pop(connection, ()):
             use = self._uses[key]
             use.connections.discard(connection)
@@ -242,12 +244,12 @@ class Quotas:
 
 
 def owner_of(peer: Peer) -> Owner:
-    """Return for whom a sender counts where all share."""
+    """Return the account of a sender, or its network if it has none, for limits that all senders share."""
     return peer.account, "" if peer.account else network_of(peer.host)
 
 
 def size_of(request: RemotingCommand) -> int:
-    """Return about how many bytes a request has on the wire, its header included."""
+    """Return the approximate size of a request on the wire in bytes, with its header."""
     texts = sum(len(name) + len(value) for name, value in request.ext.items())
 
     return len(request.body) + texts

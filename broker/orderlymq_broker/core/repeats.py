@@ -1,9 +1,10 @@
 """
-Repeats of pending requests: sends, messages that are handed back, ends of transactions.
+Repeats of pending requests: sends, messages that are sent back, ends of transactions.
 
-The rules: a repeat has no outcome of its own: it waits for that of the first, and is answered as that is. So many wait at most as
-changes do; a further one is refused, which says of this try alone that it stores nothing. All may be known in one turn, and are
-answered bit by bit. Which sends are known: ``uncommitted.py``.
+The rules: a repeat has no outcome of its own. It waits for the outcome of the first request and gets the same
+answer. As many repeats may wait as changes; a further repeat is refused, which says only that this try stores
+nothing. All outcomes may become known in one turn, so the repeats are answered step by step.
+``uncommitted.py`` has the known sends.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +16,17 @@ from orderlymq_broker.core.effects import Effect, Later, Now
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.core.uncommitted import KnownSend, LeaderView, PendingSend
 
-# Messages whose repeats are answered before timers and other clients have their share, at some 10 us each.
+# Messages whose repeats are answered before timers and other clients have their turn, at some 10 us each.
 ANSWERED_MAX: Final = 1_024
 
 
 def when_known(
     context: Context, firsts: Sequence[KnownSend], then: Callable[[], list[Effect]]
 ) -> list[Effect]:
-    """Return what *then* returns, or call it when the last of *firsts* has its outcome.
+    """Return the effects of *then*, or call it later when the last of *firsts* has its outcome.
 
     Raises:
-        RequestRefused: it would have to wait, and too much does (2).
+        RequestRefused: it would have to wait, and too many requests do (2).
     """
     pending = {
         id(first): first for first in firsts if type(first) is PendingSend and first.outcome is None
@@ -48,17 +49,17 @@ def when_known(
 
 
 def wait(context: Context, count: int = 1) -> None:
-    """Count a repeat of so many messages that has to wait, until ``answer_soon``.
+    """Count a repeat of *count* messages that has to wait, until ``answer_soon``.
 
     Raises:
-        RequestRefused: too much waits (2).
+        RequestRefused: too many requests wait (2).
     """
     check_backlog(context, context.view.repeats + count)
     context.view.repeats += count
 
 
 def answer_soon(view: LeaderView, count: int, then: Callable[[], list[Effect]]) -> list[Effect]:
-    """Let a repeat that has waited be answered by *then*, behind those that are."""
+    """Queue a repeat that has waited, to be answered by *then* after those queued before."""
     view.answering.append((count, then))
 
     return [Later(partial(_answer_some, view))] if len(view.answering) == 1 else []

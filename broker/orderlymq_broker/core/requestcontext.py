@@ -1,10 +1,11 @@
 """
-The shared context of all processors: the state, the leader's view of it, connected clients, and answers.
+The context that all processors share: the state, the leader's view of it, connected clients, and answers.
 
-The rules: processors read the state and never change it; a change that must survive the leader becomes a
-``Propose``; ``answer`` sends no answer to a oneway request, not even an error, no refusal that its client would take for
-success, and no error but 22 to an offset query of RocketMQ's clients: those up to 4.9 take any other for "never committed" and
-jump to the end of the queue. The pieces are put together in ``processors/dispatch.py``.
+The rules: processors read the state and never change it. A change that must survive the leader becomes a
+``Propose``. ``answer`` sends no answer to a oneway request, not even an error. It sends no refusal that the
+client would take for success. It sends no error except 22 to an offset query of RocketMQ's clients: those up
+to 4.9 take any other for "never committed" and jump to the end of the queue. ``processors/dispatch.py`` puts
+the parts together.
 """
 
 from collections import Counter, defaultdict
@@ -37,14 +38,14 @@ from orderlymq_protocol.header.declaration import HeaderError
 from orderlymq_protocol.message.record import pack_host
 from orderlymq_protocol.names import InvalidName
 
-# How many client ids used over two connections the status shows; the counter counts them all.
+# How many client ids used over two connections the status shows; the counter counts all of them.
 DUPLICATES_SHOWN_MAX: Final = 100
-# Requests of which Go's client, up to 2.1.2 at least, takes every answer for success: that the message is stored that it hands
-# back, and that the group has the members that the answer lists.
+# For these requests Go's client, up to 2.1.2 at least, takes every answer for success: it believes that the
+# message it sent back is stored, and that the consumer group has the members in the answer.
 _UNREAD_BY_GO: Final = frozenset(
     {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.GET_CONSUMER_LIST_BY_GROUP}
 )
-# RocketMQ 5.0.0, which reads codes right, has the number of its preview, which does not.
+# RocketMQ 5.0.0 reads codes correctly, but has the version number of its preview, which does not.
 _MISREADING_VERSION_MAX: Final = 413
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
@@ -61,7 +62,7 @@ class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answe
 
 
 class CreateFirst(Exception):  # noqa: N818 - not an error: what to do before the request is served
-    """The request needs these records applied first; ``processors/dispatch.py`` proposes them and comes back."""
+    """The request needs these records applied first; ``processors/dispatch.py`` proposes them and retries the request."""
 
     def __init__(self, *records: TopicSet | GroupSet) -> None:
         super().__init__(records)
@@ -77,22 +78,24 @@ class Context:
     """State, settings and the leader's memory.
 
     Attributes:
-        manifest: the settings that this process was started with, and the live ones of its file as it is now.
-        settings: the settings that hold now: the manifest's, and what administrators changed since.
+        manifest: the settings that this process was started with, with the present live settings of its file.
+        settings: the present settings: the manifest's, with the later changes by administrators.
         leading: this replica leads and has applied its whole log.
-        leader_known: as a follower, somebody else is known to lead.
-        view: the leader's promises beyond the applied state.
-        entries: what proposals pass on their way into the log; gives offsets.
-        listings: writes long lists bit by bit.
-        ages: how old messages are for certain.
-        positions: how far groups have pulled.
-        counters: how often things happened, by name; shown in the status and as metrics.
-        got: answers with messages and their bytes, by topic and group, since `observe/rates.py` took them last.
+        leader_known: this replica follows, and knows which replica leads.
+        view: the leader's pending changes beyond the applied state.
+        entries: checks proposals on their way into the log; gives offsets.
+        listings: writes long lists step by step.
+        ages: the proven ages of messages.
+        positions: how far consumer groups have pulled.
+        counters: how often events happened, by name; shown in the status and as metrics.
+        got: answers with messages and their bytes, by topic and consumer group, since `observe/rates.py` last
+            read them.
         duplicate_clients: client ids used over two live connections, with the older and the newer.
-        unparked_groups: groups that should hold keys, and whose members handed a dead letter over without, since `observe/watch.py`
-            looked last.
+        unparked_groups: consumer groups that should hold keys, but whose members stored a dead letter without
+            holding its key, since `observe/watch.py` last looked.
         disk_full: sends are refused until the disk has room again.
-        held_end: physical offset where what waits at the floor of the log ends, if that keeps retention from making room; else 0.
+        held_end: physical offset at which the waiting messages at the floor of the log end, if they keep
+            retention from making room; else 0.
         quotas: what addresses and accounts use.
         replication: the shell's last report about the replicas, for the status only.
     """
@@ -116,7 +119,7 @@ class Context:
         )
         self.counters: Counter[str] = Counter()
         self.got: defaultdict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
-        # What groups have sent back, by topic and group.
+        # How many messages consumer groups have sent back, by topic and group.
         self.sent_back: Counter[tuple[str, str]] = Counter()
         self.duplicate_clients: dict[str, tuple[Peer, Peer]] = {}
         self.unparked_groups: set[str] = set()
@@ -133,16 +136,16 @@ class Context:
         self._opaque = 0
 
     def follow(self, manifest: BrokerSettings) -> None:
-        """Take over the settings of the changed manifest."""
+        """Use the settings of the changed manifest."""
         self.manifest = manifest
         self.refresh_settings()
 
     def refresh_settings(self) -> None:
-        """Take over what administrators have changed; called when a change is applied."""
+        """Recompute the settings from the manifest and administrators' changes; called when a change is applied."""
         self.settings = effective(self.manifest, self.state.overrides.values)
 
     def handed_out(self, peer: Peer, topic: str, group: str, messages: int, size: int) -> None:
-        """Count an answer of *size* bytes with messages for a group."""
+        """Count an answer of *size* bytes with messages for a consumer group."""
         self.counters["messages_out"] += messages
         self.counters["bytes_out"] += size
         answers, total = self.got[topic, group]
@@ -150,33 +153,33 @@ class Context:
         self.quotas.handed_out(peer, size)
 
     def message_id(self, physical: int) -> str:
-        """Return the offset id of the message at *physical*: clients view it at our address."""
+        """Return the offset id of the message at *physical*; clients use it to view the message at our address."""
         return f"{self.message_id_prefix}{physical:016X}"
 
     def address_for(self, peer: Peer) -> str:
-        """Return where a sender reaches this group, for answers; one of another network is given the name alone.
+        """Return the address of this broker group for an answer; a peer of another network gets only the group's name.
 
-        The name server of its listener says where that is (ADR 25).
+        The name server of the peer's listener maps that name to an address (ADR 25).
         """
         return self.settings.group if peer.listener else str(self.settings.address)
 
     def note_duplicate(self, client_id: str, older: Peer, newer: Peer) -> None:
-        """Note that a client id is used over two connections: only an operator can know why."""
+        """Note that a client id is used over two connections; only a person can find out why."""
         self.counters["duplicate_clients"] += 1
         self.duplicate_clients[client_id] = (older, newer)
         if len(self.duplicate_clients) > DUPLICATES_SHOWN_MAX:
             del self.duplicate_clients[next(iter(self.duplicate_clients))]
 
     def next_opaque(self) -> int:
-        """Return a number for a request of our own."""
+        """Return the opaque of the next request that the broker sends."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
     def note_consumer(self, group: str, peer: Peer) -> Session | None:
-        """Note that a connection consumes for *group*, unless it has said so itself; return its session.
+        """Note that a connection consumes for a consumer group, unless it said so in a heartbeat; return its session.
 
-        For pulls: RocketMQ's consumers pull immediately at a new leader and say who they are up to half a
-        minute later. A group without members is read by tools alone.
+        For pulls: RocketMQ's consumers pull from a new leader immediately, but send a heartbeat up to half a
+        minute later. A group without members is read only by tools.
         """
         session = self.sessions.get(peer.connection)
         if (session is None or not session.heartbeat) and self.state.members.of_group(group):
@@ -189,7 +192,7 @@ def check_name(check: Callable[[str], None], name: str) -> None:
     """Refuse a name of a topic or group that *check* does not allow.
 
     Raises:
-        RequestRefused: it does not (1).
+        RequestRefused: the name is not allowed (1).
     """
     try:
         check(name)
@@ -206,7 +209,7 @@ def answer(
     body: bytes = b"",
     remark: str | None = None,
 ) -> list[Effect]:
-    """Return the reply to *request*, or nothing when its sender wants none or would misread it."""
+    """Return the reply to *request*; empty if its sender wants none or would misread it."""
     if request.flag & FLAG_ONEWAY:
         return []
     if code and reads_no_code(request):
@@ -230,11 +233,11 @@ def answer(
 
 
 def is_misread(request: RemotingCommand, code: int) -> bool:
-    """Return whether clients would take the refusal *code* for something else: then the connection is closed.
+    """Return whether the client would misread the refusal *code*; the broker then closes the connection.
 
-    The SDK, which says that it speaks Python, gets the refusal for a missing right. A question that no client
-    sends gets its refusal, too. RocketMQ's Java client since 5.1 takes code 22 alone for "no offset", and asks again after
-    any other.
+    The SDK, which reports the language Python, gets the refusal for a missing permission. A query that no
+    client sends gets its refusal, too. RocketMQ's Java client since 5.1 takes only code 22 for "no offset",
+    and asks again after any other code.
     """
     if request.code != RequestCode.QUERY_CONSUMER_OFFSET or code == ResponseCode.QUERY_NOT_FOUND:
         return False
@@ -251,18 +254,19 @@ def is_misread(request: RemotingCommand, code: int) -> bool:
 
 
 def reads_no_code(request: RemotingCommand) -> bool:
-    """Return whether the client takes every answer to a request for success: then a refusal is not sent.
+    """Return whether the client takes every answer to a request for success; a refusal is then not sent.
 
-    Go's would skip the message that it hands back (36), and leave all queues of a topic (38). Without an answer for 3 s it keeps
-    them and asks again. It would not notice the end of its connection earlier, and lose the answers to all that it has asked there.
+    Go's client would skip the message that it sends back (36), and give up all queues of a topic (38).
+    Without an answer for 3 s it keeps them and asks again. Closing the connection instead would not help: the
+    client would not notice earlier, and would lose all other answers that it waits for on it.
     """
     return request.language == LanguageCode.GO and request.code in _UNREAD_BY_GO
 
 
 def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:
-    """Return a waiting request without its body and without fields that its answer does not need.
+    """Return a waiting request without its body, keeping only the *fields* that its answer needs.
 
-    A header may have a megabyte, and a hundred thousand requests wait.
+    A header may have a megabyte, and a hundred thousand requests may wait.
     """
     ext = {name: request.ext[name] for name in fields if name in request.ext}
     kept = RemotingCommand(
@@ -280,7 +284,7 @@ def answer_lost(
     remark: str,
     code: int = ResponseCode.SYSTEM_ERROR,
 ) -> list[Effect]:
-    """Return the reply to a request whose records were not stored: why, or *remark* if they were lost."""
+    """Return the reply to a request whose records were not stored: the refusal, or *remark* if they were lost."""
     if refusal is not None:
         code, remark = refusal.code, refusal.remark
 

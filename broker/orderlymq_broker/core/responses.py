@@ -1,8 +1,8 @@
 """
-Answers to requests, sent when their records are applied.
+Answers to requests that are sent once their records are applied.
 
-The rule: the answer leaves when the records are applied on this leader; when leadership is lost before,
-the sender learns that nothing changed. Sends have answers of their own: ``processors/send/responses.py``.
+The rule: the answer is sent when the records are applied on this leader. If it loses leadership before, the
+sender is told that nothing changed. Sends have their own answers: ``processors/send/responses.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ NOT_LEADER: Final = (
     "broker: this replica does not lead group {group}; send it to {address}"
 )
 
-# Topics and groups that one answer names.
+# How many topics and groups one answer names.
 NAMES_SHOWN: Final = 8
 
 
@@ -52,7 +52,7 @@ def answer_list(
     *,
     then: Callable[[bytes], list[Effect]] | None = None,
 ) -> list[Effect]:
-    """Answer with a list that is written bit by bit, when it is, or say why not; *then* does something else with it."""
+    """Answer with a list that is written step by step, or with the reason why not; *then* may use the list otherwise."""
     kept = unanswered(request)
 
     def written(body: bytes | Refusal) -> list[Effect]:
@@ -73,12 +73,13 @@ def answer_when_applied(
     lost_code: int = ResponseCode.SYSTEM_ERROR,
     in_parts: bool = False,
 ) -> list[Effect]:
-    """Propose *records* and answer *request* when they are applied, or when they are lost.
+    """Propose *records* and answer *request* when they are applied or lost.
 
-    *then* makes the answer; without it a refused record is answered with its reason (1), others with success.
-    *ended* is called first, whatever became of the records. *lost_code* is answered when another leader has taken
-    over: nothing is stored then. *in_parts* is for many changes of which each stands for itself: they share no entry, the
-    answer comes with the last, and where the leader changes between them the first are stored.
+    *then* makes the answer. Without it, the answer to a refused record is its reason (1), to others success.
+    *ended* is called first, whatever the outcome. *lost_code* is the answer if another leader took over, in
+    which case nothing is stored. *in_parts* is for many independent changes: they are split over several
+    entries, and the answer comes with the last. If the leader changes between two parts, the earlier parts
+    are stored.
     """
     request = unanswered(request)
     pieces = cut(records) if in_parts else [records]
@@ -103,7 +104,7 @@ def answer_when_applied(
     def lost(refusal: Refusal | None) -> list[Effect]:
         nonlocal left
         if left < 0:
-            return []  # one part was lost before, and this was the answer
+            return []  # an earlier part was lost, and that was answered
         left = -len(pieces)
         ended()
         return answer_lost(request, peer, refusal, LOST_IN_PARTS if in_parts else LOST, lost_code)
@@ -121,10 +122,10 @@ def change(
     ended: Callable[[], None] = lambda: None,
     in_parts: bool = False,
 ) -> list[Effect]:
-    """Propose an administrator's change, answered when it is applied; *done* makes another answer than mere success.
+    """Propose an administrator's change and answer when it is applied; *done* makes the answer instead of plain success.
 
-    Of several topics or groups one may be refused for what came into the log
-    since the request was judged; the answer says that the others were changed.
+    One of several topics or groups may be refused because of records that entered the log after the request
+    was checked. The answer then names those that were changed.
     """
     request = unanswered(request)
 
@@ -143,10 +144,10 @@ def change(
 
 
 def check_unchanging(context: Context, kind: str, names: Sequence[str]) -> None:
-    """Refuse a change that would be judged before another one of these topics, groups or accounts is applied.
+    """Refuse a change of topics, groups or accounts if another change of them is not applied yet.
 
     Raises:
-        RequestRefused: one is under way, or another one is of the same request (1).
+        RequestRefused: another change is pending, or the request names one twice (1).
     """
     busy = sorted({name for name in names if (kind, name) in context.entries.changing})
     if busy:
@@ -159,15 +160,15 @@ def check_unchanging(context: Context, kind: str, names: Sequence[str]) -> None:
         )
 
 
-# Comparing takes some 20 us a name, on the loop that also runs raft.
+# Comparing takes some 20 us a name, on the event loop that also runs raft.
 COMPARED_MAX: Final = 500
 
 
 def raise_unknown_group(context: Context, group: str) -> None:
-    """Refuse what names a group that nobody ever made, used or joined: most likely a typo.
+    """Refuse a consumer group that was never created, used or joined, most likely because of a typo.
 
     Raises:
-        RequestRefused: 26, with the names that come near.
+        RequestRefused: 26, with similar names.
     """
     state = context.state
     if (
@@ -187,7 +188,7 @@ def raise_unknown_group(context: Context, group: str) -> None:
 
 
 def leader_only(context: Context, handler: Handler) -> Handler:
-    """Return *handler* for the leader, and a refusal that names the leader's address for others."""
+    """Wrap *handler*: the leader runs it, other replicas refuse and name the leader's address."""
 
     def handle(request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         if not context.leading:

@@ -1,10 +1,10 @@
 """
 The leader's view: pending changes beyond the applied state.
 
-The rules: when leadership is lost the whole view is thrown away, never repaired. Calls that were under
-way keep the view they were made with, so nothing of an old term leaks into a new one. Which offsets are
-given: ``entrybuilder.py``. Repeats of pending requests wait for them: ``repeats.py``. The window of known sends:
-``state/send/duplicates.py``.
+The rules: when leadership is lost the whole view is dropped, never repaired. Pending calls keep the view that
+they were made with, so nothing of an old term leaks into a new one. ``entrybuilder.py`` gives offsets,
+``repeats.py`` lets repeats of pending requests wait for them, and ``state/send/duplicates.py`` has the window
+of known sends.
 """
 
 from collections import Counter, deque
@@ -20,12 +20,12 @@ from orderlymq_protocol.frame.command import RemotingCommand
 
 T = TypeVar("T")
 
-# The kind and name of each thing that a request needs.
+# The kind and name of each object that a request needs.
 Creation: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Place(NamedTuple):
-    """Where a message is, as the answer to its sender says."""
+    """The place of a message, for the answer to its sender."""
 
     queue_id: int
     queue_offset: int
@@ -34,29 +34,29 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class PendingSend:
-    """A send of a deduplicated topic on its way into the log.
+    """A pending send of a deduplicated topic.
 
     Attributes:
-        outcome: where it is stored, or why it is not; None as long as nobody knows.
-        waiters: what answers its repeats, once the outcome is known.
+        outcome: where it is stored, or why it is not; None while that is unknown.
+        waiters: functions that answer its repeats once the outcome is known.
     """
 
     outcome: Append | Refused | None = None
     waiters: list[Callable[[], list[Effect]]] = field(default_factory=list)
 
     def end(self, outcome: Append | Refused) -> list[Effect]:
-        """Note what became of the send; return the answers of those that waited for it."""
+        """Store the outcome of the send; return the answers of the repeats that waited for it."""
         self.outcome = outcome
 
         return [effect for answer in self.waiters for effect in answer()]
 
 
-# The first send of a message that is sent again: on its way into the log, or stored.
+# The first send of a message that is sent again: pending or stored.
 KnownSend: TypeAlias = PendingSend | Place
 
 
 def count_down(counts: Counter[T], items: Iterable[T]) -> None:
-    """Count each item once less, and forget those of which there are none: *counts* may have many others."""
+    """Decrement the count of each item, and remove items that reach zero, because *counts* may have many others."""
     for item in items:
         counts[item] -= 1
         if not counts[item]:
@@ -64,7 +64,7 @@ def count_down(counts: Counter[T], items: Iterable[T]) -> None:
 
 
 class Waiter(NamedTuple):
-    """A request that waits for topics or groups that it needs, for the *creations*th time."""
+    """A request that waits for topics or groups that it needs; *creations* counts how often it has."""
 
     request: RemotingCommand
     peer: Peer
@@ -76,20 +76,22 @@ class LeaderView:
 
     Attributes:
         sends: uncommitted sends by identity.
-        repeats: how many messages repeats have that wait, an end of a transaction that comes again counted as one.
-        answering: those of them that wait for nothing more, and what answers them.
-        creating: topics and groups that requests need and that were proposed for the first of them, with all that wait for them,
-            which keep *creating_bytes* in memory.
-        ending: half messages whose end was proposed and is not applied, with the requests to end
-            them again that wait for it.
-        handing_on: delay queues of which some messages are on their way to where they belong.
-        fencing: topics whose fence, or change to fewer queues, was proposed and is not applied: nobody sends to them meanwhile.
-        fetching: groups and topics of which lanes are handed out by what was proposed and is not applied, whose messages keep
-            *fetching_bytes* in memory.
-        retrying: how many proposed messages to retry topics, also delayed ones, are not applied.
+        repeats: how many messages the waiting repeats have; a repeated end of a transaction counts as one.
+        answering: repeats that no longer wait, each with its number of messages and the function that answers it.
+        creating: topics and groups that requests need and that were proposed for the first of them, with all
+            requests that wait for them; these take *creating_bytes* of memory.
+        ending: half messages whose end was proposed and is not applied, with the repeated requests to end
+            them that wait for it.
+        handing_on: delay queues with some messages on their way to their real queues.
+        fencing: topics whose fence, or change to fewer queues, was proposed and is not applied: sends to them
+            are refused meanwhile.
+        fetching: consumer groups and topics with a proposed hand-out of lanes that is not applied; its
+            messages take *fetching_bytes* of memory.
+        retrying: how many proposed messages to retry topics, delayed ones included, are not applied.
         timers_ending: offsets of timers whose end was proposed and is not applied.
-        taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
-        operator_token: the greatest token of an operator that was proposed, applied or not.
+        taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not
+            applied, with the time of the cancellation.
+        operator_token: the greatest proposed token of an operator, applied or not.
     """
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class LeaderView:
         self._turns: dict[int, int] = {}
 
     def first_send(self, identity: bytes, window: DedupWindow) -> KnownSend | None:
-        """Return where the first send of an identity is or will be; None when this is the first."""
+        """Return where the first send of an identity is or will be; None if this is the first."""
         pending = self.sends.get(identity)
         if pending is not None:
             return pending
@@ -127,7 +129,7 @@ class LeaderView:
         return 0 if first is None else first.cancelled_ms or self.taken_back.get(first.physical, 0)
 
     def choose_queue(self, topic: Topic) -> int:
-        """Return the queue for a sender that leaves the choice to us: each in turn."""
+        """Return the queue for a sender that leaves the choice to the broker: each queue in turn."""
         turn = self._turns.get(topic.id, 0)
         self._turns[topic.id] = turn + 1
 
