@@ -1,8 +1,8 @@
 """
-Compaction of one replica: it cuts the raft log, sweeps the index, gives disk and memory back.
+Compaction of one replica: it truncates the raft log, sweeps the index, and frees disk space and memory.
 
-The rule: nothing of it changes an answer, so every replica does it when it suits. What a snapshot
-under way or a live follower still needs stays.
+The rule: compaction changes no answer, so every replica does it when it likes. It keeps what a snapshot in
+progress or a live follower still needs.
 """
 
 import asyncio
@@ -17,27 +17,29 @@ from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
 
 _log = logging.getLogger(__name__)
 
-# Compacting a few entries at a time would only make range deletions for RocksDB to wade through.
+# Compacting a few entries at a time would only create range deletions that slow RocksDB down.
 COMPACT_STEP: Final = 1_000
 
 RECLAIM_EVERY_S: Final = 30.0
 
-# To give space back, what came since is written to a file, and bodies are never merged: so much must have been dropped, else
-# a quiet group has a file for each half minute, and a copy of all files stops the process for as long as they are many.
+# To free space, recent data is written to a file, and bodies are never merged. So at least this much must have
+# been dropped: otherwise a quiet broker group would have a file for each half minute, and many files make a copy
+# of all files stop the process for long.
 RECLAIM_SIZE_MIN: Final = 32 << 20
-# Where little is kept, this part of it is enough.
+# If little is kept, this fraction of it is enough.
 RECLAIM_PART: Final = 8
 
-# A sweep reads the whole index, so it waits until retention has dropped this part of what is kept: so much larger the
-# index may get, and so many entries are read for each that goes.
+# A sweep reads the whole index, so it waits until retention has dropped this fraction of what is kept. The index
+# may grow by that fraction, and so many entries are read for each one that is removed.
 SWEEP_PART: Final = 2
 
-# After each step the sweep rests so many times as long as that took. It keeps up with ten thousands of entries a second.
+# After each step the sweep rests this many times as long as the step took. It keeps up with tens of thousands of
+# entries a second.
 SWEEP_REST: Final = 3.0
 
-# When nothing came for so long, the memtables are written to files: the write-ahead log behind them
-# can go, which is otherwise up to WAL_SIZE_MAX beside the same bytes in files, and a start has nothing
-# to replay. Long against the pauses of a load, so that a steady trickle makes no small files.
+# When nothing was written for this long, the memtables are flushed to files. Then the write-ahead log can be
+# deleted, which otherwise holds up to WAL_SIZE_MAX in addition to the same bytes in files, and a start has
+# nothing to replay. It is long compared to the pauses of a load, so that a steady trickle makes no small files.
 FLUSH_IDLE_S: Final = 5.0
 
 # Less than this is not worth files of its own.
@@ -45,7 +47,7 @@ FLUSH_SIZE_MIN: Final = 16 << 20
 
 
 class Compaction:
-    """Looks after one instance; `step` about every second."""
+    """Compacts one instance; call `step` about every second."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Compaction:
         self._entries_kept = entries_kept
         self._snapshot_needs = snapshot_needs
         self._seconds = seconds
-        self._reclaimed = 0  # an earlier life may have ended before it came to that
+        self._reclaimed = 0  # an earlier process may have stopped before it reclaimed
         self._reclaimed_at = seconds()
         self._swept = 0  # as above
         self._swept_at = seconds()
@@ -70,14 +72,14 @@ class Compaction:
         self._sweeping: asyncio.Task[None] | None = None
 
     def step(self) -> None:
-        """Do a little of whatever is due."""
+        """Do part of the work that is due."""
         self._compact()
         self._maybe_sweep()
         self._maybe_reclaim()
         self._maybe_flush()
 
     async def close(self) -> None:
-        """Wait for the threads that give space back: the store must not be closed under them."""
+        """Wait for the threads that free space: the store must not be closed while they run."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         tasks = [task for task in (self._working, self._sweeping) if task is not None]
@@ -91,7 +93,7 @@ class Compaction:
         if needed is not None:
             wished = min(wished, needed)
         first = log.first_index()
-        # Small logs are compacted in small steps, so that tests of it need not be long.
+        # Small logs are compacted in small steps, so that tests can be short.
         if wished - first < min(COMPACT_STEP, self._entries_kept):
             return
         allowed = self._instance.node.compact(Index(wished))
@@ -134,7 +136,7 @@ class Compaction:
         self._working = self._supervisor.once("reclaim", self._reclaim(floor), name="reclaim space")
 
     async def _reclaim(self, floor: int) -> None:
-        # Noted when it is done: what has failed is tried again half a minute later.
+        # Noted when it is done: a failure is tried again half a minute later.
         await finish_in_thread(self._instance.store.reclaim)
         self._reclaimed = floor
 
@@ -146,7 +148,8 @@ class Compaction:
         if self._is_working or not idle or end - self._flushed < FLUSH_SIZE_MIN:
             return
         self._flushed = end
-        # When it fails nothing is lost, it is all in the log; the writer reports what stops writes.
+        # If it fails nothing is lost, because everything is in the log. The writer reports errors that stop
+        # writes.
         work = finish_in_thread(self._instance.store.flush)
         self._working = self._supervisor.once("flush", work, name="flush memtables")
 

@@ -1,23 +1,23 @@
 """
-Whether the disk answers: how long a write has been under way while none has ended.
+Detects a hanging disk: how long a write has been under way while none has ended.
 
-A leader whose disk hangs still sends heartbeats and keeps its place, and nobody's send is answered. It
-steps down when this says so; its own vote needs the disk, so that it cannot win before the disk answers.
-A full disk is not one that hangs: it answers that it is full, and reads go on. Pure; ``loop.py`` gives it
-of every write.
+A leader whose disk hangs still sends heartbeats and stays leader, but no send is answered. When this module
+reports a stall, the leader steps down. Its own vote needs the disk, so it cannot win again before the disk
+answers. A full disk does not hang: it reports that it is full, and reads go on. Pure; ``loop.py`` reports
+every write.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-# 2 s at 200 ms. The syncs of a busy disk take less, and another replica answers before the three
-# seconds are over for which RocketMQ's clients wait for a send.
+# 2 s at 200 ms. The syncs of a busy disk take less, and another replica answers within the three seconds for
+# which RocketMQ's clients wait for a send.
 STALL_ELECTIONS: Final = 10
 
 
 class WriteWatch:
-    """The pending writes; *seconds* is the clock, a write that takes *limit_s* is too slow."""
+    """The pending writes; *seconds* is the clock, and a write that takes *limit_s* is too slow."""
 
     def __init__(self, limit_s: float, seconds: Callable[[], float]) -> None:
         self._limit_s = limit_s
@@ -30,7 +30,7 @@ class WriteWatch:
         self._begun.append(self._seconds())
 
     def ended(self) -> None:
-        """Note that the oldest write is done: the next one's time counts from here."""
+        """Note that the oldest write has ended; the time of the next one counts from now."""
         self._begun.popleft()
         self._count_from_here()
 
@@ -40,7 +40,7 @@ class WriteWatch:
         self._count_from_here()
 
     def forgive(self, seconds: float) -> None:
-        """Leave out the last *seconds*: this process could not hear the disk; a write may have begun within them."""
+        """Do not count the last *seconds*, in which this process was paused; a write may have begun within them."""
         if self._begun:
             self._begun[0] = min(self._begun[0] + seconds, self._seconds())
 
@@ -51,7 +51,7 @@ class WriteWatch:
 
     @property
     def waiting_s(self) -> float:
-        """Return for how long the disk has owed an answer."""
+        """Return how long the oldest pending write has waited for the disk; 0 if the disk is full."""
         return self._seconds() - self._begun[0] if self._begun and not self._is_full else 0.0
 
     def _count_from_here(self) -> None:
@@ -60,5 +60,5 @@ class WriteWatch:
 
     @property
     def is_stalled(self) -> bool:
-        """Return whether it is so long that the disk counts as hung."""
+        """Return whether a write has waited so long that the disk counts as hung."""
         return self.waiting_s >= self._limit_s

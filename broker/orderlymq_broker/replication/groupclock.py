@@ -1,9 +1,10 @@
 """
-The clock of a replica, which its peers correct: the replicas of a group show each other their times of day.
+The clock of a replica, corrected by its peers: the replicas of a raft group send each other their times of day.
 
-The rule: where a majority of the group shows a time that is more than a minute earlier, or later, this replica goes by the
-nearest time of that majority. So one wrong clock stamps no message and deletes none. Where no majority shows one time,
-within a minute, the time says that it is not confirmed, and nothing is deleted by it. Pure; ``server/peers.py`` exchanges the times.
+The rule: if a majority of the raft group shows a time more than a minute earlier or later, this replica uses
+the nearest time of that majority. So one wrong clock stamps no message and deletes none. If no majority
+agrees on a time within a minute, the time is not confirmed, and nothing is deleted by it. Pure;
+``server/peers.py`` exchanges the times.
 """
 
 import logging
@@ -18,38 +19,41 @@ from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
 
-# How this machine's clock stands to those of its group, as its log says.
+# How this machine's clock compares to those of its raft group, for the log.
 _AGREED: Final = "agreed"
 _CORRECTED: Final = "corrected"
 _CONTESTED: Final = "contested"
 
-# The last times of a peer, of which the latest counts: more than two links carry of one that is not heard before they are made again.
+# How many times of a peer are kept. The latest of them counts, because delays make times only earlier. Two links
+# carry fewer before links to a silent peer are renewed.
 SHOWN_KEPT: Final = 16
 
 
 class GroupClock:
-    """A `Clock`: this machine's own where no majority of the group contradicts it.
+    """A `Clock`: this machine's own, unless a majority of the raft group contradicts it.
 
-    Times of day are kept as differences to this machine's steady clock, so what a peer has shown stays good
-    while it is away, and a step of the own clock is seen by the next call. What waited on its way, or while this process
-    stood still, makes a peer seem earlier, never later.
+    Times of day are stored as differences to this machine's steady clock. So the last time of a peer stays
+    valid while the peer is away, and the next call notices a step of the own clock. A delay on the network,
+    or a pause of this process, makes a peer's time seem earlier, never later.
     """
 
     def __init__(self, own: Clock) -> None:
         self._own = own
         self._peers: AbstractSet[NodeId] = frozenset()
         self._voters: AbstractSet[NodeId] = frozenset()
-        # Time of day less steady time, in ms: what each peer has shown last, and in order what counts of the voters.
+        # Time of day minus steady time, in ms: what each peer has shown last, and the sorted values of the
+        # voters.
         self._shown: dict[NodeId, deque[float]] = {}
         self._shifts: list[float] = []
         self._majority = 1
-        # Differences of a majority that contradict no clock between them, and those of an own clock that a majority confirms.
+        # The range of differences that no majority contradicts, and the range in which a majority confirms the
+        # own clock.
         self._low, self._high = -math.inf, math.inf
         self._agreed_from, self._agreed_to = -math.inf, math.inf
         self._standing = _AGREED
 
     def now(self) -> Now:
-        """Return the wall time that this replica goes by, and monotonic time, in ms."""
+        """Return the wall time that this replica uses, and monotonic time, in ms."""
         own, steady_ms = self._own.now(), self._steady_ms()
         if self._agreed_from <= own.wall_ms - steady_ms <= self._agreed_to:
             return own  # the usual case, for each request
@@ -63,25 +67,25 @@ class GroupClock:
         return Now(round(counted + steady_ms), own.monotonic_ms, near >= self._majority)
 
     def seconds(self) -> float:
-        """Return seconds that go on while the machine sleeps."""
+        """Return monotonic seconds, which advance while the machine sleeps."""
         return self._own.seconds()
 
     def own_ms(self) -> int:
-        """Return this machine's time of day in ms, which peers are shown."""
+        """Return this machine's time of day in ms, which is sent to peers."""
         return self._own.now().wall_ms
 
     def ahead_s(self) -> float:
-        """Return by how many seconds this machine's clock is ahead of a majority, negative behind it; 0 between the others."""
+        """Return by how many seconds this clock is ahead of a majority, negative if behind; 0 if within the majority's range."""
         return self._ahead_ms(self.own_ms()) / 1000
 
     def keep(self, peers: AbstractSet[NodeId], voters: AbstractSet[NodeId]) -> None:
-        """Count the other *voters*; note the times of other *peers* too, because they may vote soon."""
+        """Count the other *voters*; note the times of other *peers* too, because they may soon be voters."""
         self._peers, self._voters = peers, voters & peers
         self._shown = {node: shifts for node, shifts in self._shown.items() if node in peers}
         self._find_majority()
 
     def shown(self, node: NodeId, wall_ms: int) -> None:
-        """Note the time of day that *node* has shown just now; one that is no member counts for nothing."""
+        """Note the time of day that *node* has just shown; the time of a node that is not a peer is ignored."""
         if node not in self._peers:
             return
         shifts = self._shown.setdefault(node, deque(maxlen=SHOWN_KEPT))
@@ -97,7 +101,7 @@ class GroupClock:
         return own - min(max(own, self._low), self._high)
 
     def _find_majority(self) -> None:
-        """Find the earliest and the latest time that no majority contradicts, and those at which one agrees with this machine."""
+        """Find the range of times that no majority contradicts, and the range in which a majority agrees with this machine."""
         self._shifts = shifts = sorted(
             max(shown) for node, shown in self._shown.items() if node in self._voters
         )
@@ -123,7 +127,7 @@ class GroupClock:
         elif any(abs(each - own) > CLOCK_STEP_MS for each in self._shifts):
             standing = _CONTESTED
         else:
-            return  # too few have shown theirs
+            return  # too few peers have shown their times
         if standing == self._standing:
             return
         if standing == _CORRECTED:

@@ -1,17 +1,20 @@
 """
-Group commit: how long proposals linger for others that then share their entry.
+Group commit: how long proposals linger for others to share their entry.
 
-An entry costs three syncs and its way to the followers and back, as much CPU as fifteen messages in it. So
+An entry costs three syncs and a round trip to the followers, as much CPU as fifteen messages in it. So
 proposals linger in two cases.
 
-While an entry is on its way they linger until there are so many that the next should go immediately, or until
-most of the time has passed that an entry takes here: the next one then leaves while the last is answered.
+While an entry is on its way, they linger until there are enough of them to send the next one immediately, or
+until most of the usual time of an entry has passed. The next entry then leaves while the last one is
+answered.
 
-Behind an entry they linger for the clients that it has answered, when most of these usually propose again within that
-time. Else the clients would take turns for good: each entry would carry one half of them, while the other half waits.
+After an entry, they linger for the clients that it has answered, if most of these usually propose again
+within that time. Otherwise the clients would keep taking turns: each entry would carry one half of them while
+the other half waits.
 
-Both times are measured, because a busy machine needs several times as long as an idle one, and entries that leave too
-early there only add to what it is busy with. ``loop.py`` asks before each entry, for what ``proposals.py`` keeps.
+Both times are measured, because a busy machine needs several times as long as an idle one, and entries that
+leave too early only add to its load. ``loop.py`` asks before each entry about the proposals in
+``proposals.py``.
 """
 
 from collections.abc import Callable
@@ -19,26 +22,26 @@ from math import ceil
 from typing import Final
 
 LINGER_COUNT_MAX: Final = 48
-#: A shorter wait for an entry on its way saves nothing.
+#: A shorter wait for an entry on its way brings no gain.
 LINGER_MIN_S: Final = 0.002
-#: So much counts of one entry: what takes longer met a disk that hangs or waited for a lost majority.
+#: The most time that counts for one entry: a longer one met a disk that hangs or waited for a lost majority.
 ENTRY_MAX_S: Final = 0.020
-#: Which part of an entry's usual time proposals linger at most.
+#: Proposals linger at most for this fraction of an entry's usual time.
 LINGER_PART: Final = 0.8
-#: Which share of the clients that an entry has answered must have proposed again; the others are not waited for.
+#: Of the clients that an entry has answered, this share must have proposed again; the rest is not waited for.
 RETURN_SHARE: Final = 0.75
 
 # The weight of the newest entry in the usual times: a few entries show that the machine has become busy.
 _WEIGHT: Final = 1 / 8
-# So many usual times of an entry count of one return: what takes longer says no more than that it takes too long.
+# A return counts at most this many usual times of an entry: a longer one only shows that it takes too long.
 _RETURN_MAX: Final = 2
 
 
 class GroupCommit:
-    """The rule by which a leader lets proposals wait; *seconds* is a clock.
+    """Decides how long a leader lets proposals wait; *seconds* is a clock.
 
     Attributes:
-        limit_s: how long proposals linger at most while an entry is on its way, counted from its beginning.
+        limit_s: how long proposals linger at most while an entry is on its way, counted from the start of its write.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -72,9 +75,9 @@ class GroupCommit:
             self._note_return()
 
     def linger_s(self, collected: int, *, on_its_way: bool) -> float:
-        """Return how long *collected* proposals wait from now on, 0 or less for not at all.
+        """Return how long *collected* proposals wait from now on; 0 or less means not at all.
 
-        *on_its_way* says whether an entry is proposed and not applied yet.
+        *on_its_way* tells whether an entry is proposed and not applied yet.
         """
         if collected >= LINGER_COUNT_MAX:
             return 0.0

@@ -1,7 +1,7 @@
 """
-The parts of a replication loop and its environment, so that tests can put their own in.
+The parts of a replication loop and its environment as interfaces, so that tests can replace them.
 
-The loop itself is ``loop.py``; the process that provides all of this is ``app.py``.
+The loop itself is ``loop.py``; ``app.py`` provides all parts in the process.
 """
 
 import time
@@ -29,55 +29,55 @@ class Clock(Protocol):
         """Return wall and monotonic time in ms."""
 
     def seconds(self) -> float:
-        """Return monotonic seconds, which go on while the machine sleeps where possible."""
+        """Return monotonic seconds, which advance while the machine sleeps, if possible."""
 
 
 class Outbound(Protocol):
-    """Where messages for peers go."""
+    """The outlet for messages to peers."""
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send each message to its target, or drop it."""
 
     def send_snapshot(self, message: InstallSnapshot) -> None:
-        """Bring the state that *message* names to its target."""
+        """Transfer the state that *message* names to its target."""
 
 
 class ClientPort(Protocol):
-    """Where effects for clients go."""
+    """The outlet for effects on clients."""
 
     def send(self, connection: int, command: RemotingCommand) -> None:
-        """Write a command to a connection, if it is still there."""
+        """Write a command to a connection, if it is still open."""
 
     def close(self, connection: int, reason: str) -> None:
-        """Close a connection, if it is still there."""
+        """Close a connection, if it is still open."""
 
 
 class Host(Protocol):
-    """Observer of the loop's findings; called between iterations, never re-entered."""
+    """Gets the loop's events; called between iterations, never re-entered."""
 
     def role_changed(self, change: RoleChange) -> None:
-        """Note that the role, the leader or the term is another."""
+        """Note that the role, the leader or the term has changed."""
 
     def serving_began(self) -> None:
-        """Begin to serve: this replica leads and has applied all that others have left."""
+        """Begin to serve: this replica leads and has applied all entries of earlier leaders."""
 
     def serving_ended(self) -> None:
         """Stop serving; pending requests are answered when their outcome is known."""
 
     def lease_changed(self) -> None:
-        """Note that `may_answer` may say something else now."""
+        """Note that the result of `may_answer` may have changed."""
 
     def membership_changed(self, index: int, membership: Membership) -> None:
-        """Note that a membership was applied, that of entry *index*."""
+        """Note that the membership of entry *index* was applied."""
 
     def topics_changed(self) -> None:
-        """Note that the table of topics has another version."""
+        """Note that the table of topics has a new version."""
 
     def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
         """Swap a received snapshot in; the loop has stopped for good."""
 
     def failed(self, error: Exception) -> None:
-        """Stop this process: a rule is broken or the store cannot be read."""
+        """Stop this process, because a rule is broken or the store cannot be read."""
 
 
 class LogWriter(Protocol):
@@ -86,7 +86,7 @@ class LogWriter(Protocol):
     def append(
         self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
     ) -> None:
-        """Stage entries, behind a cut where they begin, and the promises of the replica."""
+        """Stage entries, after truncating the log where they begin, and the hard state of the replica."""
 
     def set_membership(self, batch: Batch, membership: Membership) -> None:
         """Stage the membership that was applied."""
@@ -102,10 +102,10 @@ class Applier(Protocol):
 
     @property
     def changes(self) -> int:
-        """How many changes were applied, as far as each takes time."""
+        """How many changes were applied that take time."""
 
     def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
-        """Apply an entry with records and messages; return what became of each record."""
+        """Apply an entry with records and messages; return the outcome of each record."""
 
     def apply_noop(self, index: int, term: int, batch: Batch) -> None:
         """Note an entry that changes nothing here."""
@@ -113,7 +113,7 @@ class Applier(Protocol):
 
 @dataclass(slots=True)
 class LoopFigures:
-    """Counters and last values for metrics; plain fields, because they are hot."""
+    """Counters and last values for metrics; plain fields, because they are updated often."""
 
     iterations: int = 0
     entries_proposed: int = 0
@@ -127,7 +127,7 @@ class LoopFigures:
     on_sync: Callable[[float], None] = field(default=lambda seconds: None)
 
     def on_proposed(self, proposals: int, size: int) -> None:
-        """Count an entry of so many proposals and bytes of messages."""
+        """Count an entry with this many proposals and bytes of messages."""
         self.entries_proposed += 1
         self.proposals += proposals
         self.bytes_proposed += size
@@ -159,13 +159,13 @@ class LoopPorts:
 
 @dataclass(frozen=True, slots=True)
 class LoopLimits:
-    """The settings that matter here."""
+    """The settings of the loop."""
 
     tick_s: float
     sync_writes: bool  # False: only promises (votes, terms) are synced, by the ASYNC_FLUSH setting
 
 
-# BOOTTIME goes on while a laptop sleeps, so that a leader that slept does not trust its lease.
+# CLOCK_BOOTTIME advances while a laptop sleeps, so that a leader that slept does not trust its lease.
 _MONOTONIC: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -177,5 +177,5 @@ class SystemClock:
         return Now(machine_ms(), monotonic_ms())
 
     def seconds(self) -> float:
-        """Return seconds that go on while the machine sleeps."""
+        """Return monotonic seconds, which advance while the machine sleeps."""
         return time.clock_gettime(_MONOTONIC)

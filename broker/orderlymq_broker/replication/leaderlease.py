@@ -1,11 +1,11 @@
 """
-Whether a leader may answer: by its lease, or because a majority has confirmed it since it was asked.
+Decides whether a leader may answer: by its lease, or because a majority has confirmed it since the request arrived.
 
-The lease costs nothing and needs round trips well below the election time-out. Without it a request
-waits for one round of heartbeats that left after the request came (thesis 6.4, `reads.py`). The rule:
-one round confirms everything that came before it left, and there is at most one round under way
-besides those of each tick, so that waiting requests cost no more than heartbeats do. ``loop.py``
-drives it; ``server/router.py`` holds the requests back.
+The lease costs nothing and needs round trips well below the election time-out. Without it a request waits for
+one round of heartbeats sent after the request arrived (thesis 6.4, `reads.py`). The rule: one round confirms
+all requests that arrived before it was sent. In addition to the rounds of each tick at most one round is
+under way, so that waiting requests cost no more than heartbeats do. ``loop.py`` drives it;
+``server/router.py`` holds the requests back.
 """
 
 from collections.abc import Iterable
@@ -15,20 +15,20 @@ from orderlymq_raft.types import ReadState
 
 
 class LeaderLease:
-    """The lease of a leader, and the confirmations that stand in for it: the right to answer, as far as this replica knows.
+    """The right of a leader to answer, as far as this replica knows: its lease, and the confirmations that replace it.
 
-    Confirmations have rising numbers. Invariant: number n is confirmed only by a round of heartbeats
-    that left after `ask` returned n for the last time.
+    Confirmations have rising numbers. Invariant: number n is confirmed only by a round of heartbeats that was
+    sent after `ask` returned n for the last time.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        # The last confirmation that was asked for, and the first that may still be joined.
+        # The last confirmation that was requested, and whether later requests may still join it.
         self._asked = 0
         self._is_open = False
         self._is_wanted = False
         self._confirmed = 0
-        # Numbers up to here were asked in a term that is over: nobody answers them.
+        # Numbers up to here were requested in an earlier term, so they are never answered.
         self._dropped = 0
         # The lease is suspended until this confirmation.
         self._suspended = 0
@@ -39,42 +39,43 @@ class LeaderLease:
         return self._suspended <= self._confirmed and self._node.lease_valid
 
     def is_confirmed(self, number: int) -> bool:
-        """Return whether a majority has confirmed what got *number* from `ask`."""
+        """Return whether a majority has confirmed the requests that got *number* from `ask`."""
         return self._node.is_leader and number <= self._confirmed
 
     def ask(self) -> int:
-        """Return the number of the confirmation that serves everything that is here by now."""
+        """Return the number of the confirmation that covers all requests that have arrived so far."""
         if self._is_open:
             return self._asked
         if self._asked > max(self._confirmed, self._dropped):
-            # A round is under way and left too early for this; the next leaves with the next tick.
+            # A round is under way that was sent too early for this request; the next one is sent at the next
+            # tick.
             self._is_wanted = True
             return self._asked + 1
         return self._begin()
 
     def suspend(self) -> None:
-        """Suspend the lease until a majority has confirmed this leader again."""
+        """Suspend the lease until a majority confirms this leader again."""
         if self._node.is_leader:
             self._suspended = self._asked if self._is_open else self._begin()
 
     def tick(self) -> None:
-        """Begin the round that is wanted."""
+        """Start the round that is wanted, if any."""
         if self._is_wanted:
             self._begin()
 
     def round_left(self) -> None:
-        """Note that the messages of a Ready have left, heartbeats among them."""
+        """Note that the messages of a Ready were sent, heartbeats among them."""
         self._is_open = False
 
     def confirm(self, reads: Iterable[ReadState]) -> bool:
-        """Take over the confirmation of a majority; return whether it is new."""
+        """Store the confirmations of a majority; return whether they are new."""
         before = self._confirmed
         for read in reads:
             self._confirmed = max(self._confirmed, read.context)
         return self._confirmed > before
 
     def reset(self) -> None:
-        """Begin again in another role or term."""
+        """Restart in another role or term."""
         self._dropped = self._asked
         self._suspended = 0
         self._is_open = self._is_wanted = False

@@ -1,20 +1,21 @@
 """
 The replication loop of a replica: each iteration proposes, sends, persists, applies and answers.
 
-The rules, in the order in which they bite:
+The rules, in the order in which they apply:
 
-* All that was proposed in one iteration of the event loop, or while an entry is on its way, shares one log entry,
-  within limits: one sync and one round to the followers for all of it.
-* What promises something leaves only after the write that it rests on; Readys are finished in the order in which they
-  were handed out.
-* Applied state is staged and becomes durable with the next write; the log is the truth, and a restart applies again
-  what the staged part had.
-* A proposal is answered when its outcome is certain (``proposals.py``); a new leader gives no offsets before its own no-op,
-  and with it the whole log, is applied.
+* All proposals of one iteration of the event loop, or of the time while an entry is on its way, share one log entry,
+  within limits. They need one sync and one round trip to the followers together.
+* A promise is sent only after the write that it rests on. Readys are finished in the order in which they were handed
+  out.
+* Applied state is staged and becomes durable with the next write. The log is authoritative: a restart applies again
+  what was only staged.
+* A proposal is answered when its outcome is certain (``proposals.py``). A new leader gives no offsets before its own
+  no-op, and with it the whole log, is applied.
 
-Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
-``transport/server.py``, `tick` by a timer, completions by ``writer.py``. ``proposals.py`` brings proposals into the log, ``role.py``
-says whether this replica serves. ``server`` decides who is answered; ``app.py`` wires it.
+Everything here is synchronous and driven by the event loop: clients call `submit` and `handle`,
+``transport/server.py`` calls `receive`, a timer calls `tick`, and ``writer.py`` reports completions.
+``proposals.py`` puts proposals into the log, and ``role.py`` decides whether this replica serves. ``server``
+decides which requests are answered; ``app.py`` wires it.
 """
 
 import logging
@@ -51,23 +52,23 @@ from orderlymq_raft.types import Index, NodeId
 
 _log = logging.getLogger(__name__)
 
-# One write runs, one waits in the writer's queue so that the disk never idles; whatever comes
-# later gathers into the next entry. A third would only make groups smaller.
+# One write runs, and one waits in the writer's queue so that the disk never idles. Later proposals gather in the
+# next entry. A third write would only make the groups smaller.
 TICKETS_MAX: Final = 2
 
-# A process that was paused has lost its sense of time: it makes up for so many ticks and then
-# asks the others, instead of running through an election time-out in one go.
+# A process that was paused does not know how much time has passed. It makes up for this many ticks and then asks
+# the others, instead of running through a whole election time-out.
 TICKS_CATCH_UP_MAX: Final = 3
 
-# A turn ends behind so many changes applied, and goes on when timers and sockets had their share.
+# A turn ends after this many applied changes, and continues after timers and sockets had their turn.
 APPLIED_MAX: Final = 1_024
 
 
 class ReplicationLoop:
     """Drives one Node, one BrokerCore and one store.
 
-    Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes are under way, one more
-    where leadership was lost; flights are finished in order.
+    Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes are under way,
+    one more after leadership was lost; Readys in flight are finished in order.
     """
 
     def __init__(self, parts: ReplicaParts, ports: LoopPorts, limits: LoopLimits) -> None:
@@ -77,7 +78,8 @@ class ReplicationLoop:
         self._core = parts.core
         self._ports = ports
         self._limits = limits
-        # The Readys that must be synced and are not advanced yet: the oldest are durable, each other one has a ticket.
+        # The Readys that must be synced and are not advanced yet. The oldest are durable; each of the others has
+        # a ticket.
         self._in_flight: deque[Ready] = deque()
         self._tickets = 0
         election_s = parts.node.election_ticks * limits.tick_s
@@ -97,12 +99,12 @@ class ReplicationLoop:
     # -- what drives it --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin: whatever the log holds beyond the applied state is applied as it commits."""
+        """Begin: the entries in the log beyond the applied state are applied as they commit."""
         self._ticked_at = self._ports.clock.seconds()
         self._wake()
 
     def stop(self) -> None:
-        """Do nothing any more, whatever still comes."""
+        """Ignore everything from now on."""
         self._stopped = True
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
@@ -110,7 +112,7 @@ class ReplicationLoop:
         self.decide(lambda: self._core.handle(request, peer, self._ports.clock.now()))
 
     def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
-        """Return the answer to a request that its sender may not make, None for one that it may."""
+        """Return the refusal of a request that its sender may not make, None if it may."""
         try:
             self._core.admit(request, peer, self._ports.clock.now())
         except RequestRefused as refused:
@@ -119,14 +121,14 @@ class ReplicationLoop:
         return None
 
     def connection_closed(self, connection: int) -> None:
-        """Let the core forget a connection."""
+        """Tell the core that a connection is closed."""
         self.decide(lambda: self._core.connection_closed(connection))
 
     def decide(self, ask: Callable[[], Iterable[Effect]]) -> None:
         """Call the core and perform its effects; every call of the core goes through here.
 
-        A replica that cannot read its disk ends: a leader that went on would hold its place and
-        serve nobody, and what it had begun when the read failed must not be answered.
+        A replica that cannot read its disk stops. A leader that went on would keep its leadership and serve
+        no request, and work that was in progress when the read failed must not be answered.
         """
         if self._stopped:
             return
@@ -138,7 +140,7 @@ class ReplicationLoop:
         self.submit(effects)
 
     def submit(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects: send and close immediately, collect proposals for the next entry."""
+        """Perform effects: send and close immediately, collect proposals for the next entry."""
         for effect in effects:
             match effect:
                 case Send(connection, command):
@@ -157,9 +159,10 @@ class ReplicationLoop:
         self.decide(lambda: step(self._ports.clock.now()))
 
     def receive(self, messages: Sequence[Message]) -> None:
-        """Take in messages of a peer; raises ProtocolViolation at one that breaks the rules of raft.
+        """Handle messages of a peer; raises ProtocolViolation at one that breaks the rules of raft.
 
-        Ticks that are due pass first. A voter counts from now how long it sticks to a leader that it hears.
+        First makes up for the ticks that are due, because a voter counts from now how long it sticks to a
+        leader that it hears.
         """
         self.tick()
         if self._stopped:
@@ -170,7 +173,7 @@ class ReplicationLoop:
             self._recovery.note_commit(messages, self._node.commit)
             self._maybe_end_recovery()
         except ProtocolViolation:
-            # The sender's fault: it loses its connection, this replica goes on.
+            # This is the sender's fault. Its connection is closed, and this replica continues.
             self._wake()
             raise
         except Exception as error:
@@ -197,17 +200,17 @@ class ReplicationLoop:
         self._node.report_unreachable(node)
 
     def peer_lost(self, node: NodeId) -> None:
-        """Note that the connection on which *node* spoke is gone."""
+        """Note that the connection from *node* broke."""
         self._node.leader_gone(node)
 
     def note_stickiness(self, node: NodeId, sticks_ms: int) -> None:
-        """Note for how long *node* sticks to a leader that it hears; 0 where that is unknown."""
-        # The peer leaves out the tick that has partly passed when it hears its leader; `reads.py` counts it.
+        """Note for how long *node* sticks to a leader that it hears; 0 if that is unknown."""
+        # The peer does not count the tick that has partly passed when it hears its leader; `reads.py` does.
         ticks = int(sticks_ms / (1000 * self._limits.tick_s)) + 1 if sticks_ms else 0
         self._node.note_stickiness(node, ticks)
 
     def report_wiped(self, node: NodeId) -> None:
-        """Note that *node* has lost its log and starts again."""
+        """Note that *node* has lost its log and restarts."""
         self._node.report_wiped(node)
         self._wake()
 
@@ -217,18 +220,18 @@ class ReplicationLoop:
         return self._recovery.active
 
     def lacks_log(self, offered: Index) -> bool:
-        """Return whether this replica follows a leader and cannot stand in for another one yet: see `Recovery.lacks`."""
+        """Return whether this replica follows a leader and cannot replace another replica yet: see `Recovery.lacks`."""
         node = self._node
         follows = node.leader is not None and not node.is_leader
         return follows and self._recovery.lacks(node.stable, offered)
 
     def snapshot_sent(self, node: NodeId, *, ok: bool) -> None:
-        """Note how the transfer of a snapshot to *node* ended."""
+        """Note whether the transfer of a snapshot to *node* succeeded."""
         self._node.report_snapshot(node, ok)
         self._wake()
 
     def tick(self) -> None:
-        """Make up for the time since the last call; to be called about every tick."""
+        """Make up for the time since the last call; call it about every tick."""
         if self._stopped:
             return
         now = self._ports.clock.seconds()
@@ -255,7 +258,7 @@ class ReplicationLoop:
         self._wake()
 
     def _maybe_step_down(self) -> None:
-        """Leave the group to a replica whose disk answers."""
+        """Give up leadership if the disk hangs, so that a replica with a working disk can lead."""
         if self.writes.is_stalled and self._node.step_down():
             self.figures.disk_stalls += 1
             _log.error("no write ended for %.1f s: this replica steps down", self.writes.waiting_s)
@@ -270,7 +273,8 @@ class ReplicationLoop:
     def change_membership(self, change: MembershipChange) -> int:
         """Propose *change* and return its index; raises NotLeader or ProposalRefused.
 
-        A leader that serves says when that ends, so that no index is taken for that of another leader.
+        Only a serving leader accepts it. Such a leader reports when it stops serving, so that the index is
+        not taken for one of another leader.
         """
         if self._node.is_leader and not self._role.serving:
             raise ProposalRefused("the leader does not serve yet; retry shortly")
@@ -301,9 +305,10 @@ class ReplicationLoop:
         return self._ports.clock.seconds() - self._ticked_at
 
     def may_answer(self) -> bool:
-        """Return whether an answer given now is the truth of the group: the lease is good.
+        """Return whether an answer given now is valid for the whole raft group, because the lease is valid.
 
-        Time without ticks counts: a process that was paused does not speak for a group that has chosen another leader.
+        Time without ticks counts: a process that was paused must not answer for a group that has elected
+        another leader.
         """
         if self._stopped or not self._role.serving:
             return False
@@ -312,16 +317,17 @@ class ReplicationLoop:
         return self._role.serving and self._lease.is_valid
 
     def request_confirmation(self) -> int:
-        """Ask the group whether this replica still leads; return what to give to `is_confirmed`.
+        """Ask the raft group whether this replica still leads; return the number to pass to `is_confirmed`.
 
-        For requests that have arrived and that `may_answer` holds back; `Host.lease_changed` reports the end.
+        For requests that have arrived and that `may_answer` holds back. `Host.lease_changed` reports the
+        result.
         """
         number = self._lease.ask()
         self._wake()
         return number
 
     def is_confirmed(self, number: int) -> bool:
-        """Return whether this replica led after *number* was given out, so that it may answer."""
+        """Return whether this replica still led after *number* was given out, so that it may answer."""
         return self._role.serving and self._lease.is_confirmed(number)
 
     # -- the turn --------------------------------------------------------------------------------
@@ -342,17 +348,17 @@ class ReplicationLoop:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        # Going on after a broken invariant could break a promise; a restart begins from the log.
+        # Continuing after a broken invariant could break a promise. A restart begins from the log.
         _log.critical("this replica cannot go on", exc_info=error)
         self._stopped = True
         self._ports.host.failed(error)
 
     def _take_turn(self) -> None:
         self._advance_durable()
-        # The role first, and not from a Ready: a disk that hangs must not keep a deposed leader at
-        # its address. Entries that are applied below are answered in the role that this replica has now.
+        # Check the role first, and not from a Ready: a deposed leader must close its listeners even if its disk
+        # hangs. The entries applied below are answered in the present role.
         self._role.watch()
-        # Applying may lead to new proposals, which belong to the next turn, so this ends.
+        # Applying may create new proposals. They belong to the next turn, so that this one ends.
         self._propose()
         applied = self._parts.machine.changes
         if responses := self._node.take_heartbeat_responses():
@@ -378,8 +384,9 @@ class ReplicationLoop:
         self._role.watch_lease()
 
     def _may_take_ready(self) -> bool:
-        # A leader has no entries but those that `_propose` made, so that with both tickets under way its Readys are
-        # heartbeats and commits, which must not wait for a slow disk. Nor must what it says when it leaves.
+        # A leader has only the entries that `_propose` made. So with both tickets under way its Readys hold only
+        # heartbeats and commits, which must not wait for a slow disk. Nor must the messages that it sends when it
+        # gives up leadership.
         return self._tickets < TICKETS_MAX or self._node.is_leader or self._role.is_leaving
 
     def _begin(self, ready: Ready) -> None:
@@ -396,7 +403,8 @@ class ReplicationLoop:
             self._role.was_confirmed = True
         if ready.messages_after and not ready.must_sync:
             if self._in_flight:
-                # They do not overtake. While a disk does not answer, heartbeats go on for hours.
+                # These messages must not overtake earlier ones. While a disk does not answer, heartbeats go on
+                # for hours.
                 waiting = self._in_flight[-1].messages_after
                 waiting.extend(ready.messages_after)
                 keep_newest(waiting)
@@ -409,7 +417,7 @@ class ReplicationLoop:
         batch = Batch()
         self._parts.log.append(batch, ready.entries, ready.hard_state)
         if not ready.must_sync:
-            # A commit index promises nothing: it rides along with the next write.
+            # A commit index is not a promise: it is written with the next write.
             self._parts.store.stage(batch)
             return
         self._in_flight.append(ready)
@@ -431,7 +439,7 @@ class ReplicationLoop:
         self._ports.writer.submit(ticket, sync=sync, done=done)
 
     def _advance_durable(self) -> None:
-        """Finish what became durable: writes end in the order in which they began."""
+        """Finish the Readys that became durable: writes end in the order in which they began."""
         while len(self._in_flight) > self._tickets:
             ready = self._in_flight.popleft()
             self._node.advance(ready)
@@ -450,7 +458,7 @@ class ReplicationLoop:
         self._stopped = True
         unknown = self._pending.abandon()
         if unknown:
-            # They may stand in the snapshot. Silence, and a closed connection, is the truth.
+            # The snapshot may include them. The only true answer is none, and a closed connection.
             _log.warning(
                 "the outcome of %d proposals is unknown: a snapshot replaces the log", unknown
             )
@@ -463,11 +471,11 @@ class ReplicationLoop:
         return len(self._waiting) > 0 and self._tickets < TICKETS_MAX
 
     def _lingers(self) -> bool:
-        """Return whether proposals wait for others; the loop wakes when that ends."""
+        """Return whether proposals wait for others; the loop wakes when the wait ends."""
         return self._waiting.linger(on_its_way=self._tickets > 0 or len(self._pending) > 0)
 
     def _propose(self) -> None:
-        """Propose one entry. What does not fit into it waits for the next turn."""
+        """Propose one entry; proposals that do not fit into it wait for the next turn."""
         self._refused = False
         if not self._may_propose():
             return
@@ -480,9 +488,9 @@ class ReplicationLoop:
         try:
             self._proposer.propose(group)
         except (ProposalRefused, NotLeader) as error:
-            # Too much waits for followers, or leadership is on its way to another: they
-            # keep their place and are tried again, nothing may overtake them. Where it is
-            # lost, the next turn sees the change of role and loses what was collected.
+            # Too much waits for followers, or leadership is being transferred. The proposals keep their place and
+            # are tried again; nothing may overtake them. If leadership is lost, the next turn sees the change of
+            # role and fails them.
             self._waiting.put_back(group)
             self._refused = True
             _log.debug("proposals wait: %s", error)

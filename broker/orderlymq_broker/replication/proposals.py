@@ -1,11 +1,12 @@
 """
-The proposals of a leader, from the gate to their outcome: they wait, share an entry of the log, and are pending in it.
+The proposals of a leader until their outcome: they wait, share a log entry, and are pending in the log.
 
-The rules: a proposal that no replica could apply is refused before it reaches the log. One in the log is answered when
-its outcome is certain and not before. It is certain when an entry is *applied* at its index: with the same term the
-proposal was committed, with another one it was overwritten and can never come back. A truncation alone proves nothing,
-for a third leader may still restore what a second one has overwritten. ``groupcommit.py`` says how long proposals wait
-for others, and ``loop.py`` when the next entry leaves and what was applied.
+The rules: a proposal that no replica could apply is refused before it reaches the log. A proposal in the log
+is answered only when its outcome is certain, which is when an entry is *applied* at its index. With the same
+term, the proposal was committed. With another term, it was overwritten and can never come back. A truncation
+alone proves nothing, because a third leader may restore what a second one has overwritten. ``groupcommit.py``
+decides how long proposals wait for others; ``loop.py`` decides when the next entry leaves and reports what
+was applied.
 """
 
 import logging
@@ -22,7 +23,7 @@ from orderlymq_broker.replication.interfaces import LoopFigures, LoopPorts, Repl
 
 _log = logging.getLogger(__name__)
 
-# Clients choose what is refused: at the limit of topics each send to another one is.
+# Clients cause refusals: at the limit of topics, for example, each send to a new topic is refused.
 REFUSALS_LOGGED_S: Final = 1.0
 
 # Event loops count timers in milliseconds: a shorter one may run immediately, again and again.
@@ -30,7 +31,7 @@ TIMER_MIN_S: Final = 0.001
 
 
 class Proposer:
-    """Brings proposals into the log of a leader.
+    """Puts proposals into the log of a leader.
 
     Attributes:
         waiting: proposals that are not in the log yet.
@@ -56,7 +57,7 @@ class Proposer:
         self._unlogged = 0
 
     def admit(self, proposal: Propose) -> bool:
-        """Let a proposal wait for the next entry, or refuse it; return whether it waits."""
+        """Queue a proposal for the next entry, or refuse it; return whether it was queued."""
         refusal = self._core.context.entries.admit(proposal)
         if refusal is None:
             self.waiting.add(proposal)
@@ -79,23 +80,23 @@ class Proposer:
             entries.proposed(built)
             self.pending.add(index, term, group, self._clock.seconds())
             self._figures.on_proposed(len(group), size)
-        # Not before: what the node did not take is built again, and these with it.
+        # Not earlier: if the node refuses the entry, it is built again, with these proposals.
         entries.settle(proposal for proposal, _ in built.misplaced)
         for proposal, refusal in built.misplaced:
             self._refuse(proposal, refusal)
 
     def lose(self, proposals: Sequence[Propose]) -> None:
-        """Fail proposals that are in no log."""
+        """Fail proposals that are not in the log."""
         self._core.context.entries.settle(proposals)
         for proposal in proposals:
             if proposal.lost is not None:
                 self._submit(proposal.lost(None))
 
     def _build(self, group: Sequence[Propose]) -> Built | None:
-        """Return the entry of a group, or None when it was refused.
+        """Return the entry of a group of proposals, or None if they were refused.
 
-        The gate has let it through, so this is a mistake of ours. The log knows nothing of it, and a process that ended
-        here would only hand the requests to the next leader, which would end as well.
+        They were admitted before, so a failure is a bug of ours. The log does not contain them, and if this
+        process stopped, the requests would only reach the next leader, which would stop as well.
         """
         entries = self._core.context.entries
         try:
@@ -140,7 +141,7 @@ class WaitingProposals:
         return len(self._queue)
 
     def add(self, proposal: Propose) -> None:
-        """Put a proposal behind the others."""
+        """Append a proposal."""
         self._queue.append(proposal)
         self.group_commit.arrived()
 
@@ -149,16 +150,16 @@ class WaitingProposals:
         return next_group(self._queue)
 
     def put_back(self, group: Sequence[Propose]) -> None:
-        """Put *group* before the others again: the log did not take it."""
+        """Put *group* back at the front, because the log did not accept it."""
         self._queue.extendleft(reversed(group))
 
     def take_all(self) -> Sequence[Propose]:
-        """Take out all proposals, for a replica that leads no more."""
+        """Take out all proposals, for a replica that no longer leads."""
         taken, self._queue = self._queue, deque()
         return taken
 
     def linger(self, *, on_its_way: bool) -> bool:
-        """Return whether they wait for others; the loop wakes when that ends, if no proposal, write or commit wakes it before."""
+        """Return whether proposals wait for others; a timer wakes the loop at the end, unless something else does before."""
         linger_s = self.group_commit.linger_s(len(self._queue), on_its_way=on_its_way)
         if linger_s <= 0:
             return False
@@ -194,9 +195,9 @@ class _Pending:
 class PendingProposals:
     """Pending proposals by (index, term).
 
-    Invariant: indexes never fall along the queue, since a leader appends at the end of its log
-    and a later term of the same replica begins behind what is committed or overwrites a tail
-    whose proposals stay pending under their older term.
+    Invariant: indexes never fall along the queue, because a leader appends at the end of its log. A later
+    term of the same replica begins after what is committed, or overwrites a tail whose proposals stay pending
+    under their older term.
     """
 
     def __init__(self) -> None:
@@ -209,11 +210,12 @@ class PendingProposals:
     def add(
         self, index: int, term: int, proposals: Sequence[Propose], proposed_at: float = 0.0
     ) -> None:
-        """Remember the proposals of the entry (*index*, *term*)."""
+        """Store the proposals of the entry (*index*, *term*)."""
         entry = _Pending(index, term, tuple(proposals), proposed_at)
         self._count += len(entry.proposals)
         if self._pending and self._pending[-1].index >= index:
-            # This replica led, lost its tail and leads again: both may be pending at one index.
+            # This replica led, lost its tail and leads again: proposals of both terms may be pending at one
+            # index.
             merged = sorted([*self._pending, entry], key=lambda pending: pending.index)
             self._pending = deque(merged)
         else:
@@ -245,9 +247,9 @@ class PendingProposals:
         return committed, tuple(lost)
 
     def abandon(self) -> int:
-        """Forget everything and return how many outcomes stay unknown.
+        """Drop everything and return how many outcomes stay unknown.
 
-        For a replica whose log is replaced by a snapshot: their outcome is not known there any more.
+        For a replica whose log is replaced by a snapshot: it can no longer find out their outcomes.
         """
         count = self._count
         self._pending.clear()

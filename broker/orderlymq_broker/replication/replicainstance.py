@@ -1,10 +1,9 @@
 """
-One opened state of a replica: store, log, node, state machine, core, writer and loop together.
+One opened replica: store, log, node, state machine, core, writer and loop together.
 
-Made when the process starts and again when a snapshot has replaced the store; nothing of the
-former instance is used by the next. The rule: what is written here at the very first start
-(membership, recovery mode) is durable before anybody hears of this replica, and so is a longer promise to stick
-to a leader, at any start.
+An instance is made when the process starts, and again when a snapshot has replaced the store; it shares
+nothing with the former one. The rule: the data of the very first start (membership, recovery mode) is durable
+before any other process can hear of this replica. So is a longer promise to stick to a leader, at any start.
 """
 
 import asyncio
@@ -46,17 +45,17 @@ from orderlymq_raft.types import EntryKind, HardState, Index, NodeId
 
 _log = logging.getLogger(__name__)
 
-# Of the time that a process has for its end: leadership and clients have had theirs before.
+# The writer's share of the time that a process has for its shutdown; leadership and clients were handled before.
 WRITER_CLOSE_SHARE: Final = 0.4
-# Commits and locks may be behind the newest message; some milliseconds of reading.
+# The newest message may be followed by commits and locks. Reading these takes some milliseconds.
 ENTRIES_LOOKED_AT_MAX: Final = 512
-# A disk that takes longer for what is staged hangs.
+# A disk that takes longer to write staged data hangs.
 WRITE_MAX_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """State that outlives an instance."""
+    """The parts that outlive an instance."""
 
     outbound: Outbound
     clients: ClientPort
@@ -68,8 +67,7 @@ class Environment:
 class Instance:
     """A replica that can run.
 
-    Life cycle: made, `loop.start`, ..., `stop`, `close`. After `close` the store may be closed or
-    replaced.
+    Life cycle: made, `loop.start`, ..., `stop`, `close`. After `close` the store may be closed or replaced.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class Instance:
             raft_config(settings.node_id, settings.raft, promised_ms),
             self.log,
             applied=Index(self.state.applied_index),
-            # Election time-outs are drawn from it, nothing secret.
+            # Used only for election time-outs, so it need not be secret.
             random_below=random.randrange,
         )
         self.writer = WriterThread(store, loop.call_soon_threadsafe, environment.writer_events)
@@ -120,10 +118,10 @@ class Instance:
         return self.loop.figures
 
     async def write_staged(self) -> None:
-        """Bring everything that was applied until now into the store, where a copy of its files has it.
+        """Write everything applied so far into the store, so that a copy of its files includes it.
 
         Raises:
-            TimeoutError: the disk does not end a write.
+            TimeoutError: the disk does not complete a write.
         """
         written = asyncio.get_running_loop().create_future()
         ticket = self.store.prepare(None)
@@ -138,10 +136,11 @@ class Instance:
             await written
 
     def stop(self, *, orderly: bool) -> None:
-        """Apply nothing more; with *orderly* everything that is staged goes to the writer.
+        """Apply nothing more; with *orderly*, submit all staged data to the writer.
 
-        On the event loop, as all that touches the staged layer: a layer that another thread froze in the middle
-        of an entry would be half of it, without the index that says so.
+        Call it on the event loop, like everything that touches the staged layer. If another thread froze that
+        layer in the middle of an entry, half of the entry would be written, without the index that belongs to
+        it.
         """
         self.loop.stop()
         for timer in self._timers:
@@ -151,16 +150,16 @@ class Instance:
             self.writer.submit(ticket, sync=True, done=lambda _: None)
 
     def close(self) -> bool:
-        """End the writer after `stop`, in a thread.
+        """End the writer after `stop`; call this in a thread.
 
-        Blocks for as long as the writes that were submitted take, at most seconds. Returns whether they
-        have ended; if not, the disk hangs, and the store must neither be closed nor replaced.
+        Blocks until the submitted writes end, for some seconds at most. Returns whether they have ended. If
+        not, the disk hangs, and the store must be neither closed nor replaced.
         """
         return self.writer.close(self._writer_close_s)
 
 
 def raft_config(node_id: int, settings: RaftSettings, promised_ms: int = 0) -> Config:
-    """Return the settings of the consensus core, whose times are in ticks; *promised_ms* is of `promise_to_stick`."""
+    """Return the settings of the raft core, with times in ticks; *promised_ms* comes from `promise_to_stick`."""
     return Config(
         id=NodeId(node_id),
         election_ticks=_election_ticks(settings),
@@ -183,7 +182,7 @@ def _election_ticks(settings: RaftSettings) -> int:
 
 
 def sticks_ms(settings: RaftSettings) -> int:
-    """Return for how long at least a replica sticks to a leader: it may be heard at the end of a tick."""
+    """Return for how long at least a replica sticks to a leader, which it may hear at the end of a tick."""
     return (_election_ticks(settings) - 1) * settings.tick_ms
 
 
@@ -192,9 +191,9 @@ def promise_to_stick(
     store: KeyValueStore,
     call_later: Callable[[float, Callable[[], None]], object],
 ) -> int:
-    """Return for how many ms a replica that starts sticks to its leader: its former process may have said so.
+    """Return for how many ms a starting replica sticks to its leader, because its former process may have promised it.
 
-    A longer promise is durable before it is given; a shorter one is noted when the former one has expired.
+    A longer promise is durable before it is given; a shorter one is stored when the former one has expired.
     """
     own_ms = _election_ticks(settings) * settings.tick_ms
     batch = Batch()
@@ -214,11 +213,11 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
     hard_state, membership = log.initial_state()
     if log.last_index() or membership.members or hard_state != HardState():
         return
-    # It may have been a voter before and lost its disk: that cannot be seen from here.
+    # This replica may have been a voter that lost its disk; that cannot be detected here.
     batch = Batch()
     Recovery.begin(batch)
     if settings.join:
-        # It learns the membership from the log, as soon as it is a member.
+        # It learns the membership from the log once it is a member.
         _log.info("this replica waits to be added to the group")
     else:
         voters = frozenset(NodeId(node) for node in settings.peers)
@@ -228,19 +227,20 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
 
 
 def refuse_lost_end(log: RaftLogStore, state: BrokerState, reader: Reader) -> None:
-    """Check that the newest message of the log that is applied stands in its queue.
+    """Check that the newest applied message of the log is in its queue.
 
-    A store that has lost a file may open without it. A queue would end too early then, and give offsets again.
+    A store that has lost a file may open without it. A queue would then end too early and give the same
+    offsets again.
 
     Raises:
-        StoreFailed: it does not.
+        StoreFailed: the message is not there.
     """
     for index in range(state.applied_index, state.applied_index - ENTRIES_LOOKED_AT_MAX, -1):
         if index < log.first_index():
             return
         try:
             (entry,) = log.entries(Index(index), Index(index + 1), 0)
-        except Compacted:  # retention has taken its messages
+        except Compacted:  # retention has dropped its messages
             return
         if entry.kind is not EntryKind.NORMAL:
             continue

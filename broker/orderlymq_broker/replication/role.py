@@ -1,10 +1,11 @@
 """
-The role of a replica in its group, and from when to when it serves as the leader.
+The role of a replica in its raft group, and when it begins and ends serving as the leader.
 
-The rules: a new leader serves when its own no-op, and with it the whole log, is applied; the first leader of a new
-group waits for the others before (``bootstrap.py``). A replica that is elected ends its recovery mode before it writes
-anything of use. A leader that is deposed closes its listeners first, then answers its proposals. ``leaderlease.py``
-knows whether it may answer meanwhile; ``loop.py`` asks here in every turn.
+The rules: a new leader serves once its own no-op, and with it the whole log, is applied. The first leader of
+a new raft group first waits for the others (``bootstrap.py``). A replica that is elected ends its recovery
+mode before it writes any useful entry. A deposed leader closes its listeners first, then answers its
+proposals. ``leaderlease.py`` decides whether it may answer meanwhile; ``loop.py`` calls this module in every
+turn.
 """
 
 import logging
@@ -24,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class ReplicaRole:
-    """Role of one replica in its group, as the process and the core last learned it.
+    """The role of one replica in its raft group, as last reported to the process and the core.
 
     Attributes:
-        serving: true from when the no-op of the own term is applied until leadership is lost.
+        serving: True from when the no-op of its own term is applied until leadership is lost.
         is_leaving: leadership was lost in this turn.
         was_confirmed: a majority has confirmed this leader since the host was last notified of its lease.
     """
@@ -56,7 +57,7 @@ class ReplicaRole:
         self._bootstrap = Bootstrap(self.lease)
 
     def watch(self) -> None:
-        """Notify the host when the role, the leader or the term is another; a leader that was deposed serves no more."""
+        """Notify the host if the role, the leader or the term has changed; a deposed leader stops serving."""
         node = self._node
         change = RoleChange(node.role, node.leader, node.term)
         if change == self._change:
@@ -72,14 +73,14 @@ class ReplicaRole:
         self._ports.host.role_changed(change)
 
     def watch_lease(self) -> None:
-        """Notify the host when the leader may answer now, may not any more, or was confirmed."""
+        """Notify the host if the leader may answer now, may no longer answer, or was confirmed."""
         has_lease = self.serving and self.lease.is_valid
         if has_lease != self._had_lease or self.was_confirmed:
             self._had_lease, self.was_confirmed = has_lease, False
             self._ports.host.lease_changed()
 
     def noop_applied(self, term: Term) -> None:
-        """Begin to serve behind the no-op of the own term, or to wait for the others of a new group."""
+        """Begin to serve after the no-op of the own term, or begin to wait for the others of a new raft group."""
         if not self._node.is_leader or term != self._node.term or self.serving:
             return
         if self._parts.machine.state.topics_version:
@@ -89,7 +90,7 @@ class ReplicaRole:
             self.maybe_end_bootstrap()
 
     def maybe_end_bootstrap(self) -> None:
-        """Let the first leader of a new group serve when it need not wait any more."""
+        """Let the first leader of a new raft group serve when it no longer needs to wait."""
         term = self._bootstrap.term
         if term is None:
             return
@@ -99,7 +100,7 @@ class ReplicaRole:
             self._begin_serving(term)
 
     def end_recovery(self) -> None:
-        """Vote from now on: the log is complete."""
+        """Vote from now on, because the log is complete."""
         if not self.recovery.active:
             return
         batch = Batch()
@@ -108,7 +109,7 @@ class ReplicaRole:
         self._node.set_recovering(recovering=False)
 
     def _begin_serving(self, term: Term) -> None:
-        # Staged before the first entry of any use is written: a replica that has it remembers.
+        # Stage this before the first useful entry is written, so that a replica with that entry remembers it.
         self.end_recovery()
         self.serving = True
         self._serving_term = term

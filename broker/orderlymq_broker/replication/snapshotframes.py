@@ -1,5 +1,5 @@
 """
-Frames on the connection of a snapshot: the offer, the wanted files, their chunks and how it ended.
+Frames on the connection of a snapshot: the offer, the wanted files, their chunks and the result.
 
 ``snapshots.py`` sends and receives the files.
 """
@@ -26,19 +26,19 @@ from orderlymq_broker.store.snapshot import Manifest, SnapshotRefused
 
 _log = logging.getLogger(__name__)
 
-# Chunks that wait to be written; with chunks of 1 MiB it bounds what a fast sender can pile up.
+# Chunks that may wait to be written; with chunks of 1 MiB this limits the memory that a fast sender can use.
 CHUNKS_WAITING_MAX: Final = 8
 
-# A receiver that writes nothing for so long is gone or has a broken disk.
+# A receiver that writes nothing for this long is gone or has a broken disk.
 ANSWER_TIMEOUT_S: Final = 30.0
 
 PROGRESS_EVERY_S: Final = 2.0
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """The snapshot that is sent: the state, in which term, and from which store.
+    """The offered snapshot: its state, the term, and the store that it comes from.
 
-    *origin* names one opened store of one sender, within which equal names are equal files.
+    *origin* identifies one opened store of one sender; within it, files of the same name are identical.
     """
 
     term: Position
@@ -60,15 +60,15 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """How it ended: the sender says "all sent", the receiver "all there" or why not."""
+    """The result: the sender reports "all sent", the receiver "all received" or the reason why not."""
 
     ok: bool
     reason: str = ""
-    damaged: bool = False  # all arrived, and a value does not fit its checksum
+    damaged: bool = False  # everything arrived, but a value does not match its checksum
 
 
 class Frames:
-    """The frames of one connection, awaited one by one; the peer waits while many are unread."""
+    """The frames of one connection, awaited one by one; the peer has to wait while many are unread."""
 
     def __init__(self, connection: FrameConnection) -> None:
         self._connection = connection
@@ -88,9 +88,9 @@ class Frames:
         """Return the next frame, which must be of one of *kinds*.
 
         Raises:
-            ConnectionResetError: the connection is gone.
-            TimeoutError: nothing came for too long.
-            FrameCorrupt: something else came.
+            ConnectionResetError: the connection is lost.
+            TimeoutError: nothing arrived for too long.
+            FrameCorrupt: another kind of frame arrived.
         """
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             frame = await self._queue.get()
@@ -112,7 +112,7 @@ class Frames:
 
 @contextlib.asynccontextmanager
 async def frames_of(connection: FrameConnection) -> AsyncIterator[Frames]:
-    """Give the frames of a connection that ends with the block."""
+    """Yield the frames of a connection, which is closed at the end of the block."""
     try:
         yield Frames(connection)
     finally:
@@ -120,7 +120,7 @@ async def frames_of(connection: FrameConnection) -> AsyncIterator[Frames]:
 
 
 class Progress:
-    """Logs how far a transfer is, every now and then."""
+    """Logs the progress of a transfer at intervals."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -129,7 +129,7 @@ class Progress:
         self._logged_at = time.monotonic()
 
     def advance(self, size: int) -> None:
-        """Count *size* bytes more."""
+        """Add *size* bytes to the progress."""
         self._done += size
         now = time.monotonic()
         if now - self._logged_at >= PROGRESS_EVERY_S:
@@ -139,7 +139,7 @@ class Progress:
 
 
 def pulse(connection: FrameConnection) -> Callable[[], None]:
-    """Return a function that a thread calls while it advances; it reports to the peer every now and then."""
+    """Return a function that a thread calls while it advances; it reports to the peer at intervals."""
     loop = asyncio.get_running_loop()
     reported_at = time.monotonic()
 

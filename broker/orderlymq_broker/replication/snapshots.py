@@ -1,13 +1,16 @@
 """
-Bringing a whole state to a replica that the log cannot reach any more.
+Transfers a whole state to a replica that needs entries that the log no longer has.
 
-The sender makes a checkpoint, offers it on a connection of its own, and sends the files in
-chunks. The receiver writes them beside its store, keeps what it already
-has of the same store (RocksDB never rewrites a table file), and reports the state to its node
-only when it lies there complete. The rule: nothing of the present state is touched before that. So the disk needs room for
-both: an offer that does not fit beside the present state is refused, and no copy stays that nobody will use.
-The arrived files are read once as a whole, so that a byte that rotted on the sender's disk meets its checksum
-before the copy counts, and are synced; a sender that finds the same in its own copy ends, and another one leads. The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
+The sender makes a checkpoint, offers it on a separate connection, and sends the files in chunks. The receiver
+writes them next to its store and keeps files that it already has of the same store, because RocksDB never
+rewrites a table file. It reports the state to its node only when it is complete. The rule: the present state
+is not touched before that. So the disk needs room for both: the receiver refuses an offer that does not fit
+in addition to the present state, and keeps no copy that will not be used.
+
+The received files are read once as a whole, so that a byte that rotted on the sender's disk fails its
+checksum before the copy counts, and then they are synced. A sender that finds the same damage in its own copy
+stops, and another replica leads. ``store/snapshot.py`` swaps the states; the raft core decides that a
+snapshot is needed.
 """
 
 import asyncio
@@ -62,7 +65,7 @@ from orderlymq_runtime.process.supervisor import Supervisor, end_tasks, finish_i
 
 _log = logging.getLogger(__name__)
 
-# Pauses behind failures that follow each other: raft asks again with the next heartbeat, and each try flushes the store.
+# Pauses after consecutive failures: raft asks again with the next heartbeat, and each try flushes the store.
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 
@@ -77,7 +80,7 @@ _ORIGIN_FILE: Final = "ORIGIN"
 
 @dataclass(frozen=True, slots=True)
 class SentSnapshot:
-    """A state that a peer has taken over: up to which entry, how large, and when, seconds of the monotonic clock."""
+    """A state that a peer has installed: its last entry, its size, and when (seconds of the monotonic clock)."""
 
     index: int
     size_bytes: int
@@ -86,7 +89,7 @@ class SentSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FailedSnapshot:
-    """Tries that failed since a peer last took a state over: why the last one did, and since when (seconds, monotonic)."""
+    """Failed tries since a peer last installed a state: the reason of the last, and since when (seconds, monotonic)."""
 
     reason: str
     since_s: float
@@ -97,8 +100,8 @@ class SnapshotSender:
     """Sends snapshots of one store, one at a time to each peer.
 
     Attributes:
-        sent: the last one that each peer took over from this store.
-        failures: what keeps each peer from the present one.
+        sent: the last snapshot that each peer installed from this store.
+        failures: the reason why each peer does not have the present one.
     """
 
     def __init__(
@@ -132,11 +135,11 @@ class SnapshotSender:
 
     @property
     def index_needed(self) -> int | None:
-        """Return the lowest index that a snapshot under way ends at; its successors must stay."""
+        """Return the lowest last entry of the snapshots in progress, None if there are none; the entries after it must stay."""
         return min(self._lowest.values(), default=None)
 
     def send(self, message: InstallSnapshot, address: Address) -> None:
-        """Begin to bring the present state to *message.target*, unless that is under way."""
+        """Start a transfer of the present state to *message.target*, unless one is in progress."""
         target = message.target
         if target in self._tasks:
             return
@@ -156,11 +159,12 @@ class SnapshotSender:
         self._tasks.pop(target, None)
         self._lowest.pop(target, None)
         if not task.cancelled():
-            # Only now: raft may ask for the next one immediately, and must not find this one running.
+            # Report only now: raft may ask for the next snapshot immediately, and this task must have ended by
+            # then.
             self._report(target, task.result() is True)
 
     async def _send_or_wait(self, message: InstallSnapshot, address: Address) -> bool:
-        """Return whether the peer has taken the state over, and a failure only after a pause."""
+        """Return whether the peer has accepted the state; return a failure only after a pause."""
         target = message.target
         if await self._send(message, address):
             self._pauses_s.pop(target, None)
@@ -172,12 +176,12 @@ class SnapshotSender:
         return False
 
     async def _send(self, message: InstallSnapshot, address: Address) -> bool:
-        """Return whether the peer has taken the state over."""
+        """Return whether the peer has accepted the state."""
         target = message.target
         directory = self._directory / f"{target}-{uuid.uuid4().hex}"
         began = time.monotonic()
         try:
-            # The store is closed when this task has ended: the thread must have ended, too.
+            # The store is closed when this task has ended, so the thread must have ended, too.
             manifest = await finish_in_thread(export_snapshot, self._store, directory)
             self._lowest[target] = manifest.index
             connection = await dial(
@@ -215,11 +219,11 @@ class SnapshotSender:
         former = self.failures.get(target)
         since_s = time.monotonic() if former is None else former.since_s
         tries = 1 if former is None else former.tries + 1
-        # An exception may have no words, as a time-out has none.
+        # An exception may have no text, for example a time-out.
         self.failures[target] = FailedSnapshot(str(error) or type(error).__name__, since_s, tries)
 
     async def _examine(self, directory: Path) -> None:
-        """End this replica when the damage that a peer has found is its own."""
+        """Stop this replica if the damage that a peer has found is in its own copy."""
         try:
             await asyncio.to_thread(verify_values, directory)
         except SnapshotDamaged as error:
@@ -279,16 +283,17 @@ class SnapshotSender:
 
 
 class SnapshotReceiver:
-    """Takes snapshots in and hands each to *deliver* when it lies complete in its directory.
+    """Receives snapshots and passes each to *deliver* when it is complete in its directory.
 
-    *deliver* returns whether the state is adopted: then it lies there until that is done.
+    *deliver* returns whether the state is adopted; then it stays there until it has replaced the store.
 
-    One at a time: a newer offer ends an older one, whose sender has given up. A state of which everything has
-    arrived is verified to the end and delivered, though.
+    Only one at a time is received: a newer offer ends an older one, whose sender has given up. But a state
+    whose files have all arrived is verified to the end and delivered.
 
     Attributes:
-        takes_in: up to which entry the state goes that arrives or is adopted, 0 for none; its owner ends it once that has replaced the store.
-        offered: up to which entry the furthest state goes that was offered, whatever became of it.
+        takes_in: the last entry of the state that is being received or adopted, 0 for none; the owner resets
+            it once the state has replaced the store.
+        offered: the highest last entry of all offered states, whatever their result.
     """
 
     def __init__(
@@ -306,13 +311,14 @@ class SnapshotReceiver:
         self.offered = Index(0)
         self._task: asyncio.Task[None] | None = None
         self._is_verifying = False
-        # A crash may have left a part, and this replica may never need a snapshot again.
+        # A crash may have left a partial state, and this replica may never need a snapshot again.
         _remove(self.directory)
 
     def accept(self, sender: NodeId, connection: FrameConnection) -> None:
-        """Receive what *sender* offers on *connection*."""
+        """Receive the state that *sender* offers on *connection*."""
         if self._task is not None and self._is_verifying:
-            # Verifying may take longer than a sender waits. It learns that it is over, and asks again if need be.
+            # Verifying may take longer than a sender waits. The new sender is disconnected when it ends, and asks
+            # again if needed.
             connection.pause_reading()
             self._task.add_done_callback(lambda _: connection.close())
             return
@@ -353,7 +359,7 @@ class SnapshotReceiver:
             refusal = Verdict(ok=False, reason=str(error), damaged=damaged)
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, refusal))
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                # The store in use needs what is left, and the next try would not fit either.
+                # The store in use needs the remaining space, and the next try would not fit either.
                 await finish_in_thread(_remove, self.directory)
         else:
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
@@ -381,7 +387,7 @@ class SnapshotReceiver:
         for file in manifest.files:
             if Path(file.name).name != file.name or file.name in {".", "..", _ORIGIN_FILE}:
                 raise SnapshotRefused(f"the snapshot names a file {file.name!r}")
-        # The next offer uses the same directory: no thread of this one may be left then.
+        # The next offer uses the same directory, so no thread of this one may still run then.
         wanted = await finish_in_thread(self._prepare, offer)
         connection.send(encode_frame(FrameKind.SNAPSHOT_WANTED, Wanted(wanted)))
         total = sum(manifest.files[number].size for number in wanted)
@@ -406,7 +412,7 @@ class SnapshotReceiver:
             self._is_verifying = False
 
     def _prepare(self, offer: Offer) -> tuple[int, ...]:
-        """Keep files of the same store, delete the others, return the missing ones."""
+        """Keep files of the same store, delete the others, and return the missing ones."""
         origin_path = self.directory / _ORIGIN_FILE
         origin = origin_path.read_text() if origin_path.exists() else ""
         if origin != offer.origin:
@@ -433,7 +439,7 @@ class SnapshotReceiver:
         return wanted
 
     def _require_room(self, size: int) -> None:
-        # The store in use writes its memtables when it is closed.
+        # The store in use flushes its memtables when it is closed.
         needed = size + MEMTABLES_SIZE_MAX
         free = shutil.disk_usage(self.directory).free
         if needed > free:
@@ -448,10 +454,11 @@ class SnapshotReceiver:
         try:
             verify_values(self.directory, advanced)
         except SnapshotDamaged:
-            # Nothing of it may be kept for the next try: which file it is, nobody knows.
+            # Keep nothing for the next try, because it is unknown which file is damaged.
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
-        # While it takes the place of the store nobody is heard, so that the disk must not make that long.
+        # While the state replaces the store, this replica answers no messages, so a slow disk must not prolong
+        # that.
         sync_files(self.directory, advanced)
 
 

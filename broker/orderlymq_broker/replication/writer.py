@@ -1,9 +1,9 @@
 """
-The one thread that makes writes durable.
+The single thread that makes writes durable.
 
-The rule: tickets are committed in the order they were submitted, whatever happens. A full disk
-holds all of them back until space returns, nothing is skipped; any other error ends the writing
-for good, because its outcome is unknown. ``loop.py`` submits, and hears of the end on the loop.
+The rule: tickets are always committed in the order in which they were submitted. A full disk delays all of
+them until there is space again; none is skipped. Any other error ends writing for good, because its outcome
+is unknown. ``loop.py`` submits tickets and is called back on the event loop.
 """
 
 import logging
@@ -19,14 +19,14 @@ from orderlymq_broker.store.kv import KeyValueStore, StoreError, StoreFailed, St
 
 _log = logging.getLogger(__name__)
 
-# Somebody has to delete files first; a fifth of a second later we go on.
+# Space returns only when files are deleted; try again every fifth of a second.
 FULL_RETRY_S: Final = 0.2
 
 Done = Callable[[float], None]
 
 
 class Writer(Protocol):
-    """The thread as the loop uses it; tests commit by hand."""
+    """The interface of the thread for the loop; tests commit by hand."""
 
     def submit(self, ticket: WriteTicket, *, sync: bool, done: Done) -> None:
         """Commit *ticket* after all before it; then call *done* with the seconds it took."""
@@ -34,14 +34,14 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriterEvents:
-    """Further reports of the thread; called on the event loop."""
+    """Further reports of the thread, called on the event loop."""
 
     full: Callable[[bool], None]
     failed: Callable[[StoreError], None]
 
 
 class WriterThread:
-    """Commits tickets one after the other; `close` waits for those that were submitted."""
+    """Commits tickets one after the other; `close` waits for the submitted ones."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class WriterThread:
     def close(self, timeout_s: float = 5.0) -> bool:
         """Commit the submitted batches and end the thread, without waiting for a full disk.
 
-        Returns whether the thread has ended. While it has not, the store is in use.
+        Returns whether the thread has ended. Until it has, the store is in use.
         """
         self._stopping.set()
         self._queue.put(None)
@@ -86,10 +86,10 @@ class WriterThread:
             self._tell(partial(done, elapsed_s))
 
     def _commit(self, ticket: WriteTicket, sync: bool) -> float | None:
-        """Put the ticket into the store; return the seconds that it took there, None when it is not."""
+        """Write the ticket to the store; return the seconds that this took, None if it was not written."""
         was_full = False
         while True:
-            # The wait for space says nothing about the disk's speed.
+            # The wait for space is not part of the disk's speed.
             began = time.perf_counter()
             try:
                 self._store.commit(ticket, sync=sync)
@@ -105,7 +105,7 @@ class WriterThread:
                 self._tell(partial(self._events.failed, failure))
                 return None
             except Exception as error:
-                # Whatever it was: nobody knows what the disk holds now.
+                # After an unknown error, the contents of the disk are unknown.
                 _log.exception("a write failed in an unexpected way")
                 unknown = StoreFailed(f"{type(error).__name__}: {error}")
                 self._tell(partial(self._events.failed, unknown))
@@ -120,5 +120,5 @@ class WriterThread:
         try:
             self._post(call)
         except RuntimeError:
-            # The event loop is closed: nobody is left who could listen.
+            # The event loop is closed, so there is no receiver.
             _log.debug("a write ended after the event loop")

@@ -1,7 +1,7 @@
 """
-One TCP connection between replicas: bytes to frames for its owner, frames to bytes.
+One TCP connection between replicas: turns bytes into frames for its owner, and frames into bytes.
 
-Frames have no meaning here. ``server.py`` greets and leads raft messages, ``snapshots.py`` sends files.
+It does not interpret frames. ``server.py`` greets and routes raft messages; ``snapshots.py`` sends files.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 
 # A machine that lost power answers nothing: without this the kernel would wait for minutes.
 TCP_USER_TIMEOUT_MS: Final = 3_000
-# The user time-out counts while something is unanswered: where nobody speaks, the kernel asks each second.
+# The user time-out counts only while something is unacknowledged. On an idle connection the kernel probes each
+# second.
 _TCP_OPTIONS: Final = {
     "TCP_NODELAY": 1,
     "TCP_USER_TIMEOUT": TCP_USER_TIMEOUT_MS,
@@ -37,11 +38,11 @@ _TCP_OPTIONS: Final = {
 class FrameConnection(asyncio.Protocol):
     """One TCP connection that carries frames, accepted or made.
 
-    Life cycle: connected, *on_frame* for each frame, *on_closed* once. After a frame that cannot
-    be read, or that breaks a rule, it is closed, and *on_violation* is called.
+    Life cycle: connected, *on_frame* for each frame, *on_closed* once. After a frame that cannot be read, or
+    that breaks a rule, *on_violation* is called and the connection is closed.
 
     Attributes:
-        silent_ticks: how often the owner has counted since bytes came last.
+        silent_ticks: how many ticks the owner has counted since bytes last arrived.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class FrameConnection(asyncio.Protocol):
             self._on_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Cut the stream into frames."""
+        """Split the stream into frames."""
         self.silent_ticks = 0
         try:
             for frame in self._reader.receive_data(data):
@@ -91,7 +92,7 @@ class FrameConnection(asyncio.Protocol):
             self.violated(error)
 
     def violated(self, error: Exception) -> None:
-        """Close it, for the peer has sent what no replica sends."""
+        """Close the connection, because the peer has sent something that no replica sends."""
         self._on_violation(self, error)
         self.abort()
 
@@ -104,15 +105,15 @@ class FrameConnection(asyncio.Protocol):
         self.on_closed(self)
 
     def pause_writing(self) -> None:
-        """Note that the peer reads slower than we write; matters to snapshots only."""
+        """Note that the peer reads slower than we write; only snapshots need this."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Note that the peer caught up."""
+        """Note that the peer has caught up."""
         self._writable.set()
 
     def wait_for_disk(self, seconds: float) -> None:
-        """Let the peer read nothing for so long: one that receives files waits for its disk."""
+        """Allow the peer to read nothing for *seconds*, because a receiver of files waits for its disk."""
         if self._transport is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             limit_ms = int(seconds * 1000)
             set_option(self._transport, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
@@ -123,7 +124,7 @@ class FrameConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def certificate_names(self) -> list[str] | None:
-        """Return the URIs in the certificate that the peer has shown; None of a plain connection."""
+        """Return the URIs in the certificate of the peer; None for a connection without TLS."""
         if self._transport is None or self._transport.get_extra_info("sslcontext") is None:
             return None
         certificate = self._transport.get_extra_info("peercert") or {}
@@ -131,7 +132,7 @@ class FrameConnection(asyncio.Protocol):
         return [str(name) for kind, name in names if kind == "URI"]
 
     def take_large_frames(self) -> None:
-        """Take frames of any size from now on: the peer has proven its identity."""
+        """Accept frames of any size from now on, because the peer has proven its identity."""
         self._reader.size_max = FRAME_SIZE_MAX
 
     @property
@@ -140,7 +141,7 @@ class FrameConnection(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """Write the pieces of frames; nothing happens when the connection is gone."""
+        """Write the pieces of frames; does nothing if the connection is closed."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(pieces)
 
@@ -159,12 +160,12 @@ class FrameConnection(asyncio.Protocol):
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Let the peer wait; for a receiver that writes to disk."""
+        """Make the peer wait; for a receiver that writes to disk."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on after `pause_reading`."""
+        """Continue after `pause_reading`."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 

@@ -1,4 +1,4 @@
-"""The headers of frames between replicas that are not raft messages; ``frames.py`` cuts the frames."""
+"""The headers of frames between replicas that are not raft messages; ``frames.py`` splits the bytes into frames."""
 
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -10,9 +10,9 @@ from orderlymq_broker.settings import Host as PeerHost
 from orderlymq_broker.settings import Port as PeerPort
 
 NodeNumber: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-# A client's, which may have no name.
+# The host of a client, which may have no name.
 Host: TypeAlias = Annotated[str, Meta(max_length=HOST_LENGTH_MAX)]
-# A cluster's or a group's.
+# The name of a cluster or a broker group.
 Name: TypeAlias = Annotated[str, Meta(max_length=255)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=PORT_MAX)]
 # Numbers of connections rise for as long as a process lives.
@@ -21,17 +21,18 @@ ConnectionNumber: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 NONCE_SIZE: Final = 32
 PROOF_SIZE: Final = 32  # of SHA-256
 PROCESS_SIZE: Final = 16
-# A greeting of version 1 has no nonce, and is refused for its version.
+# A greeting of version 1 has no nonce. It is refused because of its version.
 Nonce: TypeAlias = Annotated[bytes, Meta(max_length=NONCE_SIZE)]
 Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_SIZE, max_length=PROOF_SIZE)]
 
 
-# What a connection is for. A heartbeat, on that for raft, waits behind no entry and behind no message of a client.
+# The purpose of a connection. A heartbeat, on the one for raft, never waits behind an entry or a client's
+# message.
 Purpose: TypeAlias = Literal["raft", "log", "clients", "snapshot"]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first frame of every connection: who calls, and whom it expects to reach."""
+    """The first frame of every connection: who calls, and which replica the caller expects."""
 
     version: int
     cluster: Name
@@ -39,14 +40,14 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     sender: NodeNumber
     target: int
     purpose: Purpose
-    host: PeerHost  # where the caller itself is reached by its peers
+    host: PeerHost  # the address at which peers reach the caller
     port: PeerPort
     is_recovering: bool = False  # the caller has lost its log and recovers
     nonce: Nonce = b""
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of the called side: the challenge that the caller's proof must contain."""
+    """The answer of the called replica: a nonce that the caller's proof must contain."""
 
     nonce: Annotated[bytes, Meta(min_length=NONCE_SIZE, max_length=NONCE_SIZE)]
 
@@ -58,10 +59,10 @@ class CallerProof(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
-    """The called has believed the caller, proves itself, and says whether it has lost its log.
+    """The called replica accepts the caller's proof, proves itself, and says whether it has lost its log.
 
-    *process* is a number of the called's process. Replicas of earlier versions send none: they know no connection for
-    the log. The proof does not cover it: it says nothing that the frames behind the handshake could not say.
+    *process* is a number of the called process. Replicas of earlier versions send none, because they have no
+    connection for the log. The proof does not cover it: it says nothing that later frames could not say.
     """
 
     is_recovering: bool
@@ -70,11 +71,12 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Clock(msgspec.Struct, frozen=True, array_like=True):
-    """The sender's time of day in ms since 1970, until the year 9999, and whether it hears the receiver on the way back.
+    """The sender's time of day in ms since 1970, until the year 9999, and more about the sender.
 
-    *hears* is about the connection that the receiver makes for the same purpose. *sticks_ms* is how long the sender
-    sticks to a leader that it hears, at least. *takes_in* is the entry up to which the state goes that it receives, or puts
-    in the place of its own; 0 when there is none. Replicas of earlier versions send neither.
+    *hears* tells whether it hears the receiver on the connection that the receiver makes for the same
+    purpose. *sticks_ms* is for how long at least the sender sticks to a leader that it hears. *takes_in* is
+    the last entry of the state that it receives or installs; 0 if there is none. Replicas of earlier versions
+    send neither of these two.
     """
 
     wall_ms: Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
@@ -84,11 +86,11 @@ class Clock(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True):
-    """A frame of a client, handed to the leader; the frame itself is the payload.
+    """A frame of a client, forwarded to the leader; the frame itself is the payload.
 
-    *connection* is the caller's own number of the client's connection; *host* and *port* are the
-    client's, because locks and membership know a client by them. *listener* is the further listener that
-    accepted it, and replicas of earlier versions do not send it.
+    *connection* is the caller's own number of the client's connection. *host* and *port* are the client's,
+    because locks and group membership identify a client by them. *listener* is the additional listener that
+    accepted it; replicas of earlier versions do not send it.
     """
 
     connection: ConnectionNumber
@@ -98,6 +100,6 @@ class Forward(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForwardedConnection(msgspec.Struct, frozen=True, array_like=True):
-    """Names the client connection that a reply, or a close, is about."""
+    """Identifies the client connection of a reply or a close."""
 
     connection: ConnectionNumber

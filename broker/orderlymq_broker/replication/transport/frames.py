@@ -1,11 +1,12 @@
 """
-Frames between replicas: their form, the greeting, raft messages, forwarded client frames.
+Frames between replicas: their format, the greeting, raft messages, forwarded client frames.
 
-A frame is ``u32 length | u32 checksum | u32 header length | u8 kind | header (msgpack) | payload``, big-endian;
-``length`` counts everything after itself, ``checksum`` is CRC-32 of everything after itself: TCP's own sum lets through
-one damaged segment of many thousands. The rule: the data of log entries travels as payload, never inside msgpack, so
-that it is copied neither when it is written nor more than once when it is read. Pure; ``server.py`` moves the bytes,
-``snapshots.py`` uses the same frames on its own connections.
+A frame is ``u32 length | u32 checksum | u32 header length | u8 kind | header (msgpack) | payload``,
+big-endian. ``length`` counts everything after itself. ``checksum`` is the CRC-32 of everything after itself,
+because TCP's checksum misses one of many thousands of damaged segments. The rule: the data of log entries is
+payload, never inside msgpack, so that it is not copied when it is written and copied only once when it is
+read. Pure; ``server.py`` transports the bytes, and ``snapshots.py`` uses the same frames on its own
+connections.
 """
 
 import struct
@@ -36,18 +37,19 @@ from orderlymq_raft.messages import (
 )
 from orderlymq_raft.types import Entry, EntryKind, Index, NodeId, Term
 
-# Raised when frames change their meaning; replicas of different versions refuse each other.
+# Increased when the meaning of frames changes; replicas of different versions refuse each other.
 WIRE_VERSION: Final = 4
 
-# An entry is one proposal of at most 16 MiB, or several that have 4 MiB together (``core/entrybuilder.py``), and entries share an
-# append up to ``append_size_max``: 64 MiB is far above all of it and still no danger.
+# An entry is one proposal of at most 16 MiB, or several that have 4 MiB together (``core/entrybuilder.py``).
+# Entries share an append up to ``append_size_max``. 64 MiB is far above all of these and still harmless.
 FRAME_SIZE_MAX: Final = 64 << 20
 
-# A header of that size takes tens of milliseconds to read. It has room for 100 000 entries or 40 000 files of a snapshot.
+# Reading a header of this size takes tens of milliseconds. It has room for 100 000 entries or 40 000 files of a
+# snapshot.
 HEADER_SIZE_MAX: Final = 4 << 20
-# A greeting with names and host of 255 characters each, and a reason to refuse it, stay below that.
+# A greeting with names and host of 255 characters each, or a reason to refuse it, is smaller than this.
 GREETING_SIZE_MAX: Final = 4 << 10
-# Messages share a frame up to here, so that 64 appends of 1 MiB are no frame beyond the limit.
+# Messages share a frame up to this size, so that 64 appends of 1 MiB do not form a frame beyond the limit.
 MESSAGES_SIZE_USUAL: Final = 4 << 20
 
 _Header = TypeVar("_Header")
@@ -59,7 +61,7 @@ _PREFIX_SIZE: Final = _SUM.size + _HEAD.size
 
 
 class FrameKind(IntEnum):
-    """Meaning of a frame's header; the number is on the wire and never reused."""
+    """The meaning of a frame's header; the number is on the wire and never reused."""
 
     HELLO = 1
     WELCOME = 2
@@ -75,17 +77,17 @@ class FrameKind(IntEnum):
     SNAPSHOT_DONE = 12
     CHALLENGE = 13
     PROOF = 14
-    SNAPSHOT_VERIFYING = 15  # the receiver goes on reading what has arrived
+    SNAPSHOT_VERIFYING = 15  # the receiver is still verifying what has arrived
     CLOCK = 16  # the sender's time of day, each second
 
 
 class FrameCorrupt(ValueError):  # noqa: N818 - named for what the caller must know
-    """The peer does not speak this protocol; close the connection."""
+    """The peer does not use this protocol correctly; close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as it arrived; *payload* is a copy of its own."""
+    """One received frame; *payload* is a separate copy."""
 
     kind: FrameKind
     header: bytes
@@ -93,7 +95,7 @@ class Frame:
 
 
 class FrameReader:
-    """Cuts the bytes of one connection into frames; holds at most one frame and one chunk.
+    """Splits the bytes of one connection into frames; holds at most one frame and one chunk.
 
     Attributes:
         size_max: a longer frame is refused.
@@ -107,10 +109,10 @@ class FrameReader:
         self._needed = _PREFIX_SIZE
 
     def receive_data(self, data: bytes) -> list[Frame]:
-        """Take the next bytes and return the frames that they complete.
+        """Add the next bytes and return the frames that they complete.
 
         Raises:
-            FrameCorrupt: the bytes are no frames of this protocol.
+            FrameCorrupt: the bytes are not frames of this protocol.
         """
         self._buffer += data
         if len(self._buffer) < self._needed:
@@ -163,7 +165,7 @@ def encode_frame(kind: FrameKind, header: object, payload: Sequence[bytes] = ())
 
 
 def encode_messages(messages: Sequence[Message]) -> list[bytes]:
-    """Return the frames that hold *messages*, which all go to the same peer."""
+    """Return the frames that contain *messages*, which all go to the same peer."""
     pieces: list[bytes] = []
     header: list[list[object]] = []
     payload: list[bytes] = []
@@ -187,8 +189,8 @@ def decode_messages(frame: Frame) -> list[Message]:
     """Return the messages of a RAFT frame.
 
     Raises:
-        FrameCorrupt: the header names what this version does not know, a number is none or out of its range, or
-            sizes do not fit.
+        FrameCorrupt: the header has something that this version does not know, a number is not an integer or
+            out of its range, or sizes do not fit.
     """
     reader = _PayloadReader(frame.payload)
     try:
@@ -213,8 +215,8 @@ def decode_header(frame: Frame, kind: type[_Header]) -> _Header:
         raise FrameCorrupt(f"a frame of kind {frame.kind.name} cannot be read: {error}") from error
 
 
-# Tag on the wire -> message; a number is never used again for something else. 9 was a snapshot's, which comes on a
-# connection of its own: one that nobody has received would end the process.
+# Tag on the wire -> message; a number is never reused. 9 was InstallSnapshot, which comes on a separate
+# connection: one without its state would end the process.
 _TYPES: Final[dict[int, type[Any]]] = {
     1: PreVote,
     2: PreVoteResponse,
@@ -230,8 +232,8 @@ _TYPES: Final[dict[int, type[Any]]] = {
 _TAGS: Final = {kind: tag for tag, kind in _TYPES.items()}
 _FIELDS: Final = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGS}
 
-# How a field is read, by its type in the message; of entries only the tuple counts, since a compiled module keeps no
-# more of its annotations. An entry is its term, index, kind and size; its data is payload.
+# How a field is decoded, by its type in the message. For entries only the tuple counts, because a compiled module
+# keeps no more of its annotations. An entry is its term, index, kind and size; its data is payload.
 _WIRE_TYPES: Final[dict[Any, Any]] = {
     NodeId: NodeNumber,
     Term: Position,
@@ -243,7 +245,7 @@ _WIRE_TYPES: Final[dict[Any, Any]] = {
 
 
 def _wire_form(tag: int, kind: type[Any]) -> type[msgspec.Struct]:
-    """Return the class that reads one kind of message, with the types and ranges of its numbers."""
+    """Return the class that decodes one kind of message, with the types and ranges of its numbers."""
     hints = get_type_hints(kind)
     types = {name: get_origin(hint) or hint for name, hint in hints.items()}
     given = [(name, _WIRE_TYPES[types[name]]) for name in _FIELDS[kind]]
@@ -257,7 +259,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(list[Union[tuple(_WIRE_FORMS)]])  # ty
 
 
 class _PayloadReader:
-    """Hands out the data of entries one after the other."""
+    """Returns the data of entries one after the other."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload

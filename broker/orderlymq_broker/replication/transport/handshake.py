@@ -1,10 +1,11 @@
 """
-How two replicas prove to each other that they belong to one cluster.
+The handshake in which two replicas prove to each other that they belong to one cluster.
 
-The caller greets with a nonce, the called answers with one of its own. Then each proves that it knows the secret of the
-cluster: an HMAC-SHA256 over its side, the whole greeting and both nonces. The rule: a proof covers everything that the
-greeting says, so nothing of it can be changed, replayed or used for another purpose, another pair of
-replicas or the other side. Pure; ``server.py`` moves the frames and acts on nothing before the proof was checked.
+The caller greets with a nonce, and the called replica answers with its own. Then each proves that it knows
+the secret of the cluster, with an HMAC-SHA256 over its side, the whole greeting and both nonces. The rule: a
+proof covers everything in the greeting, so none of it can be changed, replayed or used for another purpose,
+another pair of replicas or the other side. Pure; ``server.py`` transports the frames and acts on nothing
+before the proof is checked.
 """
 
 import hmac
@@ -24,18 +25,18 @@ from orderlymq_runtime.security.clustersecret import derived_key, new_cluster_se
 Side = Literal["caller", "called"]
 
 _SCHEME: Final = "orderlymq://"
-# Names of others are shown in errors and logs, which must stay readable.
+# Names that others send are shown in errors and logs, which must stay readable.
 _SHOWN_MAX: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of this replica for its peers.
+    """The identity of this replica for its peers.
 
     Attributes:
-        address: where they reach it.
+        address: the address at which peers reach it.
         key: the shared secret that both sides prove to know.
-        is_certified: whether a certificate names the replica that shows it.
+        is_certified: whether each replica has a certificate that names it.
     """
 
     cluster: str
@@ -47,7 +48,7 @@ class Identity:
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> Self:
-        """Return the identity that settings give; a group of one without a secret has a key that nobody else knows."""
+        """Return the identity from settings; a broker group of one replica without a secret gets a random key."""
         secret = settings.cluster_secret or new_cluster_secret().encode()
         return cls(
             settings.cluster,
@@ -67,7 +68,7 @@ class Identity:
 
         Args:
             node: the node that the other end claims to be.
-            names: the URIs; None of a plain connection, which only comes about where plain ones are permitted.
+            names: the URIs; None for a plain connection, which exists only where plain ones are permitted.
         """
         if names is None or not self.is_certified:
             return None
@@ -81,18 +82,18 @@ class Identity:
 
 
 def new_nonce() -> bytes:
-    """Return a number that no other handshake has."""
+    """Return a random number for one handshake."""
     return secrets.token_bytes(NONCE_SIZE)
 
 
 def proof(key: bytes, side: Side, hello: Hello, nonce: bytes, *, is_recovering: bool) -> bytes:
-    """Return what *side* proves with.
+    """Return the proof of *side*.
 
     Args:
-        key: of the purpose "replicas", derived from the secret of the cluster.
-        side: who proves.
+        key: for the purpose "replicas", derived from the secret of the cluster.
+        side: the side that proves itself.
         hello: the greeting of the caller, its nonce included.
-        nonce: of the called.
+        nonce: the nonce of the called side.
         is_recovering: whether the called side recovers its log; False in a proof of the caller.
     """
     said = msgspec.msgpack.encode((side, hello, nonce, is_recovering))
@@ -101,10 +102,10 @@ def proof(key: bytes, side: Side, hello: Hello, nonce: bytes, *, is_recovering: 
 
 
 def is_proof(given: bytes, expected: bytes) -> bool:
-    """Compare in a time that reveals nothing."""
+    """Compare two proofs in constant time."""
     return hmac.compare_digest(given, expected)
 
 
 def shown(text: str) -> str:
-    """Return what another process said as one short line."""
+    """Return text from another process as one short, printable line."""
     return "".join(each if each.isprintable() else "?" for each in text[:_SHOWN_MAX])

@@ -1,9 +1,9 @@
 """
-The calling side of the connections between replicas: one call with its handshake, and a link that calls again.
+The calling side of the connections between replicas: one call with its handshake, and a link that redials.
 
-The rule: nothing but the handshake is said to who answers before it has proven that it belongs to the cluster
-(``handshake.py``). Nothing is queued for a peer that is away: raft sends again, and a backlog would only delay
-what is new. The called side is ``server.py``.
+The rule: a caller sends nothing but the handshake before the peer has proven that it belongs to the cluster
+(``handshake.py``). Nothing is queued for a peer that is away: raft sends again, and a backlog would only
+delay new messages. The called side is ``server.py``.
 """
 
 import asyncio
@@ -48,28 +48,29 @@ from orderlymq_runtime.sockets.dial import connect
 
 _log = logging.getLogger(__name__)
 
-# A peer on a LAN that restarts is found again within its first heartbeats; one that stays away
-# costs one attempt a second.
+# A peer on a LAN that restarts is reached again within its first heartbeats. One that stays away costs one
+# attempt a second.
 RECONNECT_FIRST_S: Final = 0.02
 RECONNECT_MAX_S: Final = 1.0
-# TCP and TLS take a round trip each, the handshake two: 3.2 s where a round trip takes 800 ms.
+# TCP and TLS take one round trip each, the handshake two: 3.2 s if a round trip takes 800 ms.
 CONNECT_TIMEOUT_S: Final = 5.0
-# A peer that has called meanwhile listens and is near: 1.6 s where a round trip takes 400 ms. Clients of the links wait 3 s.
+# A peer that has called meanwhile listens and is near: 1.6 s if a round trip takes 400 ms. Clients of the links
+# wait 3 s.
 ANSWER_S: Final = 1.6
 
-# 16 MiB of entries may be in flight, and one entry more; several times that waiting in one socket is a peer that does
-# not read, and what it lacks is sent again when it does.
+# 16 MiB of entries may be in flight, and one entry more. If several times as much waits in one socket, the peer
+# does not read; what it misses is sent again when it does.
 BACKLOG_MAX: Final = 64 << 20
 # A tenth of a second of a 1 Gbit/s network, and room for the largest answers of other clients.
 SLOW_BACKLOG: Final = 16 << 20
 
 
 class Refused(Exception):  # noqa: N818 - named for what the caller must know
-    """There is no connection with this peer as things are; the text says why."""
+    """No connection with this peer is possible at present; the text gives the reason."""
 
 
 class LinkOwner(Protocol):
-    """Hears what becomes of a link; `transport.Receiver` is one."""
+    """Gets the events of a link; `transport.Receiver` is one."""
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Note that frames for *node* with *purpose* were dropped."""
@@ -78,7 +79,7 @@ class LinkOwner(Protocol):
         """Note that *node* has lost its log; called before anything is sent to it."""
 
     def peer_reached(self, node: NodeId) -> None:
-        """Note that raft messages reach *node* from now on; messages sent here come first."""
+        """Note that raft messages reach *node* from now on; messages sent in this call come first."""
 
 
 async def dial(
@@ -90,11 +91,11 @@ async def dial(
     is_recovering: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> FrameConnection:
-    """Connect to a peer, prove who this is and see the same proven by the peer.
+    """Connect to a peer, prove this replica's identity and check the peer's.
 
     Raises:
-        OSError: nobody listens, or no answer in time; ssl.SSLError is one.
-        Refused: somebody listens who belongs to another cluster, group or version, or proves nothing.
+        OSError: nobody listens, or no answer came in time; includes ssl.SSLError.
+        Refused: the peer belongs to another cluster, group or version, or proves nothing.
     """
     hello = Hello(
         WIRE_VERSION,
@@ -144,25 +145,25 @@ async def _shake_hands(
 
 
 class _Answers:
-    """The frames that come back during a handshake, one for each that was sent."""
+    """The frames that arrive during a handshake, one for each that was sent."""
 
     def __init__(self) -> None:
         self.expect()
 
     def connection(self) -> FrameConnection:
-        """Return the protocol of a call."""
+        """Return the asyncio protocol of a call."""
         return FrameConnection(self._arrived, self._lost, size_max=GREETING_SIZE_MAX)
 
     def expect(self) -> None:
-        """Wait for one more; to be called before the frame that it answers is sent."""
+        """Expect one more answer; call this before sending the frame that it answers."""
         self._answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
 
     async def next(self, kind: FrameKind) -> Frame:
         """Return the next frame.
 
         Raises:
-            Refused: the peer gives a reason instead.
-            FrameCorrupt: something else came.
+            Refused: the peer refuses and gives a reason.
+            FrameCorrupt: another kind of frame arrived.
             OSError: the connection is lost.
         """
         frame = await self._answer
@@ -183,16 +184,18 @@ class _Answers:
 
 
 class PeerLink:
-    """The outgoing connection to one peer for one purpose, made again whenever it is lost.
+    """The outgoing connection to one peer for one purpose, redialled whenever it is lost.
 
-    The one for the log stands behind that for raft: it is made once that is up, with the same process at its other end, and
-    ends with it. So a process hears of entries only after it has said on the other one whether it lost its log.
+    The link for the log depends on the link for raft: it is dialled once that is up, must reach the same
+    process, and ends with it. So a process receives entries only after it has said on the raft link whether
+    it lost its log.
 
     Attributes:
-        on_lost: called when it is lost, but for `renew` and `cancel`.
-        on_up: is set while the link is up and the peer takes another one for the log.
-        unheard_ticks: ticks in which the peer said nothing, or that it does not hear it, since it was made or heard.
-        down_ticks: ticks since it was up, or since the one came up that it stands behind.
+        on_lost: called when the connection is lost, except by `renew` and `cancel`.
+        on_up: is set while the link is up and the peer accepts another one for the log.
+        unheard_ticks: ticks, since the link was made or last heard, in which the peer was silent or said that
+            it does not hear the link.
+        down_ticks: ticks since the link was last up, or since the link that it depends on came up.
     """
 
     def __init__(
@@ -227,18 +230,18 @@ class PeerLink:
         )
 
     def stand_behind(self, link: "PeerLink") -> None:
-        """Be up only while *link*, that for raft to the same peer, is; to be called in the turn in which this one is made."""
+        """Be up only while *link*, the raft link to the same peer, is; call this in the turn in which this link is made."""
         self._behind = link
         link._log = self
 
     @property
     def is_up(self) -> bool:
-        """Return whether the peer can be written to."""
+        """Return whether messages can be sent to the peer."""
         return self._connection is not None and self._connection.is_open
 
     @property
     def process(self) -> bytes:
-        """Return the number of the process that is reached; nothing while none is, or one of an earlier version."""
+        """Return the number of the connected process; empty if not connected, or if the peer has an earlier version."""
         return self._connection.peer_process if self._connection is not None else b""
 
     @property
@@ -252,17 +255,17 @@ class PeerLink:
         return 0 if self._connection is None else self._connection.backlog_bytes
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the TLS context for calls to the peer, None for plain."""
+        """Return the TLS context for calls to the peer, None for plain connections."""
         return None if self._tls is None or self._plain else self._tls.context()
 
     def send_messages(self, messages: list[Message]) -> None:
-        """Send raft messages, or drop them and say so."""
+        """Send raft messages, or drop them and report that."""
         connection = self._connection
         if connection is None or not connection.is_open:
             self._owner.peer_unreachable(self._node, self._purpose)
             return
         if connection.backlog_bytes > BACKLOG_MAX:
-            # Small messages still go: without heartbeats a slow follower would start an election.
+            # Small messages are still sent: without heartbeats a slow follower would start an election.
             kept: list[Message] = [each for each in messages if not isinstance(each, Append)]
             if len(kept) < len(messages):
                 self._owner.peer_unreachable(self._node, self._purpose)
@@ -279,17 +282,17 @@ class PeerLink:
         return True
 
     def retry_now(self) -> None:
-        """Dial soon: the peer has just called, so it listens."""
+        """Dial soon, because the peer has just called, so it listens."""
         self._wake.set()
 
     def renew(self) -> None:
-        """Dial again, whatever seems to be up: the peer has begun again."""
+        """Redial even if the link seems to be up, because the peer has restarted."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
 
     def cancel(self) -> None:
-        """Stop dialling and close."""
+        """Stop dialling and close the connection."""
         self._task.cancel()
         if self._connection is not None:
             self._connection.close()
@@ -323,16 +326,16 @@ class PeerLink:
             else:
                 complaint = ""
                 held_s = await self._hold(connection)
-                # One that is closed immediately is refused in another way: no reason to hurry.
+                # A connection that is closed immediately is a kind of refusal, so do not hurry.
                 short = held_s < RECONNECT_MAX_S
                 delay_s = min(2 * delay_s, RECONNECT_MAX_S) if short else RECONNECT_FIRST_S
             self._wake.clear()
             await wait_for(self._wake, delay_s)
 
     async def _dial(self) -> FrameConnection:
-        """Call the peer, once more if it has called meanwhile and does not answer: a cut may have swallowed the first call.
+        """Call the peer, and call again if the peer calls meanwhile but does not answer.
 
-        Raises as `dial`.
+        A network cut may have lost the first call. Raises as `dial`.
         """
         while True:
             self._wake.clear()
@@ -360,14 +363,14 @@ class PeerLink:
                 woken.cancel()
 
     def _try_other_way(self, error: OSError) -> None:
-        """Call with or without TLS next: where both are permitted, the peer may know one only."""
+        """Switch between TLS and plain for the next call if both are permitted, because the peer may know only one."""
         if self._tls is None or self._tls.is_enforced:
             return
         answered = isinstance(error, ssl.SSLError | ConnectionResetError | TimeoutError)
         self._plain = answered and not self._plain
 
     async def _hold(self, connection: FrameConnection) -> float:
-        """Write to *connection* until it is closed; return for how many seconds."""
+        """Use *connection* until it is closed; return for how many seconds."""
         seconds = asyncio.get_running_loop().time
         began = seconds()
         if self._behind is not None and connection.peer_process != self._behind.process:
@@ -403,6 +406,6 @@ class PeerLink:
 
 
 def _hang_up(calling: "asyncio.Task[FrameConnection]") -> None:
-    """Close the connection of a call that nobody waits for any more."""
+    """Close the connection of a call that is no longer needed."""
     if not calling.cancelled() and calling.exception() is None:
         calling.result().abort()

@@ -1,9 +1,9 @@
 """
 Accepted connections whose callers have not proven their identity yet.
 
-The rule: they are bounded in number and in time for all callers, and none keeps the next one out. The oldest goes when
-there are too many, so that a replica gets in as long as fewer strangers call during its handshake
-than there is room for.
+The rule: their number and time are limited for all callers together, and none keeps the next one out. If
+there are too many, the oldest is closed. So a replica gets in as long as fewer strangers call during its
+handshake than there is room for.
 """
 
 import asyncio
@@ -12,24 +12,25 @@ from typing import Final
 
 from orderlymq_broker.replication.transport.connection import FrameConnection
 
-# A group has 14 members at most, and each opens a few at a time. One costs about 20 KB with what it may have sent.
+# A raft group has at most 14 members, and each opens a few connections at a time. One costs about 20 KB with the
+# data that it may have sent.
 UNPROVEN_MAX: Final = 128
-# A greeting and its proof take two round trips: 1.6 s where one takes 800 ms.
+# A greeting and its proof take two round trips: 1.6 s if one takes 800 ms.
 GREETING_TIMEOUT_S: Final = 4.0
 
 Close = Callable[[FrameConnection, str, str], None]
 
 
 class UnprovenConnections:
-    """Holds them from when they are accepted until they are proven or gone.
+    """Holds connections from when they are accepted until they are proven or closed.
 
     Args:
-        close: is given a connection, the kind of the close and its reason.
+        close: called with a connection, the kind of the close and its reason.
     """
 
     def __init__(self, close: Close) -> None:
         self._close = close
-        # Oldest first: when each was accepted.
+        # The time at which each was accepted, oldest first.
         self._accepted_at: dict[FrameConnection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -37,7 +38,7 @@ class UnprovenConnections:
         return len(self._accepted_at)
 
     def add(self, connection: FrameConnection) -> None:
-        """Take one more, and close the oldest when that is one too many."""
+        """Add a connection, and close the oldest if there are too many."""
         loop = asyncio.get_running_loop()
         self._accepted_at[connection] = loop.time()
         if len(self._accepted_at) > UNPROVEN_MAX:
@@ -46,11 +47,11 @@ class UnprovenConnections:
         self._arm(loop)
 
     def discard(self, connection: FrameConnection) -> None:
-        """Forget one that is proven or gone."""
+        """Remove a connection that is proven or closed."""
         self._accepted_at.pop(connection, None)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all connections."""
         if self._timer is not None:
             self._timer.cancel()
         for connection in list(self._accepted_at):
@@ -58,7 +59,7 @@ class UnprovenConnections:
         self._accepted_at.clear()
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for the oldest: one timer for all, which holds nothing that is closed."""
+        """Start the timer for the oldest connection; a single timer keeps no closed connection in memory."""
         oldest = next(iter(self._accepted_at.values()), None)
         if self._timer is None and oldest is not None:
             self._timer = loop.call_at(oldest + GREETING_TIMEOUT_S, self._expire)

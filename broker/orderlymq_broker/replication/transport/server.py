@@ -1,12 +1,12 @@
 """
-TCP between the replicas of one raft group: the called side, which admits replicas alone.
+TCP between the replicas of one raft group: the called side, which admits only replicas.
 
-Each replica keeps three outgoing connections to every peer (``links.py``): one for raft, one for the entries of its log and one for
-clients that are passed on. So no heartbeat waits behind a message; what the peer says comes in on the peer's own. The rule: a connection counts only after both
-ends have proven that they belong to the cluster (``handshake.py``) and agree on group, node ids and version. Before
-that nothing of a greeting is acted on or kept, and the callers that have proven nothing are bounded (``pendinghandshakes.py``).
-Snapshots come on connections of their own (``snapshots.py``), so that a heartbeat never waits
-behind a file.
+Each replica keeps three outgoing connections to every peer (``links.py``): one for raft, one for the entries
+of its log and one for forwarded client requests. So no heartbeat waits behind a message. The peer's messages
+arrive on the peer's own connections. The rule: a connection counts only after both ends have proven that they
+belong to the cluster (``handshake.py``) and agree on group, node ids and version. Before that nothing in a
+greeting is acted on or kept, and the number of unproven callers is limited (``pendinghandshakes.py``).
+Snapshots use separate connections (``snapshots.py``), so that a heartbeat never waits behind a file.
 """
 
 import asyncio
@@ -63,9 +63,9 @@ from orderlymq_runtime.sockets.listener import EVERY_ADDRESS, listening_socket
 
 _log = logging.getLogger(__name__)
 
-# Connections that the kernel holds for this process; where strangers fill it, a member calls again.
+# Connections that the kernel queues for this process. If strangers fill the queue, a member calls again.
 _BACKLOG: Final = 512
-# What may follow the greeting on a connection that stays.
+# The frames that may follow the greeting on a permanent connection.
 _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
     "raft": frozenset({FrameKind.RAFT, FrameKind.CLOCK}),
     "log": frozenset({FrameKind.RAFT, FrameKind.CLOCK}),
@@ -79,48 +79,50 @@ _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
         }
     ),
 }
-# What goes with the log, in the order in which it left: empty appends ask about the entries before them, and who is to
-# lead must have these. A former process of a peer that lost its log may have sent them as well; they count as ever.
+# Messages that are sent on the log connection, in their order: empty appends ask about the entries before them,
+# and the target of a transfer must have the entries. A former process of a peer that lost its log may have sent
+# such messages, too; they count as always.
 _OF_THE_LOG: Final = (Append, TimeoutNow)
 _Link: TypeAlias = tuple[NodeId, Purpose]
-# A proxy or sidecar between replicas acknowledges everything, also while it has lost its other side: no kernel notices.
+# A proxy or sidecar between replicas acknowledges everything even while it has lost its other side, so the kernel
+# does not notice the loss.
 SILENT_TICKS_MAX: Final = 3
-# Something between the replicas may let no further connection through: then the log goes with raft.
+# The network between the replicas may allow no further connection. Then the log is sent on the raft connection.
 LOG_DOWN_TICKS_MAX: Final = 5
 
 
 class Receiver(Protocol):
-    """Takes what arrives; all calls come from the event loop and return immediately."""
+    """Handles everything that arrives; all calls come from the event loop and return immediately."""
 
     def messages_received(self, messages: list[Message]) -> None:
-        """Handle raft messages of one peer, in the order they were sent; raises ProtocolViolation."""
+        """Handle raft messages of one peer, in the order in which they were sent; raises ProtocolViolation."""
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Handle a frame about forwarded client connections."""
 
     def clock_received(self, node: NodeId, wall_ms: int) -> None:
-        """Note the time of day that a peer has sent just now."""
+        """Note the time of day that a peer has just sent."""
 
     def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
-        """Note how long *node* sticks to a leader, 0 if it does not say; called before any message of its process."""
+        """Note for how long *node* sticks to a leader, 0 if it does not say; called before any message of its process."""
 
     def snapshot_shown(self, node: NodeId, index: int) -> None:
-        """Note up to which entry the state goes that *node* takes in, 0 for none."""
+        """Note the last entry of the state that *node* receives or installs, 0 for none."""
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Note that frames for *node* with *purpose* were dropped."""
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
-        """Note that *node*, maybe unknown so far, is called at *address*."""
+        """Note that *node*, which may be unknown so far, is reached at *address*."""
 
     def peer_wiped(self, node: NodeId) -> None:
-        """Note that *node* has lost its log; called before anything is sent to it or read."""
+        """Note that *node* has lost its log; called before anything is sent to it or read from it."""
 
     def peer_reached(self, node: NodeId) -> None:
-        """Note that raft messages reach *node* from now on; messages sent here come first."""
+        """Note that raft messages reach *node* from now on; messages sent in this call come first."""
 
     def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
-        """Note that the connection on which *node* spoke to us for *purpose*, "raft" or "clients", is gone."""
+        """Note that the connection from *node* for *purpose*, "raft" or "clients", is lost."""
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take over a connection on which *node* offers a snapshot."""
@@ -129,14 +131,14 @@ class Receiver(Protocol):
 class Transport:
     """All connections of one replica with its peers.
 
-    Life cycle: `listen`, then `send` and the calls of *receiver*, then `close`. `set_peers` may be
-    called at any time; links to those who left are closed.
+    Life cycle: `listen`, then `send` and the calls of *receiver*, then `close`. `set_peers` may be called at
+    any time; links to removed peers are closed.
 
-    *sticks_ms* is how long this replica sticks to a leader that it hears; peers learn it.
+    *sticks_ms* is for how long this replica sticks to a leader that it hears; peers are told.
 
     Attributes:
         violations: connections that were closed because a peer broke the rules.
-        closes: connections that were closed without that: refused, silent, or followed by another one.
+        closes: connections that were closed for other reasons: refused, silent, or replaced by a newer one.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class Transport:
 
         Raises:
             PortInUseError: another process listens there.
-            OSError: it cannot be bound.
+            OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -201,7 +203,7 @@ class Transport:
             raise PortInUseError.of(address.host, address.port) from error
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
-        """Keep links to exactly *peers*, this replica left out."""
+        """Keep links to exactly *peers*, without this replica itself."""
         wanted = {
             (node, purpose): address
             for node, address in peers.items()
@@ -217,7 +219,7 @@ class Transport:
             if link is not None:
                 link.cancel()
                 if purpose != "clients":
-                    # What was on its way there is gone; the end of a cancelled link is told to nobody.
+                    # Messages on their way there are lost, and a cancelled link does not report its end.
                     self._receiver.peer_unreachable(node, purpose)
             link = self._links[node, purpose] = PeerLink(
                 self._identity,
@@ -235,7 +237,7 @@ class Transport:
                 link.on_lost = self._answers_lost
 
     def _answers_lost(self, node: NodeId) -> None:
-        """End the connection whose requests were answered on a link that is lost: its clients would wait in vain."""
+        """Close the connection whose requests are answered on a lost link, because its clients would wait in vain."""
         asking = self._incoming.get((node, "clients"))
         if asking is not None:
             self._close(
@@ -243,7 +245,7 @@ class Transport:
             )
 
     def context_for(self, node: NodeId) -> ssl.SSLContext | None:
-        """Return what *node* is called with, None for plain: the way its link goes."""
+        """Return the TLS context for calls to *node*, None for plain: the same as its link uses."""
         link = self._links.get((node, "raft"))
         return None if link is None else link.context()
 
@@ -253,12 +255,12 @@ class Transport:
         return len(self._unproven)
 
     def is_connected(self, node: NodeId) -> bool:
-        """Return whether the link to *node* for raft is up."""
+        """Return whether the raft link to *node* is up."""
         link = self._links.get((node, "raft"))
         return link is not None and link.is_up
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send raft messages, each to its target; those that cannot go are dropped."""
+        """Send raft messages, each to its target; messages without a usable link are dropped."""
         purpose: Purpose
         by_way: dict[_Link, list[Message]] = {}
         for message in messages:
@@ -274,9 +276,10 @@ class Transport:
                 self._links[node, "raft"].send_messages(some)
 
     def _without_log(self, node: NodeId, messages: list[Message]) -> list[Message]:
-        """Return what of the log goes on the connection for raft meanwhile: no more than heartbeats may wait for.
+        """Return those log messages that may use the raft connection meanwhile: no more than heartbeats can wait for.
 
-        All of it goes there to a peer of an earlier version, and where the one for the log cannot be had for seconds.
+        All of them may if the peer has an earlier version, or if the log connection has been down for
+        seconds.
         """
         raft, log = self._links[node, "raft"], self._links[node, "log"]
         if not raft.process or log.down_ticks > LOG_DOWN_TICKS_MAX:
@@ -292,9 +295,9 @@ class Transport:
         return kept
 
     def tick(self, wall_ms: int, takes_in: int = 0) -> None:
-        """Show peers a time of day and what state is taken in, and make links again on which a peer hears nothing; to be called each second.
+        """Send peers the time of day and the state in transfer, and redial links that a peer does not hear; call it each second.
 
-        Ticks are counted, not seconds: a process that stood still reads first what has come meanwhile.
+        Ticks are counted, not seconds: a process that was paused first reads what has arrived meanwhile.
         """
         for way, link in self._links.items():
             link.down_ticks = 0 if link.is_up else link.down_ticks + 1
@@ -302,15 +305,15 @@ class Transport:
             if incoming is not None:
                 incoming.silent_ticks += 1
             if not self._show_clock(way, wall_ms, takes_in) or incoming is None:
-                continue  # a peer that does not call says nothing
-            # While bytes come, what it says about the link may wait behind others: then nothing is known.
+                continue  # a peer without an incoming connection cannot say what it hears
+            # While bytes arrive, the peer's report about the link may wait behind others, so nothing is known.
             link.unheard_ticks += incoming.silent_ticks > 1
             if link.unheard_ticks > SILENT_TICKS_MAX:
                 _log.warning("node %d does not hear the link for %s, which is made again", *way)
                 link.renew()
 
     def show_clock(self, node: NodeId, wall_ms: int, takes_in: int = 0) -> None:
-        """Show one peer a time of day, and what state is taken in."""
+        """Send one peer the time of day and the state in transfer."""
         self._show_clock((node, "raft"), wall_ms, takes_in)
 
     def _show_clock(self, way: _Link, wall_ms: int, takes_in: int) -> bool:
@@ -320,7 +323,7 @@ class Transport:
         return self._links[way].send_pieces(encode_frame(FrameKind.CLOCK, clock))
 
     def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
-        """Send a frame about a forwarded connection; False unless both links are up: an answer comes on the peer's."""
+        """Send a frame about a forwarded connection; False unless both links are up, because answers come on the peer's link."""
         way = node, "clients"
         return way in self._incoming and way in self._links and self._links[way].send_pieces(pieces)
 
@@ -360,7 +363,7 @@ class Transport:
 
     def _accepted_opened(self, connection: FrameConnection) -> None:
         if self._is_closed:
-            connection.abort()  # it was accepted a turn before
+            connection.abort()  # it was accepted one turn before `close`
             return
         self._accepted.add(connection)
         self._unproven.add(connection)
@@ -405,7 +408,7 @@ class Transport:
     def _check_proof(
         self, connection: FrameConnection, frame: Frame, hello: Hello, nonce: bytes
     ) -> None:
-        """Act on a greeting, once its sender has proven that it is of this cluster."""
+        """Act on a greeting once its sender has proven that it belongs to this cluster."""
         if frame.kind is not FrameKind.PROOF:
             raise FrameCorrupt(f"{frame.kind.name} is no proof of who greets")
         given = decode_header(frame, CallerProof).proof
@@ -445,7 +448,7 @@ class Transport:
         connection.on_frame = on_frame
         connection.on_closed = on_closed
         if former is not None:
-            # The peer restarted or redialled faster than the kernel noticed the loss.
+            # The peer restarted or redialled before the kernel noticed the loss.
             self._close(former, "replaced", f"node {node} has called again")
             self._lost(node, purpose)
         if purpose == "raft":
@@ -454,7 +457,7 @@ class Transport:
             self._receiver.peer_greeted(node, Address(hello.host, hello.port))
         link = self._links.get((node, purpose))
         if link is not None and former is not None and purpose == "clients":
-            # Nobody may have spoken on it since the peer lost power.
+            # Our link may be dead since the peer lost power.
             link.renew()
         elif link is not None:
             link.retry_now()
@@ -463,7 +466,7 @@ class Transport:
         if purpose != "log":
             self._receiver.peer_lost(node, purpose)
         elif (node, "raft") not in self._incoming:
-            # Appends that still waited here were taken as signs of life after that for raft had ended.
+            # Appends that still waited here counted as signs of life after the raft connection had ended.
             self._receiver.peer_lost(node, "raft")
 
     def _receive(self, node: NodeId, purpose: Purpose, frame: Frame) -> None:
@@ -483,7 +486,7 @@ class Transport:
             link = self._links.get((node, purpose))
             if link is not None:
                 link.unheard_ticks = 0 if clock.hears else link.unheard_ticks + 1
-            if purpose != "log":  # there it waits behind entries
+            if purpose != "log":  # on that connection the clock waits behind entries
                 self._receiver.clock_received(node, clock.wall_ms)
             if purpose == "raft":
                 self._receiver.stickiness_received(node, clock.sticks_ms)
