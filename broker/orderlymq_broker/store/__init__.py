@@ -1,5 +1,6 @@
 """
-The replica's bytes on disk: an ordered key-value store with families, over RocksDB.
+The replica's data on disk: an ordered key-value store with families, over RocksDB.
 
-A snapshot is made and taken over in `snapshot`. Not here: what a row means to a request (state). Begin with `kv` (the store as others see it), then `layout` (keys).
+`snapshot` makes and installs snapshots. The meaning of a row for a request is in `state`. Begin with `kv`
+(the store's interface), then `layout` (keys).
 """

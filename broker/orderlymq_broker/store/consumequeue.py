@@ -1,8 +1,9 @@
 """
-The consume queues as they stand in the store: entries one after the other, and the messages that they name.
+Reads the consume queues from the store: consecutive entries, and the messages that they name.
 
-The rule: what the tables say is there is there. A store that has lost a file may open all the same, and a reader that
-passed over a missing entry or message would skip what was acknowledged. So a read that misses one fails, and the replica ends.
+The rule: what the tables list must exist. A store that has lost a file may still open, and a reader that
+skipped a missing entry or message would skip acknowledged data. So a read that misses one fails, and the
+replica stops.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ _CURE = "files of the store are lost or cut short; stop this replica, run 'order
 def read_entries(
     reader: Reader, topic_id: int, queue_id: int, start: int, count: int
 ) -> list[tuple[bytes, bytes]]:
-    """Return key and value of the *count* entries of a queue from the offset *start* on, all of which it has.
+    """Return key and value of *count* existing entries of a queue from the offset *start* on.
 
     Raises:
         StoreFailed: one is missing.
@@ -34,7 +35,7 @@ def read_entries(
 def read_places(
     reader: Reader, topic_id: int, queue_id: int, offsets: Sequence[int]
 ) -> list[bytes]:
-    """Return the values of single entries of a queue, all of which it has, in the order of *offsets*.
+    """Return the values of single existing entries of a queue, in the order of *offsets*.
 
     Raises:
         StoreFailed: one is missing.
@@ -54,7 +55,7 @@ def read_places(
 
 
 def read_messages(reader: Reader, places: Sequence[bytes]) -> list[bytes | None]:
-    """Return the stored records at the *places* that applied entries name; None for what retention has taken.
+    """Return the stored records at the *places* that applied entries name; None for those that retention has dropped.
 
     Raises:
         StoreFailed: one is missing.

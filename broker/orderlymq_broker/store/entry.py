@@ -1,10 +1,9 @@
 """
 The payload of one raft entry: one group commit.
 
-The rule: the metadata (records) and the message bodies are two adjoining parts, so that the
-store can keep the bodies once, under their physical offsets, and the head with the metadata in
-the raft log. ``raftlog.py`` takes entries apart and joins them again; the records themselves
-belong to the state machine.
+The rule: the metadata (records) and the message bodies are two adjacent parts. So the store can keep the
+bodies once, under their physical offsets, and the head with the metadata in the raft log. ``raftlog.py``
+splits entries and joins them again; the records themselves belong to the state machine.
 """
 
 import struct
@@ -22,29 +21,29 @@ HEAD_SIZE: Final = _HEAD.size
 
 _SIZE: Final = struct.Struct(">I")
 
-# The fixed part of a stored record with IPv4 hosts (RocketMQ MessageDecoder): anything shorter
-# is no record, and a size of zero would make the walk over a blob stand still.
+# The fixed part of a stored record with IPv4 hosts (RocketMQ MessageDecoder). Anything shorter is not a record,
+# and with a size of zero the loop over the messages would never end.
 MESSAGE_SIZE_MIN: Final = 91
 
-# Named, because a field of a compiled class cannot be annotated with the builtin itself.
+# An alias, because a field of a compiled class cannot be annotated with the builtin itself.
 View: TypeAlias = memoryview
 Buffer = bytes | memoryview
 
 
 class EntryCorrupt(StoreError):  # noqa: N818 - named for what the caller must know
-    """The bytes are no entry; the replica must be rebuilt from its peers."""
+    """The bytes are not an entry; the replica must be rebuilt from its peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryParts:
-    """An entry taken apart without copying its bodies.
+    """An entry split into its parts without copying its bodies.
 
     Attributes:
         physical_start: physical offset of the first byte of the messages.
         wall_ms: the leader's wall clock when it built the entry.
         meta: the encoded records.
         data: the whole entry.
-        blob_start: where in *data* the stored messages begin, back to back, each with its own u32 size first.
+        blob_start: where in *data* the stored messages begin, back to back, each beginning with its u32 size.
     """
 
     physical_start: int
@@ -77,10 +76,10 @@ def encode_entry(
 
 
 def split_entry(data: Buffer) -> EntryParts:
-    """Take an entry apart; *meta* is a view of *data*.
+    """Split an entry into its parts; *meta* is a view of *data*.
 
     Raises:
-        EntryCorrupt: the head is cut short, of another version, or its lengths do not fit.
+        EntryCorrupt: the head is too short, of another version, or its lengths do not fit.
     """
     head_length, physical_start, wall_ms = _split_head(data)
     meta = memoryview(data)[HEAD_SIZE:head_length]
@@ -96,11 +95,10 @@ def head_length(data: Buffer) -> int:
 def cut_messages(data: bytes, start: int, physical_start: int) -> list[tuple[int, bytes]]:
     """Return the stored messages in ``data[start:]`` with their physical offsets, as copies.
 
-    The hot path of every append, on leaders and followers: it slices bytes once each instead of
-    going through views.
+    The hot path of every append, on leaders and followers: it slices bytes once each instead of using views.
 
     Raises:
-        EntryCorrupt: a size field is too small or passes the end.
+        EntryCorrupt: a size field is too small or exceeds the data.
     """
     messages: list[tuple[int, bytes]] = []
     length = len(data)

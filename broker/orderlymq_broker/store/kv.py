@@ -1,9 +1,9 @@
 """
-The ordered key-value store that everything in a replica is kept in.
+The ordered key-value store that holds all data of a replica.
 
-The rule: reads on the event loop see what was staged immediately, and one write per replication
-turn makes it durable. ``rocks.py`` keeps the rule over RocksDB, ``tests/broker/store/memory.py`` over plain
-dictionaries for tests and the simulator. Key layouts are in ``layout.py``.
+The rule: reads on the event loop see staged writes immediately, and one write per replication turn makes them
+durable. ``rocks.py`` implements this over RocksDB, ``tests/broker/store/memory.py`` over plain dictionaries
+for tests and the simulator. Key layouts are in ``layout.py``.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Family(IntEnum):
-    """Column families; the number is stable, because snapshots and the doctor name it."""
+    """Column families; the number is stable, because snapshots and the doctor use it."""
 
     META = 0  # hard state, membership, applied index, identity, format version
     RAFT_LOG = 1  # index -> term, kind, entry without message bodies
@@ -26,11 +26,11 @@ class Family(IntEnum):
 
 @dataclass(slots=True)
 class Batch:
-    """Operations that become visible and durable together, with the effect of the order they were added in.
+    """Operations that become visible and durable together, as if performed in the order in which they were added.
 
     Attributes:
         puts: family, key and value; None removes the key.
-        range_deletes: how many of the puts come before it, family, start and end.
+        range_deletes: the number of puts that come before it, family, start and end.
     """
 
     puts: list[tuple[Family, bytes, bytes | None]] = field(default_factory=list)
@@ -38,19 +38,19 @@ class Batch:
     dropped: bytes = b""
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
-        """Set *key*."""
+        """Set *key* to *value*."""
         self.puts.append((family, key, value))
 
     def delete(self, family: Family, key: bytes) -> None:
-        """Remove *key*; removing what is not there is no error."""
+        """Remove *key*; it is not an error if the key does not exist."""
         self.puts.append((family, key, None))
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
-        """Remove every key with ``start <= key < end``, also those that this batch has put so far."""
+        """Remove every key with ``start <= key < end``, including keys that this batch has put so far."""
         self.range_deletes.append((len(self.puts), family, start, end))
 
     def drop_messages(self, end: bytes) -> None:
-        """Remove every key of `MESSAGES` below *end*, for good: none of them is put again."""
+        """Remove every key of `MESSAGES` below *end* for good: none of them will be put again."""
         self.dropped = max(self.dropped, end)
 
     def __bool__(self) -> bool:
@@ -58,7 +58,7 @@ class Batch:
 
 
 class Reader(Protocol):
-    """The store as the state machine and the processors may use it."""
+    """The interface of the store for the state machine and the processors."""
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         """Return the value of *key*, staged writes included."""
@@ -73,23 +73,23 @@ class Reader(Protocol):
 
 
 class WriteTicket(Protocol):
-    """One durable write under way; made by ``prepare``, finished by ``settle``."""
+    """One durable write in progress; made by ``prepare``, finished by ``settle``."""
 
 
 class KeyValueStore(Reader, Protocol):
     """A store with staged writes.
 
-    Life cycle of a write: ``stage`` any number of batches on the event loop; ``prepare`` takes
-    all that is staged, plus one batch of its own, into a ticket; ``commit`` (in the writer
-    thread) makes the ticket durable; ``settle`` (event loop) frees its memory. Tickets are
-    committed in the order they were prepared.
+    Life cycle of a write: ``stage`` any number of batches on the event loop. ``prepare`` moves everything
+    staged, and optionally one more batch, into a ticket. ``commit`` (in the writer thread) makes the ticket
+    durable. ``settle`` (on the event loop) frees its memory. Tickets are committed in the order in which they
+    were prepared.
     """
 
     def stage(self, batch: Batch) -> None:
         """Make *batch* visible to reads immediately; it becomes durable with the next ticket."""
 
     def prepare(self, batch: Batch | None = None) -> WriteTicket:
-        """Stage *batch* and take everything staged so far into one ticket."""
+        """Stage *batch* and move everything staged so far into one ticket."""
 
     def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
         """Write the ticket atomically; with *sync* return only when it is on disk.
@@ -100,17 +100,17 @@ class KeyValueStore(Reader, Protocol):
         """
 
     def settle(self, ticket: WriteTicket) -> None:
-        """Forget the ticket's staged copy; reads now find it in the store."""
+        """Drop the ticket's staged copy, because reads now find the data in the store."""
 
     def write(self, batch: Batch, *, sync: bool) -> None:
         """Prepare, commit and settle in one call: for start-up, tools and tests."""
 
     def close(self) -> None:
-        """Flush and release the files."""
+        """Flush and close the files."""
 
 
 class StoreError(Exception):
-    """The store could not do what was asked."""
+    """The store could not perform an operation."""
 
 
 class StoreFull(StoreError):  # noqa: N818 - named for what the caller must know

@@ -1,9 +1,9 @@
 """
 Keys and values of every column family, as bytes.
 
-The rule: keys are big-endian, so that their byte order is the order in which they are scanned,
-and every value that RocksDB cannot be trusted to be alone with carries its own length check.
-Pure; the families are named in ``kv.py``, ``doctor`` decodes all of them.
+The rule: keys are big-endian, so that their byte order is their scan order, and the length of each value with
+a layout is checked when it is decoded. Pure; ``kv.py`` names the families, and ``doctor`` decodes all of
+them.
 """
 
 import struct
@@ -14,9 +14,9 @@ from typing import Final
 
 from orderlymq_broker.store.kv import StoreError
 
-FORMAT_VERSION: Final = 1  # of the whole directory; raised when an older program must not open it
+FORMAT_VERSION: Final = 1  # of the whole directory; increased when older releases must not open it
 
-# A key of a message or of KEYS may be anything a client sends; the index needs no more of it.
+# A message key or a token of KEYS may be any text that a client sends; the index stores only this much of it.
 INDEX_TEXT_SIZE_MAX: Final = 255
 
 U64_MAX: Final = (1 << 64) - 1
@@ -38,17 +38,17 @@ META_HARD_STATE: Final = b"hard_state"
 META_MEMBERSHIP: Final = b"membership"
 META_COMPACTED: Final = b"compacted"  # see `Compaction`
 META_APPLIED: Final = b"applied"  # see `Applied`
-META_RECOVERY: Final = b"amnesia"  # replication's mark: this replica has lost its disk
+META_RECOVERY: Final = b"amnesia"  # replication's mark: this replica may have lost its disk
 META_PEERS: Final = b"peers"  # replication's address book
-META_STICKINESS: Final = b"stickiness"  # replication's: for how many ms it sticks to a leader
+META_STICKINESS: Final = b"stickiness"  # replication: for how many ms it sticks to a leader
 META_RESTORED: Final = (
-    b"restored"  # names of the groups that a restore made together, until all have registered
+    b"restored"  # names of broker groups restored together, until all have registered
 )
 META_DROPPED: Final = (
-    b"dropped"  # messages below this key are gone, though files may still hold them
+    b"dropped"  # messages below this key are deleted, though files may still hold them
 )
 
-# What belongs to the replica and not to its group: a snapshot of a peer must not bring it.
+# Keys that belong to the replica and not to its broker group: a snapshot of a peer must not overwrite them.
 META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_RECOVERY, META_STICKINESS, META_RESTORED})
 
 
@@ -56,7 +56,7 @@ META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_RECOVERY, META_STICKINES
 class Table(IntEnum):
     """Tables of the state machine inside the TABLES family; the number is the key's first byte.
 
-    A number is never used again for something else. 9, 11, 12 and 17 to 19 were in use once.
+    A number is never reused. 9, 11, 12 and 17 to 19 were used by earlier releases.
     """
 
     TOPICS = 1
@@ -74,13 +74,13 @@ class Table(IntEnum):
     SETTINGS = 16
     EXPANSIONS = 20
     ASSIGNMENTS = 21
-    TIMERS = 22  # by due time: what is due is one scan
-    TIMER_PLACES = 23  # by place in the timer topic: the first is the oldest message that waits
+    TIMERS = 22  # by due time: one scan finds the due ones
+    TIMER_PLACES = 23  # by place in the timer topic: the first is the oldest waiting message
     HELD_KEYS = 24
     LET_GO_KEYS = 25
     LANES = 26
     LANE_QUEUES = 27
-    LANE_OFFSETS = 28  # by first offset: runs of what a lane owes behind its head
+    LANE_OFFSETS = 28  # by first offset: runs of offsets that a lane owes after its head
 
 
 class IndexKind(IntEnum):
@@ -92,7 +92,7 @@ class IndexKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """Where a message of a queue is, and what a pull filters by before it reads the message."""
+    """The position of a queue's message, and the fields that a pull filters by before it reads the message."""
 
     physical: int
     size: int
@@ -101,7 +101,7 @@ class QueueEntry:
 
 
 class KeyCorrupt(StoreError):  # noqa: N818 - named for what the caller must know
-    """A key or a value has not the shape of its family."""
+    """A key or value does not have the layout of its family."""
 
 
 # -- numbers -----------------------------------------------------------------------------------
@@ -112,11 +112,11 @@ def encode_u64(value: int) -> bytes:
     return _U64.pack(value)
 
 
-U64_END: Final = encode_u64(U64_MAX)  # behind every index and offset that is in use
+U64_END: Final = encode_u64(U64_MAX)  # after every index and offset that is in use
 
 
 def decode_u64(data: bytes) -> int:
-    """Return the number that `encode_u64` made *data* from."""
+    """Return the number that `encode_u64` encoded as *data*."""
     if len(data) != _U64.size:
         raise KeyCorrupt(f"{len(data)} bytes where 8 are expected")
 
@@ -125,7 +125,7 @@ def decode_u64(data: bytes) -> int:
 
 message_key = encode_u64
 log_key = encode_u64
-# Made for a whole window in one go, hence without a call of Python.
+# Called for a whole window of keys, so it avoids a Python function call.
 dedup_key: Final[Callable[[int], bytes]] = _U64.pack
 
 
@@ -161,7 +161,7 @@ def encode_queue_entry(entry: QueueEntry) -> bytes:
 
 
 def decode_queue_entry(value: bytes) -> QueueEntry:
-    """Return the entry that `encode_queue_entry` made *value* from."""
+    """Return the entry that `encode_queue_entry` encoded as *value*."""
     if len(value) != _CONSUME_QUEUE_VALUE.size:
         raise KeyCorrupt(f"a consume queue value of {len(value)} bytes")
 
@@ -172,10 +172,10 @@ def decode_queue_entry(value: bytes) -> QueueEntry:
 
 
 def index_prefix(topic_id: int, kind: IndexKind, text: str) -> bytes:
-    """Return what all index keys of *text* begin with.
+    """Return the common prefix of all index keys of *text*.
 
-    A zero byte ends the text; one inside it (clients may send anything) ends it early, which
-    costs a reader a comparison with the message itself, never a wrong answer.
+    A zero byte ends the text. A zero byte inside it (clients may send anything) ends it early. That costs a
+    reader a comparison with the message itself, but never gives a wrong answer.
     """
     data = text.encode("utf-8", "surrogatepass")[:INDEX_TEXT_SIZE_MAX]
 
@@ -188,7 +188,7 @@ def index_key(topic_id: int, kind: IndexKind, text: str, physical: int) -> bytes
 
 
 def decode_index_key(key: bytes) -> tuple[int, IndexKind, bytes, int]:
-    """Return topic id, kind, the (cut) text as bytes, and the physical offset."""
+    """Return topic id, kind, the (truncated) text as bytes, and the physical offset."""
     if len(key) < _INDEX_PREFIX.size + 1 + 8 or key[-9] != 0:
         raise KeyCorrupt("an index key without its end mark")
     topic_id, kind = _INDEX_PREFIX.unpack_from(key)
@@ -216,14 +216,14 @@ def encode_log_value(
 ) -> bytes:
     """Return the value of one raft entry without its bodies.
 
-    *head* is the entry's head and metadata, *checksum* is CRC-32 over them and the bodies.
+    *head* is the entry's head and metadata; *checksum* is CRC-32 over these and the bodies.
     """
     return _LOG_HEAD.pack(term, kind, blob_length, checksum) + head
 
 
 @dataclass(frozen=True, slots=True)
 class LogValue:
-    """A raft entry as it stands in RAFT_LOG: everything but the bodies."""
+    """A raft entry as stored in RAFT_LOG: everything but the bodies."""
 
     term: int
     kind: int
@@ -233,7 +233,7 @@ class LogValue:
 
 
 def decode_log_value(value: bytes) -> LogValue:
-    """Return what `encode_log_value` was given."""
+    """Return the fields that `encode_log_value` encoded."""
     if len(value) < _LOG_HEAD.size:
         raise KeyCorrupt(f"a raft log value of {len(value)} bytes")
     term, kind, blob_length, checksum = _LOG_HEAD.unpack_from(value)
@@ -246,13 +246,13 @@ def decode_log_value(value: bytes) -> LogValue:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """How far the tables have come; written by the state machine with every entry.
+    """The position of the tables; the state machine writes it with every entry.
 
     Attributes:
-        index: the last raft entry that the tables hold.
-        term: its term.
+        index: the last raft entry that the tables include.
+        term: the term of that entry.
         physical_end: where the bodies of all entries up to *index* end.
-        floor: messages below this physical offset were dropped by retention.
+        floor: retention has dropped the messages below this physical offset.
     """
 
     index: int = 0
@@ -267,7 +267,7 @@ def encode_applied(applied: Applied) -> bytes:
 
 
 def decode_applied(value: bytes | None) -> Applied:
-    """Return what `encode_applied` was given; zeros when nothing was ever applied."""
+    """Return the position that `encode_applied` encoded; zeros if nothing was ever applied."""
     if value is None:
         return Applied()
     if len(value) != _APPLIED.size:
@@ -282,7 +282,7 @@ def encode_hard_state(term: int, vote: int | None, commit: int) -> bytes:
 
 
 def decode_hard_state(value: bytes | None) -> tuple[int, int | None, int]:
-    """Return term, vote and commit index; those of a new replica when there is no value."""
+    """Return term, vote and commit index; those of a new replica if there is no value."""
     if value is None:
         return 0, None, 0
     if len(value) != _HARD_STATE.size:
@@ -307,7 +307,7 @@ def encode_compaction(compaction: Compaction) -> bytes:
 
 
 def decode_compaction(value: bytes | None) -> Compaction:
-    """Return what `encode_compaction` was given; the start of everything when there is no value."""
+    """Return the position that `encode_compaction` encoded; the start of the log if there is no value."""
     if value is None:
         return Compaction()
     if len(value) != _COMPACTED.size:
@@ -322,8 +322,8 @@ def decode_compaction(value: bytes | None) -> Compaction:
 def table_key(table: Table, *parts: str | int) -> bytes:
     """Return a key of TABLES: the table's number, then the parts.
 
-    Text is UTF-8 ended by a zero byte (names never hold one), numbers are u64: keys with equal
-    leading parts are neighbours.
+    Text is UTF-8 ended by a zero byte (names never contain one), numbers are u64. So keys with equal leading
+    parts are neighbours.
     """
     chunks = [bytes((table,))]
     for part in parts:
@@ -336,14 +336,14 @@ def table_key(table: Table, *parts: str | int) -> bytes:
 
 
 def numbered_key(prefix: bytes, number: int) -> bytes:
-    """Return the key of TABLES whose leading parts are *prefix*, a key itself, and whose last one is a number."""
+    """Return the key of TABLES with the leading parts of *prefix*, a key itself, and *number* as its last part."""
     return prefix + _U64.pack(number)
 
 
 def numbered_keys(
     table: Table, firsts: Iterable[tuple[str, Iterable[int]]], second: str
 ) -> list[bytes]:
-    """Return the `table_key` of each of *firsts*, *second* and each number that stands beside the first."""
+    """Return the `table_key` of each first text in *firsts*, *second*, and each number given with the first text."""
     head, tail, pack = bytes((table,)), b"\x00" + second.encode() + b"\x00", _U64.pack
     return [
         head + first.encode() + tail + pack(number)

@@ -1,10 +1,10 @@
 """
-Writes that are staged or under way, laid over the content of the store.
+Writes that are staged or in progress, layered over the content of the store.
 
-The rule: a read sees every staged and every unsettled write, newest first, no matter how far
-the writer thread has come with it; a layer masks the store below it, so it does not matter
-whether the store has the layer's writes already. One layer becomes one write ticket, already
-reduced to its net effect. ``rocks.py`` and the store of the tests put their own base below it.
+The rule: a read sees every staged and every unsettled write, newest first, no matter how far the writer
+thread has come. A layer masks the store below it, so it does not matter whether the store already has the
+layer's writes. One layer becomes one write ticket, already reduced to its net effect. ``rocks.py`` and the
+tests' store each put their own base below the layers.
 """
 
 from bisect import bisect_left
@@ -19,11 +19,11 @@ Span = tuple[bytes, bytes]
 
 
 class Layer:
-    """The net effect of the batches of one ticket: first the ranges go, then the values come.
+    """The net effect of the batches of one ticket: first the ranges are deleted, then the values are put.
 
-    Life cycle: filled on the event loop while it is the staged layer, then frozen as a ticket,
-    read by the writer thread and the event loop at the same time, dropped when settled.
-    ``values`` holds None for a deleted key; what was ``dropped`` is one of the ranges, too.
+    Life cycle: filled on the event loop while it is the staged layer, then frozen as a ticket, read by the
+    writer thread and the event loop at the same time, dropped when settled. ``values`` holds None for a
+    deleted key. The messages below ``dropped`` are one of the ranges, too.
     """
 
     __slots__ = ("_order", "dropped", "ranges", "settled", "values")
@@ -55,7 +55,7 @@ class Layer:
             self.dropped = max(self.dropped, batch.dropped)
 
     def covers(self, family: Family, key: bytes) -> bool:
-        """Return whether a range deletion of this layer hides *key* below it."""
+        """Return whether a range deletion of this layer hides *key* in the layers below."""
         return any(start <= key < end for start, end in self.ranges[family])
 
     def keys_between(self, family: Family, start: bytes, end: bytes) -> list[bytes]:
@@ -69,13 +69,13 @@ class Layer:
         first, last = bisect_left(order, start), bisect_left(order, end)
         for key in order[first:last]:
             del values[key]
-        # What is left is still sorted: many ranges cost one sort.
+        # The rest is still sorted, so many ranges cost only one sort.
         del order[first:last]
         self.ranges[family].append((start, end))
 
     def _sorted(self, family: Family) -> list[bytes]:
-        # Dictionaries keep the order of insertion, so what is new since the last sort stands at
-        # the end; sorting a sorted list with a short tail costs little more than reading it.
+        # Dictionaries keep the order of insertion, so keys added since the last sort are at the end. Sorting a
+        # sorted list with a short tail costs little more than reading it.
         values, order = self.values[family], self._order[family]
         if len(order) != len(values):
             order.extend(islice(values, len(order), None))
@@ -103,7 +103,7 @@ _ABSENT = object()
 
 
 class Overlay:
-    """The stack of layers over a base: the staged one on top, then the tickets, newest first."""
+    """The stack of layers over a base: the staged layer on top, then the tickets, newest first."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
@@ -112,7 +112,7 @@ class Overlay:
 
     @property
     def staged(self) -> bool:
-        """Whether anything waits for the next ticket."""
+        """Whether writes wait for the next ticket."""
         return bool(self._staged)
 
     @property
@@ -121,11 +121,11 @@ class Overlay:
         return self._layers[:0:-1]
 
     def stage(self, batch: Batch) -> None:
-        """Put *batch* on top."""
+        """Add *batch* to the staged layer."""
         self._staged.merge(batch)
 
     def prepare(self, batch: Batch | None = None) -> Layer:
-        """Put *batch* on top, freeze the staged layer and begin a new one."""
+        """Add *batch* to the staged layer, freeze it and begin a new one."""
         if batch is not None:
             self._staged.merge(batch)
         ticket, self._staged = self._staged, Layer()
@@ -134,7 +134,7 @@ class Overlay:
         return ticket
 
     def settle(self, ticket: Layer) -> None:
-        """Drop *ticket*, as soon as all older ones are dropped: an old one may not mask it."""
+        """Mark *ticket* as settled, and drop it once all older ones are dropped, so that no old one masks it."""
         assert ticket in self._layers[1:], "a ticket is settled once"
         ticket.settled = True
         while self._layers[-1].settled:
@@ -159,7 +159,7 @@ class Overlay:
         return self._base.base_get(family, key)
 
     def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the newest values of *keys*; the base is asked once for all it must give."""
+        """Return the newest values of *keys*; asks the base once for all that no layer has."""
         layers = [layer for layer in self._layers if layer.values[family] or layer.ranges[family]]
         if not layers:
             return self._base.base_multi_get(family, list(keys))
@@ -187,15 +187,16 @@ class Overlay:
     def scan(
         self, family: Family, start: bytes, end: bytes, *, limit: int, reverse: bool
     ) -> list[Pair]:
-        """Return at most *limit* pairs of ``[start, end)`` as they stand with all layers."""
+        """Return at most *limit* pairs of ``[start, end)`` with all layers applied."""
         if limit <= 0 or start >= end:
             return []
         changes, holes = self._changes(family, start, end)
         if not changes and not holes:
             return self._base.base_scan(family, start, end, limit, reverse=reverse)
 
-        # *limit* stored pairs always suffice where no change masks them. A pair may be large: more are read only where
-        # some were masked, and twice as many each time, so that thousands of those cost a few reads.
+        # *limit* stored pairs always suffice where no change masks them. A pair may be large, so more are read
+        # only where some were masked, and twice as many each time, so that thousands of masked ones cost only a
+        # few reads.
         wanted = limit
         live: list[Pair] = [(key, value) for key, value in changes.items() if value is not None]
         spans = subtract((start, end), holes)
@@ -236,7 +237,7 @@ class Overlay:
 
 
 def subtract(span: Span, holes: list[Span]) -> list[Span]:
-    """Return what is left of *span* without *holes*, as disjoint spans in key order."""
+    """Return *span* without *holes*, as disjoint spans in key order."""
     left, end = span
     rest: list[Span] = []
     for low, high in sorted(holes):

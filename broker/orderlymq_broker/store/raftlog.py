@@ -1,10 +1,10 @@
 """
 The durable raft log over the key-value store.
 
-The rule: an entry is kept as its head (RAFT_LOG, by index) and its bodies (MESSAGES, by physical
-offset), and is joined again when a follower needs it; what was handed out in a batch is readable
-as soon as the batch is staged. The log is the only one that puts or truncates MESSAGES; the
-state machine drops their beginning when they are too old. The core that reads this is ``orderlymq_raft.log``.
+The rule: an entry is stored as its head (RAFT_LOG, by index) and its bodies (MESSAGES, by physical offset),
+and is joined again when a follower needs it. An entry is readable as soon as the batch that contains it is
+staged. Only the log puts or truncates MESSAGES; the state machine drops the oldest messages by retention.
+``orderlymq_raft.log`` reads this log.
 """
 
 import zlib
@@ -27,22 +27,22 @@ from orderlymq_raft.types import (
     Term,
 )
 
-# Log heads read in one scan: a few hundred bytes each, and as many as an append ever carries.
+# Log heads read in one scan: a few hundred bytes each, as many as an append ever carries.
 _HEADS_PER_SCAN = 64
 
 _LOG_END = layout.U64_END
 _MESSAGES_END = layout.U64_END
 
-# "All there are": the range bounds the scan, not a number of pairs.
+# No limit on the number of pairs, because the range limits the scan.
 _NO_LIMIT = 1 << 62
 
 
 class RaftLogStore:
     """The log of one replica; implements `orderlymq_raft.log.LogStorage`.
 
-    Life cycle: built when the store is open, changed only through batches that the caller stages
-    or prepares immediately, on the event loop. Invariants: indexes are dense from the compaction to
-    the last one, terms never fall, and the bodies of the entries are dense in physical offsets.
+    Life cycle: built when the store is open, changed only through batches that the caller immediately stages
+    or prepares, on the event loop. Invariants: indexes are dense from the compaction to the last one, terms
+    never fall, and the bodies of the entries are dense in physical offsets.
     """
 
     def __init__(self, kv: Reader, tail_size_max: int) -> None:
@@ -67,7 +67,7 @@ class RaftLogStore:
                 "replica from its peers"
             )
         self._physical_end = self._physical_after(self._last)
-        # First index of each term's run and the term; terms never fall, so this is all of them.
+        # The first index of each term's run, and the term; because terms never fall, this covers all entries.
         self._runs: list[int] = []
         self._run_terms: list[int] = []
         self._find_runs()
@@ -75,23 +75,23 @@ class RaftLogStore:
     # -- what the core reads -------------------------------------------------------------------
 
     def initial_state(self) -> tuple[HardState, Membership]:
-        """Return the stored term, vote and commit index, and the membership at applied."""
+        """Return the stored term, vote and commit index, and the membership at the applied index."""
         return self._hard_state, self._membership
 
     def first_index(self) -> Index:
-        """Return the first index that `entries` can give; last + 1 when the log is empty."""
+        """Return the first index that `entries` can return; last + 1 if the log is empty."""
         return Index(self._compacted.index + 1)
 
     def last_index(self) -> Index:
-        """Return the last index that was handed to a batch; 0 when there never was one."""
+        """Return the last index that was added to a batch; 0 if there never was one."""
         return Index(self._last)
 
     def term(self, index: Index) -> Term:
-        """Return the term of the entry at *index*, also of the last compacted one.
+        """Return the term of the entry at *index*; also works for the last compacted one.
 
         Raises:
             Compacted: *index* lies before the compaction.
-            Unavailable: *index* lies behind the last entry.
+            Unavailable: *index* lies after the last entry.
         """
         if index == self._compacted.index:
             return Term(self._compacted.term)
@@ -103,14 +103,14 @@ class RaftLogStore:
         return Term(self._run_terms[bisect_right(self._runs, index) - 1])
 
     def entries(self, low: Index, high_exclusive: Index, size_bytes_max: int) -> Sequence[Entry]:
-        """Return consecutive entries from *low*, at least one, as fit into *size_bytes_max*.
+        """Return consecutive entries from *low*, at least one, that fit into *size_bytes_max*.
 
-        May return fewer than fit, never none.
+        May return fewer than fit, but never none.
 
         Raises:
             Compacted: *low* was compacted, or retention has dropped its bodies.
-            Unavailable: *high_exclusive* passes the last entry by more than one.
-            EntryCorrupt: what is stored is not what was appended.
+            Unavailable: *high_exclusive* is more than one after the last entry.
+            EntryCorrupt: the stored data is not what was appended.
         """
         if low <= self._compacted.index:
             raise Compacted(low)
@@ -122,7 +122,7 @@ class RaftLogStore:
         return self._read(low, high_exclusive, size_bytes_max)
 
     def snapshot(self) -> SnapshotMeta:
-        """Return the applied state; a checkpoint holds what of it was committed.
+        """Return the applied state; a checkpoint contains the committed part of it.
 
         Raises:
             Unavailable: nothing was applied yet.
@@ -138,12 +138,12 @@ class RaftLogStore:
     def append(
         self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
     ) -> None:
-        """Add to *batch* what a Ready wants durable; stage or prepare the batch immediately.
+        """Add the entries and hard state of a Ready to *batch*; stage or prepare the batch immediately.
 
-        Entries at and behind the first of *entries* are truncated, bodies included.
+        Stored entries from the first index of *entries* on are truncated, with their bodies.
 
         Raises:
-            EntryCorrupt: a payload is no entry, or its bodies do not join the log's end.
+            EntryCorrupt: a payload is not an entry, or its bodies do not continue at the end of the log.
         """
         if entries:
             first = entries[0].index
@@ -166,14 +166,14 @@ class RaftLogStore:
         )
 
     def set_membership(self, batch: Batch, membership: Membership) -> None:
-        """Add to *batch* who belongs to the group; call it when the CONFIG entry is applied."""
+        """Add the membership of the raft group to *batch*; call this when the CONFIG entry is applied."""
         self._membership = membership
         batch.put(Family.META, layout.META_MEMBERSHIP, membership.encode())
 
     def compact(self, batch: Batch, to_index: Index) -> None:
         """Drop the heads of the entries up to *to_index*, which must be applied.
 
-        The bodies stay: consumers read them until retention drops them.
+        The bodies stay, because consumers read them until retention drops them.
         """
         if to_index <= self._compacted.index:
             return
@@ -188,10 +188,10 @@ class RaftLogStore:
         del self._runs[:run], self._run_terms[:run]
 
     def install(self, batch: Batch, meta: SnapshotMeta, *, physical_end: int) -> None:
-        """Begin again behind a snapshot: the log is empty, the next entry is *meta.index* + 1.
+        """Restart after a snapshot: the log is empty, and the next entry is *meta.index* + 1.
 
-        For stores whose tables already hold the snapshot; a snapshot on disk goes through
-        ``snapshot.py``, which calls this.
+        For stores whose tables already contain the snapshot. A snapshot on disk goes through ``snapshot.py``,
+        which calls this.
         """
         batch.delete_range(Family.RAFT_LOG, layout.log_key(0), _LOG_END)
         batch.delete_range(Family.MESSAGES, layout.message_key(physical_end), _MESSAGES_END)
@@ -205,7 +205,7 @@ class RaftLogStore:
         self.set_membership(batch, meta.membership)
 
     def physical_end(self) -> int:
-        """Return where the bodies of the last entry end, persisted or only handed out."""
+        """Return where the bodies of the last entry end, whether it is persisted or only handed out."""
         return self._physical_end
 
     # -- parts ---------------------------------------------------------------------------------
@@ -354,8 +354,8 @@ class RaftLogStore:
         return _decode(value, index)
 
     def _physical_after(self, index: int) -> int:
-        # NOOP and CONFIG entries hold no bodies and no position: look before them. There is
-        # one per election or membership change, so this ends immediately.
+        # NOOP and CONFIG entries have no bodies and no position, so look before them. There is one per election
+        # or membership change, so this loop is short.
         while index > self._compacted.index:
             entry = self._tail.get(index)
             kind = entry.kind if entry else self._head(index).kind
@@ -379,7 +379,7 @@ class RaftLogStore:
             term = self._head(index).term
             self._runs.append(index)
             self._run_terms.append(term)
-            # The run ends before the first higher term: halve, as there may be 20 000 entries.
+            # The run ends before the first higher term. Use a binary search, because there may be 20 000 entries.
             index = bisect_right(
                 range(self._last + 1), term, lo=index + 1, key=lambda at: self._head(at).term
             )

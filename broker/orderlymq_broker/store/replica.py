@@ -1,15 +1,15 @@
 """
-Opening the data directory of a replica, and being sure that it is ours.
+Opens the data directory of a replica, and makes sure that it belongs to this replica.
 
-The rule: a directory is bound to one cluster, group and node from its first moment, and is used
-by one process at a time; whatever else is found there is refused before anything is touched. The
-store itself knows whose it is, but opening it already writes; so its identity stands beside it, too.
+The rule: a directory is bound to one cluster, broker group and node from its first moment, and one process
+uses it at a time. A directory with other contents is refused before anything is changed. The store contains
+its identity, but opening it already writes, so a file next to it has the identity, too.
 
-    data_dir/identity.json  what the store says of itself, to be read before it is opened
-    data_dir/replica.lock   held while a process uses the directory
+    data_dir/identity.json  the identity in the store, to be read before the store is opened
+    data_dir/replica.lock   locked while a process uses the directory
     data_dir/store          the RocksDB store
-    data_dir/store.new      a complete snapshot about to take its place (see ``snapshot.py``)
-    data_dir/store.old      what it replaced, about to be deleted
+    data_dir/store.new      a complete snapshot that is about to replace it (see ``snapshot.py``)
+    data_dir/store.old      the replaced store, about to be deleted
 """
 
 import fcntl
@@ -42,7 +42,7 @@ _IDENTITY_FILE: Final = "identity.json"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose data a directory holds."""
+    """The replica that a directory belongs to."""
 
     cluster: str
     group: str
@@ -53,7 +53,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class _IdentityFile(msgspec.Struct, frozen=True):
-    """The file beside the store; a later release may add fields."""
+    """The file next to the store; a later release may add fields."""
 
     format: int
     identity: Identity
@@ -66,8 +66,8 @@ class WrongDirectory(StoreError):  # noqa: N818 - named for what the caller must
 class Replica:
     """An open data directory.
 
-    Life cycle: made by `open_replica`; `replace` puts a snapshot in the place of the store, and `remove_replaced`
-    deletes what was there; `close` releases everything. `store` is another object after `replace`.
+    Life cycle: made by `open_replica`. `replace` replaces the store by a snapshot, and `remove_replaced`
+    deletes the old store. `close` releases everything. `store` is another object after `replace`.
     """
 
     def __init__(self, data_dir: Path, identity: Identity, settings: StorageSettings) -> None:
@@ -87,20 +87,20 @@ class Replica:
             raise
 
     def replace(self, snapshot_dir: Path, hard_state: HardState) -> None:
-        """Put the received snapshot in the place of the store and open it.
+        """Replace the store by the received snapshot and open it.
 
-        The caller has stopped the writer thread and keeps nothing that it read from the old
-        store. When the snapshot is refused the old store is open again afterwards.
+        The caller has stopped the writer thread and keeps nothing that it read from the old store. If the
+        snapshot is refused, the old store is open again afterwards.
 
         Raises:
-            SnapshotRefused: the snapshot is incomplete or of another group.
+            SnapshotRefused: the snapshot is incomplete or belongs to another broker group.
         """
         keys = sorted(layout.META_OF_REPLICA)
         values = self.store.multi_get(Family.META, keys)
         try:
             self.store.close()
         except StoreError as error:
-            # Its files are given up, or read again as after a crash.
+            # Its files are either deleted, or read again as after a crash.
             _log.warning("the store that a snapshot replaces could not be closed: %s", error)
         try:
             import_snapshot(
@@ -114,11 +114,11 @@ class Replica:
             self.store = self._open()
 
     def remove_replaced(self) -> None:
-        """Delete what `replace` has put aside; to be called beside the store in use, before the next `replace`."""
+        """Delete the store that `replace` has put aside; the new store may be in use, but no further `replace` may run."""
         remove_replaced(self.data_dir)
 
     def close(self) -> None:
-        """Close the store and let other processes have the directory."""
+        """Close the store and release the directory for other processes."""
         try:
             self.store.close()
         finally:
@@ -147,17 +147,17 @@ def open_replica(
 
     Raises:
         DirectoryInUse: another process uses the directory.
-        WrongDirectory: it belongs to another cluster, group or node.
+        WrongDirectory: it belongs to another cluster, broker group or node.
         FormatTooNew: a newer release has written it.
         StoreFull: recovery needs more space.
-        StoreFailed: the files are damaged or gone; restore the replica from its peers.
+        StoreFailed: the files are damaged or lost; restore the replica from its peers.
     """
     return Replica(data_dir, identity, settings or StorageSettings())
 
 
 @contextmanager
 def hold(data_dir: Path) -> Iterator[None]:
-    """Keep every other process away from *data_dir*, which is made where it is missing.
+    """Lock *data_dir* against every other process; create the directory if it is missing.
 
     Raises:
         DirectoryInUse: another process uses the directory.
@@ -171,7 +171,7 @@ def hold(data_dir: Path) -> Iterator[None]:
 
 
 def read_identity(reader: Reader, path: Path) -> Identity | None:
-    """Return whose store this is, None when nobody has claimed it yet.
+    """Return the identity of the replica that the store belongs to, None if no replica has claimed it yet.
 
     Raises:
         FormatTooNew: a newer release has written it.
@@ -192,7 +192,7 @@ def read_identity(reader: Reader, path: Path) -> Identity | None:
 
 
 def lock_owner(data_dir: Path) -> str | None:
-    """Return the process id of who uses *data_dir*, None when nobody does; changes nothing."""
+    """Return the id of the process that uses *data_dir*, None if none does; changes nothing."""
     try:
         descriptor = os.open(data_dir / _LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -218,24 +218,24 @@ def _claim(store: RocksStore, identity: Identity) -> None:
 
 
 def write_identity(batch: Batch, identity: Identity) -> None:
-    """Add to *batch* that the store is of *identity*, in the format of this release."""
+    """Add *identity* and the format of this release to *batch*."""
     batch.put(Family.META, layout.META_FORMAT, layout.encode_u64(layout.FORMAT_VERSION))
     batch.put(Family.META, layout.META_IDENTITY, msgspec.json.encode(identity))
 
 
 def _check_identity_file(data_dir: Path, identity: Identity) -> bool:
-    """Return whether the directory has had a store of *identity*: the file was written when that had been claimed."""
+    """Return whether the directory had a store of *identity*: the file is written after the store was claimed."""
     try:
         known = msgspec.json.decode((data_dir / _IDENTITY_FILE).read_bytes(), type=_IdentityFile)
     except (FileNotFoundError, *UNREADABLE):
-        return False  # a new directory, or an unreadable file: the store will say whose it is
+        return False  # a new directory, or an unreadable file: check the identity in the store
     _check_format(known.format, data_dir)
     _check_identity(known.identity, identity, data_dir)
     return True
 
 
 def _refuse_remains(data_dir: Path, identity: Identity, *, had_store: bool) -> None:
-    """Refuse a directory that RocksDB would take for a new one, although it was one: it deletes the files that it does not know."""
+    """Refuse a directory that once had a store but looks new to RocksDB, which would delete the files that it does not know."""
     store = store_path(data_dir)
     if not (store / "CURRENT").exists() and (had_store or any(store.glob("*.sst"))):
         raise _lost(data_dir, identity)
@@ -250,7 +250,7 @@ def _lost(data_dir: Path, identity: Identity) -> StoreFailed:
 
 
 def _put_identity_file(data_dir: Path, identity: Identity) -> None:
-    """Write the identity file if it is not there; it is a hint, so that it need not be synced."""
+    """Write the identity file if it is missing; it is only a hint, so it need not be synced."""
     wanted = msgspec.json.encode(_IdentityFile(layout.FORMAT_VERSION, identity))
     path = data_dir / _IDENTITY_FILE
     if path.exists() and path.read_bytes() == wanted:
@@ -259,7 +259,7 @@ def _put_identity_file(data_dir: Path, identity: Identity) -> None:
     try:
         unfinished.write_bytes(wanted)
         unfinished.replace(path)
-    except OSError as error:  # a full disk is no reason not to serve what is on it
+    except OSError as error:  # even with a full disk the replica can serve its data
         _log.warning("%s could not be written: %s", path, error)
 
 
@@ -293,7 +293,7 @@ def _check_group(reader: Reader, identity: Identity, path: Path) -> None:
 
 
 def _lock(data_dir: Path) -> int:
-    """Return the open lock file; the lock goes with the process, however it ends."""
+    """Return the open lock file; the lock is released when the process ends, however it ends."""
     descriptor = os.open(data_dir / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

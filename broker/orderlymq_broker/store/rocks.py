@@ -1,13 +1,13 @@
 """
 The store over RocksDB: one column family per `Family`, one write batch per ticket.
 
-The rule: bodies are written once and never rewritten by compaction, and a ticket is on
-disk, whole, when a synced commit returns. Reads and staging belong to the event loop, ``commit``
-to the writer thread. Which options were measured, and why these: ``options.py``.
+The rule: bodies are written once and never rewritten by compaction, and a ticket is completely on disk when a
+synced commit returns. Reads and staging happen on the event loop, ``commit`` in the writer thread.
+``options.py`` has the measured options and the reasons for them.
 
-What retention drops, the messages from the first one up to a key, is hidden immediately and deleted by `reclaim`. A deletion
-among new bodies would make their file overlap with all that is kept, and compaction would rewrite that
-(docs/adr/0012-bodies-in-sst-blocks.md).
+Retention drops the messages from the first one up to a key. They are hidden immediately and deleted by
+`reclaim`. A deletion among new bodies would make their file overlap with everything that is kept, and
+compaction would rewrite that (docs/adr/0012-bodies-in-sst-blocks.md).
 """
 
 import errno
@@ -46,7 +46,7 @@ from orderlymq_broker.store.writeaheadlog import refuse_gap
 
 
 class DirectoryInUse(StoreError):  # noqa: N818 - named for what the caller must know
-    """Another process holds the directory; stop it first."""
+    """Another process uses the directory; stop it first."""
 
 
 class FormatTooNew(StoreError):  # noqa: N818 - named for what the caller must know
@@ -60,13 +60,13 @@ class NoReplica(StoreError):  # noqa: N818 - named for what the caller must know
 class RocksStore:
     """A `KeyValueStore` over RocksDB.
 
-    Life cycle: opened by the constructor, which takes RocksDB's lock on *path*; used; closed by
-    `close`. Readers and the writer thread must have stopped before it is closed.
+    Life cycle: opened by the constructor, which takes RocksDB's lock on *path*; used; closed by `close`.
+    Readers and the writer thread must have stopped before it is closed.
 
     Raises:
-        NoReplica: nothing is at *path* and *create* is false.
+        NoReplica: there is no store at *path* and *create* is False.
         DirectoryInUse: another process has it open.
-        StoreFull: recovery needs space that is not there.
+        StoreFull: recovery needs more space than there is.
         StoreFailed: the files cannot be opened.
     """
 
@@ -86,7 +86,7 @@ class RocksStore:
         self._database = _open(path, settings or StorageSettings(), create, read_only=read_only)
         names = [column_name(family) for family in Family]
         self._columns = [self._database.get_column_family(name) for name in names]
-        # A read-only database has no handles to write through, and needs none.
+        # A read-only database has no handles for writes, and needs none.
         self._handles = (
             [] if read_only else [self._database.get_column_family_handle(name) for name in names]
         )
@@ -101,7 +101,7 @@ class RocksStore:
         try:
             self._dropped = self.base_get(Family.META, layout.META_DROPPED) or b""
         except StoreError:
-            # Else this process would keep RocksDB's lock.
+            # Otherwise this process would keep RocksDB's lock.
             with suppress(StoreError):
                 self.close()
             raise
@@ -129,7 +129,7 @@ class RocksStore:
         self._overlay.stage(batch)
 
     def prepare(self, batch: Batch | None = None) -> WriteTicket:
-        """Stage *batch* and take everything staged so far into one ticket."""
+        """Stage *batch* and move everything staged so far into one ticket."""
         return self._overlay.prepare(batch)
 
     def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
@@ -141,9 +141,9 @@ class RocksStore:
             self._dropped = max(self._dropped, ticket.dropped)
             self._has_unsynced = True
         if sync and self._has_unsynced:
-            # Two steps instead of a synced write: the binding lets no other thread run during a
-            # write, though during the sync of the log, and the event loop must not wait for a
-            # disk. After a failed sync nobody knows what the disk holds, so it is never retried.
+            # Two steps instead of a synced write: the binding blocks all other threads during a write, but not
+            # during the sync of the log, and the event loop must not wait for a disk. After a failed sync the
+            # content of the disk is unknown, so it is never retried.
             try:
                 self._database.flush_wal(sync=True)
             except Exception as error:  # RocksDB's binding raises nothing narrower
@@ -152,12 +152,12 @@ class RocksStore:
         self._commits += 1
 
     def settle(self, ticket: WriteTicket) -> None:
-        """Forget the ticket's staged copy; reads now find it in the store."""
+        """Drop the ticket's staged copy, because reads now find the data in the store."""
         assert isinstance(ticket, Layer)
         self._overlay.settle(ticket)
 
     def write(self, batch: Batch, *, sync: bool) -> None:
-        """Prepare, commit and settle; when the store is full the batch stays staged."""
+        """Prepare, commit and settle; if the store is full the batch stays staged."""
         ticket = self._overlay.prepare(batch)
         try:
             self.commit(ticket, sync=sync)
@@ -167,7 +167,7 @@ class RocksStore:
         self._overlay.settle(ticket)
 
     def flush(self) -> None:
-        """Write all memtables to files, so that the write-ahead log can go."""
+        """Write all memtables to files, so that the write-ahead log can be deleted."""
         try:
             for column in self._columns:
                 column.flush()
@@ -175,21 +175,21 @@ class RocksStore:
             raise translate(error, self.path) from error
 
     def close(self) -> None:
-        """Release the files; what was committed without sync is synced first.
+        """Close the files; first sync what was committed without sync.
 
-        Tickets that were staged and never committed are lost: they were promised to nobody.
+        Writes that were staged and never committed are lost: nothing was acknowledged for them.
         """
         try:
             self._sync_log()
             if self._handles:
-                # The binding would do it when it closes, and keep all other threads waiting meanwhile.
+                # Otherwise the binding would flush when it closes, and block all other threads meanwhile.
                 self.flush()
         finally:
             self._columns = []
             self._handles = []
             try:
                 self._database.close()
-            except Exception as error:  # the same: a write that failed fails the close as well
+            except Exception as error:  # as above: a failed write makes the close fail as well
                 raise translate(error, self.path) from error
 
     def _sync_log(self) -> None:
@@ -202,12 +202,12 @@ class RocksStore:
     # -- whole-directory work ------------------------------------------------------------------
 
     def checkpoint(self, path: Path) -> None:
-        """Make a consistent copy of everything committed at *path*, by hard links where possible.
+        """Make a consistent copy of all committed data at *path*, with hard links if possible.
 
-        *path* must not exist; it should lie on the same file system. May run beside commits.
+        *path* must not exist; it should be on the same file system. May run at the same time as commits.
         """
-        # The binding keeps all other threads waiting during a checkpoint, though not during a
-        # flush: with the memtables flushed before, there is little left to wait for.
+        # The binding blocks all other threads during a checkpoint, but not during a flush. Flushing the memtables
+        # first leaves little to wait for.
         self.flush()
         try:
             Checkpoint(self._database).create_checkpoint(str(path))
@@ -215,9 +215,9 @@ class RocksStore:
             raise translate(error, path) from error
 
     def read_all(self, family: Family, advanced: Callable[[], None] = lambda: None) -> int:
-        """Read every stored value once, so that damage meets its checksum; return how many.
+        """Read every stored value once, so that a damaged one fails its checksum; return the number of values.
 
-        Runs long, not on the event loop, and calls *advanced* again and again.
+        Runs long, not on the event loop, and calls *advanced* repeatedly.
         """
         options = ReadOptions()
         options.set_verify_checksums(True)
@@ -232,7 +232,7 @@ class RocksStore:
                 cursor.next()
                 count += 1
                 if count % YIELD_EVERY == 0:
-                    # The binding lets no other thread run by itself.
+                    # The binding does not yield to other threads by itself.
                     time.sleep(0)
                     advanced()
             cursor.status()
@@ -242,9 +242,9 @@ class RocksStore:
         return count
 
     def reclaim(self) -> None:
-        """Give back the files whose messages were all dropped; runs long, not on the loop.
+        """Free the files whose messages were all dropped; runs long, not on the event loop.
 
-        Compaction reads them once more and writes nothing, so that it needs no room on a full disk.
+        Compaction reads them once more and writes nothing, so it needs no room on a full disk.
         """
         if not self._dropped:
             return
@@ -252,7 +252,8 @@ class RocksStore:
         try:
             messages.flush()
             end = self._end_of_dropped_files()
-            # In a file of its own: little has come since the flush, so that writers wait for some milliseconds.
+            # The deletion gets a file of its own. Little was written since the flush, so writers wait only some
+            # milliseconds.
             with self._writing:
                 messages.flush()
                 self._write(lambda: self._deletion(end))
@@ -264,9 +265,9 @@ class RocksStore:
             raise translate(error, self.path) from error
 
     def _end_of_dropped_files(self) -> bytes:
-        """Return where the file begins that holds the first message that is kept."""
+        """Return the first key of the file that contains the first message that is kept."""
         dropped = self._dropped
-        # The list of files does not say whose they are, this text does.
+        # The list of files does not name their families; this text does.
         mine = self._columns[Family.MESSAGES].property_value("rocksdb.sstables") or ""
         numbers = {int(number) for number in _FILE_NUMBERS.findall(mine)}
         begins = [
@@ -275,7 +276,7 @@ class RocksStore:
             if int(Path(file["name"]).stem) in numbers and file["end_key"] >= dropped
         ]
         begin: bytes = min([dropped, *begins])
-        # A file that begins with the first message, and is not all dropped, can only be written again.
+        # A file that begins with the first message and is not completely dropped can only be rewritten.
         return begin if begin > _FIRST_MESSAGE else dropped
 
     def _deletion(self, end: bytes) -> WriteBatch:
@@ -285,13 +286,13 @@ class RocksStore:
         return write
 
     def sweep_index(self, cursor: bytes = b"") -> bytes:
-        """Look at the next SWEEP_COUNT index entries and delete those of dropped messages; not on the loop.
+        """Check the next SWEEP_COUNT index entries and delete those of dropped messages; not on the event loop.
 
-        Returns the next cursor, empty when the whole index was seen; begin with an empty one. No answer changes, because
-        a reader of the index asks for the message itself.
+        Returns the next cursor, empty when the whole index was checked; begin with an empty one. No answer
+        changes, because a reader of the index also reads the message itself.
         """
         dropped = self._dropped
-        # A range would also delete what is put into it between the look and the deletion.
+        # A range deletion would also delete entries that are put into it after the check.
         with self._writing:
             pairs = self.base_scan(Family.KEY_INDEX, cursor, _INDEX_END, SWEEP_COUNT, reverse=False)
             groups = groupby((key for key, _ in pairs), lambda key: key[-8:] < dropped)
@@ -302,7 +303,7 @@ class RocksStore:
         return pairs[-1][0] + b"\0" if len(pairs) == SWEEP_COUNT else b""
 
     def _deletions(self, family: Family, runs: list[list[bytes]]) -> WriteBatch:
-        """Return the deletion of runs of keys that are neighbours in the store."""
+        """Return the deletion of runs of neighbouring keys."""
         write, handle = WriteBatch(raw_mode=True), self._handles[family]
         for run in runs:
             if len(run) < RANGE_COUNT_MIN:
@@ -314,23 +315,23 @@ class RocksStore:
         return write
 
     def disk_ratio(self) -> float:
-        """Return the used share of the file system that holds the store, 0 to 1."""
+        """Return the used fraction of the file system that contains the store, 0 to 1."""
         usage = os.statvfs(self.path)
-        # Blocks kept for root are not ours to fill, so they do not count as free.
+        # Blocks reserved for root cannot be used by the store, so they do not count as free.
         usable = usage.f_blocks - usage.f_bfree + usage.f_bavail
 
         return 1.0 - usage.f_bavail / usable if usable else 1.0
 
     def disk_bytes(self) -> int:
-        """Return the size of the file system that holds the store."""
+        """Return the size of the file system that contains the store."""
         usage = os.statvfs(self.path)
 
         return usage.f_blocks * usage.f_frsize
 
     def size_bytes(self) -> int:
-        """Return the bytes of all files of the store; 0 while a snapshot takes its place.
+        """Return the size of all files of the store; 0 while a snapshot replaces it.
 
-        Asks each of perhaps ten thousand files: not on the event loop. Needs no open store.
+        Reads the size of perhaps ten thousand files: not on the event loop. Needs no open store.
         """
         total = 0
         try:
@@ -341,13 +342,13 @@ class RocksStore:
             for entry in entries:
                 try:
                     total += entry.stat().st_size
-                except FileNotFoundError:  # dropped by RocksDB since it was listed
+                except FileNotFoundError:  # deleted by RocksDB since it was listed
                     continue
 
         return total
 
     def statistics(self) -> dict[str, float]:
-        """Return figures for metrics: bytes, unless the name says otherwise."""
+        """Return figures for metrics, in bytes unless the name says otherwise."""
         figures = {
             "commits": float(self._commits),
             "write_stalls": float(self._stalls),
@@ -356,7 +357,7 @@ class RocksStore:
             figures[name] = float(
                 sum(column.property_int_value(key) or 0 for column in self._columns)
             )
-        # One cache serves all families, each of them reports all of it.
+        # All families share one cache, and each reports all of it.
         figures["block_cache_bytes"] = float(
             self._columns[0].property_int_value("rocksdb.block-cache-usage") or 0
         )
@@ -379,7 +380,7 @@ class RocksStore:
     def base_multi_get(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the stored values of *keys* in their order."""
         try:
-            # The stubs know neither lists of bytes as keys nor that raw mode gives bytes.
+            # The stubs know neither that keys may be a list of bytes nor that raw mode returns bytes.
             values: list[bytes | None] = self._columns[family].get(keys)  # type: ignore[arg-type,assignment]
         except Exception as error:  # RocksDB's binding raises nothing narrower
             raise translate(error, self.path) from error
@@ -397,7 +398,7 @@ class RocksStore:
             start = max(start, self._dropped)
             if start >= end:
                 return []
-        # The bounds keep RocksDB from walking over deleted keys outside the range.
+        # The bounds keep RocksDB from iterating over deleted keys outside the range.
         bounds = ReadOptions()
         bounds.set_iterate_lower_bound(start)
         bounds.set_iterate_upper_bound(end)
@@ -413,13 +414,13 @@ class RocksStore:
             while valid():
                 found = key()
                 if reverse and found < start:
-                    # The first seek backwards may pass the lower bound and still be valid.
+                    # The first backward seek may pass the lower bound and still be valid.
                     return pairs
                 pairs.append((found, value()))
                 if len(pairs) == limit:
                     return pairs
                 step()
-            # The end of the range and a damaged block look the same to `valid`.
+            # `valid` cannot tell the end of the range from a damaged block.
             cursor.status()
         except Exception as error:  # RocksDB's binding raises nothing narrower
             raise translate(error, self.path) from error
@@ -429,13 +430,13 @@ class RocksStore:
     def _write(self, encode: Callable[[], WriteBatch]) -> None:
         while True:
             try:
-                # Encoded again for each try: the binding takes a batch apart, accepted or not.
+                # Encode again for each try, because the binding consumes a batch whether it is accepted or not.
                 self._database.write(encode(), self._write_options)
             except Exception as error:  # RocksDB's binding raises nothing narrower
                 if _WRITE_STALL not in str(error):
                     raise translate(error, self.path) from error
-                # RocksDB wants to finish a flush first. Waiting inside of it would stop the
-                # event loop too, see `commit`.
+                # RocksDB wants to finish a flush first. Waiting inside RocksDB would stop the event loop too, see
+                # `commit`.
                 self._stalls += 1
                 time.sleep(_STALL_SLEEP_S)
             else:
@@ -463,25 +464,26 @@ class RocksStore:
 _FIRST_MESSAGE: Final = layout.message_key(0)
 _INDEX_END: Final = b"\xff" * 16
 
-# Index entries in one step of a sweep: a millisecond or two, for which a write may have to wait.
+# Index entries in one step of a sweep: a millisecond or two, which a write may have to wait.
 SWEEP_COUNT: Final = 512
 
-# Deleted keys that are neighbours: one range, which a later scan passes in one step. It would walk over each of them
-# until compaction has been there, and hundreds of thousands take longer than the event loop may stand still.
+# From this many neighbouring deleted keys on, one range is deleted, which a later scan passes in one step. A scan
+# would visit each single deleted key until compaction removes them, and with hundreds of thousands it would block
+# the event loop for too long.
 RANGE_COUNT_MIN: Final = 32
 
 _FILE_NUMBERS: Final = re.compile(r"^ (\d+):", re.MULTILINE)
 
-# How RocksDB refuses a write that it would have to delay (WriteOptions.no_slowdown).
+# The text with which RocksDB refuses a write that it would have to delay (WriteOptions.no_slowdown).
 _WRITE_STALL = "Write stall"
 
-# Short against the flush that is waited for, long against the cost of asking again.
+# Short compared to the flush that is waited for, long compared to the cost of asking again.
 _STALL_SLEEP_S = 0.005
 
-# Large against the seek of a spinning disk, small against the memory of a replica.
+# Large compared to the seek of a spinning disk, small compared to the memory of a replica.
 READ_AHEAD_SIZE = 2 << 20
 
-# Some hundred microseconds of values.
+# The values of some hundred microseconds.
 YIELD_EVERY = 64
 
 _PROPERTIES = {
@@ -493,7 +495,7 @@ _PROPERTIES = {
 
 
 def translate(error: Exception, path: Path) -> StoreError:
-    """Return the error of this package for one of RocksDB, which come as plain text."""
+    """Return this package's error for an error of RocksDB, which is plain text."""
     text = str(error)
     if os.strerror(errno.ENOSPC) in text or os.strerror(errno.EDQUOT) in text:
         return StoreFull(f"{path}: {text}; free some space on this disk")

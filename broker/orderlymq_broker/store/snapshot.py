@@ -1,10 +1,10 @@
 """
-Snapshots: a checkpoint of the store that a peer can take over whole.
+Snapshots: a checkpoint of the store that a peer can install as a whole.
 
-The rule: a replica's store is replaced by renames, each of which leaves a state that the next
-start completes, so that a crash at any point leaves the old replica or the new one, never a mix.
-The receiver keeps its own identity, term and vote; the raft log starts again behind the snapshot.
-Who asks for one: ``replication/snapshots.py``; what the directory looks like: ``replica.py``.
+The rule: a replica's store is replaced by renames, and after each of them the next start can complete the
+replacement. So a crash at any point leaves the old replica or the new one, never a mix. The receiver keeps
+its own identity, term and vote; the raft log starts again after the snapshot. ``replication/snapshots.py``
+uses this module; ``replica.py`` describes the directory.
 """
 
 import logging
@@ -28,10 +28,10 @@ _STORE: Final = "store"
 _NEW: Final = "store.new"
 _OLD: Final = "store.old"
 
-# Files of a snapshot or a backup, of some 32 MiB each: their names fit one header of 4 MiB.
+# Files of a snapshot or a backup, of some 32 MiB each: their names fit into one header of 4 MiB.
 FILES_MAX: Final = 100_000
 
-# RocksDB's own log and lock: of no use to the receiver.
+# RocksDB's own log and lock, which the receiver does not need.
 _NOT_SENT: Final = frozenset({"LOG", "LOCK"})
 
 
@@ -40,7 +40,7 @@ class SnapshotRefused(StoreError):  # noqa: N818 - named for what the caller mus
 
 
 class SnapshotDamaged(SnapshotRefused):
-    """A value in it cannot be read: the sender's disk is damaged, or the receiver's."""
+    """A value in the snapshot cannot be read: the sender's disk is damaged, or the receiver's."""
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
@@ -51,10 +51,10 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Content of a snapshot: everything up to *index* applied, and the files of it.
+    """The content of a snapshot: the state with everything up to *index* applied, and its files.
 
     Attributes:
-        membership: as `Membership.encode` gives it, effective at *index*.
+        membership: the membership effective at *index*, encoded by `Membership.encode`.
         physical_end: where the bodies of entry *index* end.
     """
 
@@ -66,19 +66,19 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> SnapshotMeta:
-        """Return the name of the state, as the raft core speaks of it."""
+        """Return the identification of the state for the raft core."""
         return SnapshotMeta(Index(self.index), Term(self.term), Membership.decode(self.membership))
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all files together."""
+        """Return the total size of all files in bytes."""
         return sum(file.size for file in self.files)
 
 
 def export_snapshot(store: RocksStore, directory: Path) -> Manifest:
     """Make a checkpoint at *directory*, which must not exist, and describe it.
 
-    Not on the event loop: it flushes the memtables. Commits may go on beside it. The caller
+    Not on the event loop, because it flushes the memtables. Commits may continue meanwhile. The caller
     deletes the directory when the snapshot was sent.
 
     Raises:
@@ -107,7 +107,7 @@ def export_snapshot(store: RocksStore, directory: Path) -> Manifest:
 
 
 def verify_files(directory: Path, manifest: Manifest) -> None:
-    """Check that a received directory holds what its manifest says.
+    """Check that a received directory contains the files of its manifest.
 
     Raises:
         SnapshotRefused: a file is missing, has another size, or a name that is not plain.
@@ -122,12 +122,12 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
 
 
 def verify_values(directory: Path, advanced: Callable[[], None] = lambda: None) -> None:
-    """Read everything in a copied store once: a damaged byte must not travel to another replica.
+    """Read everything in a copied store once, so that no damaged byte spreads to another replica.
 
     Not on the event loop: it takes as long as reading the files, and calls *advanced* meanwhile.
 
     Raises:
-        SnapshotDamaged: a value does not fit its checksum.
+        SnapshotDamaged: a value does not match its checksum.
     """
     try:
         store = RocksStore(directory, read_only=True)
@@ -148,14 +148,13 @@ def import_snapshot(
     own: Mapping[bytes, bytes],
     check: Callable[[Reader], None] = lambda reader: None,
 ) -> SnapshotMeta:
-    """Let the snapshot in *directory* take the place of the store of *data_dir*, which is closed.
+    """Replace the store of *data_dir*, which is closed, by the snapshot in *directory*.
 
-    *directory* must lie on the same file system; it is consumed. *hard_state* is the replica's
-    own, and so is what it has under the keys of `META_OF_REPLICA`, given as *own*; *check* may
-    refuse the snapshot by raising.
+    *directory* must be on the same file system; it is consumed. *hard_state* is the replica's own. *own* has
+    the replica's values under the keys of `META_OF_REPLICA`. *check* may refuse the snapshot by raising.
 
     Raises:
-        SnapshotRefused: the snapshot cannot be opened or holds nothing; the old store is intact.
+        SnapshotRefused: the snapshot cannot be opened or is empty; the old store is intact.
     """
     meta = _adopt(directory, hard_state, own, check)
     put_in_place(directory, data_dir)
@@ -164,9 +163,9 @@ def import_snapshot(
 
 
 def put_in_place(directory: Path, data_dir: Path) -> None:
-    """Let the complete store in *directory*, on the same file system, become that of *data_dir*, durably.
+    """Make the complete store in *directory*, on the same file system, the store of *data_dir*, durably.
 
-    What it replaces lies aside until `remove_replaced`: that takes long.
+    The replaced store is put aside until `remove_replaced`, because deleting it takes long.
     """
     sync_files(directory)
     directory.rename(data_dir / _NEW)
@@ -175,18 +174,19 @@ def put_in_place(directory: Path, data_dir: Path) -> None:
 
 
 def finish_import(data_dir: Path) -> None:
-    """Complete a replacement that a crash may have interrupted; do nothing when there is none.
+    """Complete a replacement that a crash may have interrupted; do nothing if there is none.
 
-    ``store.new`` exists only when it is complete, so the way is always forward.
+    ``store.new`` exists only when it is complete, so the replacement is always completed, never undone.
     """
     _settle(data_dir)
     remove_replaced(data_dir)
 
 
 def remove_replaced(data_dir: Path) -> None:
-    """Delete what a snapshot has replaced; beside the store in use, but beside no further replacement.
+    """Delete the store that a snapshot has replaced; the store may be in use, but no other replacement may run.
 
-    Nobody needs it, so that one which cannot be deleted keeps no replica from its work: the next start tries again.
+    The old store is not needed, so failing to delete it does not stop the replica: the next start tries
+    again.
     """
     old = data_dir / _OLD
     try:
@@ -200,7 +200,7 @@ def remove_replaced(data_dir: Path) -> None:
 
 
 def _settle(data_dir: Path) -> None:
-    """Let ``store`` be the store that counts."""
+    """Make ``store`` the effective store."""
     store, new, old = data_dir / _STORE, data_dir / _NEW, data_dir / _OLD
     if new.exists():
         if store.exists():
@@ -216,7 +216,7 @@ def _settle(data_dir: Path) -> None:
 
 
 def store_path(data_dir: Path) -> Path:
-    """Return where the RocksDB store of a replica lies."""
+    """Return the path of the RocksDB store of a replica."""
     return data_dir / _STORE
 
 
@@ -232,7 +232,7 @@ def _adopt(
     own: Mapping[bytes, bytes],
     check: Callable[[Reader], None],
 ) -> SnapshotMeta:
-    """Make the snapshot this replica's own, while it still lies aside."""
+    """Make the snapshot this replica's own while it is still in its own directory."""
     try:
         store = RocksStore(directory)
     except StoreError as error:
@@ -253,13 +253,13 @@ def adopt_state(
     """Make the copied state in *store*, found at *where*, the replica's own; arguments as above.
 
     Raises:
-        SnapshotRefused: the state holds nothing.
+        SnapshotRefused: the state is empty.
     """
     meta, physical_end = _applied_state(store, where)
     log = RaftLogStore(store, 0)
     batch = Batch()
     log.install(batch, meta, physical_end=physical_end)
-    # A replica in an older term than the snapshot has not voted in the snapshot's.
+    # A replica in an older term than the snapshot's has not voted in the snapshot's term.
     kept = hard_state.term >= meta.term
     log.set_hard_state(
         batch,
@@ -292,7 +292,7 @@ def _applied_state(store: Reader, where: Path | str) -> tuple[SnapshotMeta, int]
 
 
 def sync_files(directory: Path, advanced: Callable[[], None] = lambda: None) -> None:
-    """Return when all files of a copied store are on the disk; *advanced* is called after each."""
+    """Sync all files of a copied store to disk; call *advanced* after each."""
     for path in directory.iterdir():
         sync_path(path)
         advanced()

@@ -1,12 +1,13 @@
 """
-The write-ahead logs of a store, looked at before RocksDB opens it.
+Checks the write-ahead logs of a store before RocksDB opens it.
 
-The rule: each log goes on where the one before it ends. RocksDB takes the torn end of a log for a write that nobody waits
-for, and that is true of the newest log alone. Were it taken so of another one, or a log were gone, the store would open
-with a hole in the middle of what was acknowledged. So a store with a gap between two logs is refused.
+The rule: each log continues where the one before it ends. RocksDB takes a torn end of a log for a write that
+was never acknowledged, but that is true only for the newest log. If it did so for an older log, or if a log
+were missing, the store would open with a hole in the middle of acknowledged data. So a store with a gap
+between two logs is refused.
 
-A log consists of blocks; records lie in them one after the other, cut where a block ends. A record is a batch, which
-begins with the number of its first write and how many there are.
+A log consists of blocks with consecutive records, which are split at the end of a block. A record is a batch,
+which begins with the number of its first write and the count of its writes.
 """
 
 import struct
@@ -18,7 +19,7 @@ from orderlymq_broker.store.kv import StoreFailed
 _BLOCK: Final = 32 << 10
 _HEADER: Final = struct.Struct("<IHB")  # checksum, length of the payload, kind
 _BATCH: Final = struct.Struct("<QI")
-# The kinds of records and of their pieces; this program's options lead to no other.
+# The kinds of records and of their pieces; with this program's options there are no others.
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(1, 5)
 
 
@@ -26,7 +27,7 @@ def refuse_gap(store: Path) -> None:
     """Check that the logs of a store that is not open follow each other.
 
     Raises:
-        StoreFailed: one does not; *store* is untouched.
+        StoreFailed: there is a gap; *store* is unchanged.
     """
     end: int | None = None
     before = ""
@@ -45,7 +46,7 @@ def refuse_gap(store: Path) -> None:
 
 
 def _last_batch(log: BinaryIO) -> tuple[int, int] | None:
-    """Return number and count of the last batch that is there to its end; None where none is."""
+    """Return number and count of the last complete batch; None if there is none."""
     for block in reversed(range(-(-log.seek(0, 2) // _BLOCK))):
         at = block * _BLOCK
         found: list[int] = []
@@ -62,9 +63,9 @@ def _last_batch(log: BinaryIO) -> tuple[int, int] | None:
 
 
 def _head_at(log: BinaryIO, start: int) -> tuple[int, int] | None:
-    """Return number and count of the batch that begins at *start*; None where that cannot be read."""
+    """Return number and count of the batch that begins at *start*; None if they cannot be read."""
     at, kinds, head = start, (_WHOLE, _FIRST), b""
-    # It may lie in two blocks.
+    # The head may span two blocks.
     while len(head) < _BATCH.size:
         log.seek(at)
         piece = log.read(_HEADER.size)
@@ -80,10 +81,10 @@ def _head_at(log: BinaryIO, start: int) -> tuple[int, int] | None:
 
 
 def _is_whole(log: BinaryIO, start: int) -> bool:
-    """Return whether the batch that begins at *start* is there to its end."""
+    """Return whether the batch that begins at *start* is complete."""
     at, kind = start, _FIRST
     while kind in (_FIRST, _MIDDLE):
-        # The pieces of a record end with their block, and what is too small for another one is left empty.
+        # A piece of a record ends with its block. A rest that is too small for another piece is left empty.
         left = -at % _BLOCK
         at += left if left < _HEADER.size else 0
         piece = _piece_at(log, at)
@@ -96,7 +97,7 @@ def _is_whole(log: BinaryIO, start: int) -> bool:
 
 
 def _piece_at(log: BinaryIO, at: int) -> tuple[int, int] | None:
-    """Return size and kind of the piece at *at*; None where none is whole."""
+    """Return size and kind of the piece at *at*; None if there is no complete one."""
     end = log.seek(0, 2)
     log.seek(at)
     head = log.read(_HEADER.size)
