@@ -1,10 +1,11 @@
 """
-The backups of one place: which there are, what each needs, and which bytes nobody needs any more.
+The backups of one place: which exist, which files each needs, and which files no backup needs any more.
 
-The rule: a backup is what a readable manifest names, so manifests are written last and deleted first. Nobody deletes bytes
-while a backup is made, because a new backup counts on the bytes of former ones. Both leave a mark first and look for marks of the
-other kind afterwards, so at least one of them sees the other: a deletion refuses, a creation waits. Who reads a backup leaves a mark
-and looks for the manifest afterwards; a deletion of that backup looks for such marks before and after it deletes manifests.
+The rule: a backup exists if its manifest can be read, so manifests are written last and deleted first. No
+process deletes data while a backup is being made, because a new backup relies on the data of earlier ones.
+Both first write a mark and then look for marks of the other kind, so at least one of them sees the other: a
+deletion refuses, a creation waits. A reader of a backup writes a mark and then looks for the manifest. A
+deletion of that backup looks for such marks before and after it deletes manifests.
 """
 
 import hashlib
@@ -45,36 +46,37 @@ from orderlymq_runtime.wallclock import machine_ms
 _log = logging.getLogger(__name__)
 
 _SPOOLED: Final = "orderlymq-backup-"
-# Manifests that are looked through for a label, or for known files: what older ones had is mostly in these, too.
+# How many of the newest manifests are searched for a label or for known files; these list most files of older
+# ones, too.
 MANIFESTS_READ_MAX: Final = 10
 RUNNING: Final = "running"
-# A mark that is older belongs to a program that was killed.
+# An older mark belongs to a program that was killed.
 RUNNING_MAX_MS: Final = 24 * 3600 * 1000
-# Programs that take longer leave another one now and then.
+# Programs that take longer write another mark at this interval.
 RENEW_EVERY_S: Final = 3600.0
 READING: Final = "reading"
 # A restore that was killed, as pods are, keeps its backup for some renewals, not for a day.
 READING_MAX_MS: Final = 4 * 3600 * 1000
 DELETING: Final = "deleting"
-# A deletion ends itself after this time, so that creations need not wait for a day where one was killed.
+# A deletion stops itself after this time, so that creations need not wait for a day if one was killed.
 DELETION_MAX_MS: Final = 3600 * 1000
-# Its mark counts for twice as long: clocks differ, and the last request may take its time.
+# The mark of a deletion counts for twice as long, because clocks differ and the last request may take long.
 DELETING_MAX_MS: Final = 2 * DELETION_MAX_MS
 
 
 def ids(storage: Storage) -> list[str]:
-    """Return the ids of all backups, the oldest first."""
+    """Return the ids of all backups, oldest first."""
     found = (id_of(key) for key, _ in storage.list("backups"))
     return sorted(each for each in found if each is not None)
 
 
 def read(storage: Storage, backup_id: str | None) -> Backup:
-    """Return a backup, without an id the newest one of the only cluster that has some.
+    """Return a backup; without an id the newest one, if all backups are of one cluster.
 
     Raises:
         BackupNotFound: there is none.
         BackupNotNamed: there are several clusters.
-        BackupDamaged: its manifest is not as it was written.
+        BackupDamaged: its manifest differs from what was written.
     """
     if backup_id is None:
         return _newest(storage)
@@ -88,7 +90,7 @@ def read(storage: Storage, backup_id: str | None) -> Backup:
         for piece in storage.read(key):
             data += piece
             if len(data) > MANIFEST_SIZE_MAX:
-                break  # which `decode` refuses
+                break  # `decode` refuses it
     except KeyError:
         raise BackupNotFound(
             f"{storage} holds no backup {backup_id}; `orderlymq backup list` shows them"
@@ -114,7 +116,7 @@ def _newest(storage: Storage) -> Backup:
 
 
 def newest_of(storage: Storage, cluster: str) -> Backup | None:
-    """Return the newest backup of *cluster* that can be read and was not salvaged, None where there is none."""
+    """Return the newest backup of *cluster* that is readable and not salvaged, None if there is none."""
     for backup_id in reversed(ids(storage)):
         with suppress(BackupDamaged, BackupNotFound):
             found = read(storage, backup_id)
@@ -124,7 +126,7 @@ def newest_of(storage: Storage, cluster: str) -> Backup | None:
 
 
 def labelled(storage: Storage, label: str) -> Backup | None:
-    """Return the newest backup with this *label*, None where none of the newest has it."""
+    """Return the newest backup with this *label*, None if none of the newest has it."""
     for backup_id in reversed(ids(storage)[-MANIFESTS_READ_MAX:]):
         with suppress(BackupDamaged, BackupNotFound):
             found = read(storage, backup_id)
@@ -134,11 +136,11 @@ def labelled(storage: Storage, label: str) -> Backup | None:
 
 
 def write(storage: Storage, backup: Backup) -> None:
-    """Make a backup count, whose bytes are all stored.
+    """Write the manifest of a backup whose bytes are all stored, so that it counts.
 
     Raises:
-        BackupError: some are not; another program has deleted them.
-        BackupDamaged: nobody could read it again, for it is too large or holds nonsense.
+        BackupError: some bytes are missing, because another program has deleted them.
+        BackupDamaged: the manifest would not be readable, because it is too large or has invalid values.
     """
     data = encode(backup)
     decode(data, backup.id)
@@ -153,9 +155,9 @@ def write(storage: Storage, backup: Backup) -> None:
 
 
 def remove_damaged(storage: Storage, backup: Backup) -> str:
-    """Remove the damaged files of *backup*, so that no new backup counts on them; return what to report."""
+    """Remove the damaged files of *backup*, so that no new backup relies on them; return the text to report."""
     files = {file.sha256: file for part in backup.parts for file in part.files}
-    # Read again, because one may have been misread, or stored again meanwhile.
+    # Read again, because a file may have been misread, or stored again since.
     found = {digest: _digest(storage, digest) for digest in files}
     bad = {digest: file for digest, file in files.items() if found[digest] != digest}
     if not bad:
@@ -176,7 +178,7 @@ def remove_damaged(storage: Storage, backup: Backup) -> str:
 
 
 def _remove_still_damaged(storage: Storage, digests: Collection[str], own_id: str) -> None:
-    """Remove those whose bytes are wrong, each directly after it was read, while no backup but *own_id* is made."""
+    """Remove files with wrong bytes, each right after reading it, while no backup but *own_id* is being made."""
     if not digests:
         return
     wall_ms = machine_ms()
@@ -188,7 +190,7 @@ def _remove_still_damaged(storage: Storage, digests: Collection[str], own_id: st
 
 
 def _digest(storage: Storage, sha256: str) -> str | None:
-    """Return the digest of what is stored as *sha256* now, None where nothing is."""
+    """Return the digest of the bytes that are stored as *sha256* now, None if there are none."""
     digest = hashlib.sha256()
     with suppress(KeyError):
         for data in storage.read(blob_key(sha256)):
@@ -215,10 +217,10 @@ def put_text(storage: Storage, key: str, data: bytes) -> None:
 
 @contextmanager
 def spooled(storage: Storage) -> Iterator[Path]:
-    """Give a folder in which files are prepared.
+    """Yield a folder in which files are prepared.
 
     Raises:
-        StorageFailed: that folder refuses, or the block has failed so.
+        StorageFailed: the folder cannot be used, or the block raised an OSError.
     """
     place = storage.spool or tempfile.gettempdir()
     try:
@@ -236,10 +238,10 @@ def new_id(wall_ms: int) -> str:
 
 
 def next_id(storage: Storage, wall_ms: int) -> str:
-    """Return an id behind those of all backups there: the newest is the one that was made last, whatever clocks have said.
+    """Return an id after those of all backups there, so that the newest one is the last made, whatever clocks showed.
 
     Raises:
-        BackupError: a manifest's name is no time.
+        BackupError: the id of a manifest is not a time.
     """
     known = ids(storage)
     if not known:
@@ -264,7 +266,7 @@ def _ms_of(mark_id: str) -> int:
 
 
 def _own(mark_id: str) -> str:
-    """Return what all marks of one program have in common."""
+    """Return the common part of all marks of one program."""
     return mark_id.rpartition("-")[2]
 
 
@@ -272,14 +274,13 @@ def _own(mark_id: str) -> str:
 def running(
     storage: Storage, backup_id: str, began_ms: int, every_s: float = RENEW_EVERY_S
 ) -> Iterator[Callable[[], None]]:
-    """Keep deletions away while a backup is made; the caller looks for a `deletion` that has begun before.
+    """Keep deletions away while a backup is made; the caller then looks for a `deletion` that has begun before.
 
-    The mark counts from *began_ms*, as the id may be ahead of the clock (see `next_id`).
-
-    The caller calls what it is given before the backup counts.
+    The mark counts from *began_ms*, because the id may be ahead of the clock (see `next_id`). The caller
+    calls the yielded function before the backup counts.
 
     Raises:
-        BackupError: from there, when the mark could not be renewed and counts no more, so that somebody may delete.
+        BackupError: from that function, if the mark could not be renewed and has expired, so that others may delete.
     """
     mark_id = f"{_stamp(began_ms)}-{_own(backup_id)}"
     with _marked(storage, RUNNING, mark_id, every_s=every_s) as mark:
@@ -295,7 +296,7 @@ def running(
 
 @contextmanager
 def reading(storage: Storage, backup_id: str | None) -> Iterator[Backup]:
-    """Give a backup, as `read` does, and keep it from being deleted meanwhile, where the place can be written to."""
+    """Yield a backup, as `read` does, and protect it from deletion meanwhile, if the place can be written to."""
     found = read(storage, backup_id)
     mark = ExitStack()
     with suppress(BackupError, OSError):
@@ -313,7 +314,7 @@ def _deleting(storage: Storage, wall_ms: int, own_id: str | None = None) -> Iter
 
 @dataclass(slots=True)
 class _Mark:
-    """The keys of one mark, and the wall time of its newest one."""
+    """The keys of one mark, and the wall time of the newest."""
 
     left_ms: int
     keys: list[str] = field(default_factory=list)
@@ -323,10 +324,10 @@ class _Mark:
 def _marked(
     storage: Storage, folder: str, mark_id: str, about: str = "", every_s: float = RENEW_EVERY_S
 ) -> Iterator[_Mark]:
-    """Leave a mark, and another one every *every_s*, because each counts for a time; all go at the end.
+    """Write a mark, and another one every *every_s*, because each counts for a limited time; delete all at the end.
 
-    Only the time in *mark_id* changes in the others. *about* stands behind it. What the block did counts, whether or not a
-    mark can be deleted.
+    The later marks differ from *mark_id* only in the time. *about* follows it. The result of the block counts
+    whether or not a mark can be deleted.
     """
     mark = _Mark(_ms_of(mark_id), [f"{folder}/{mark_id}{about}"])
     put_text(storage, mark.keys[0], b"")
@@ -336,7 +337,7 @@ def _marked(
         while not over.wait(every_s):
             wall_ms = machine_ms()
             mark.keys.append(f"{folder}/{_stamp(wall_ms)}-{_own(mark_id)}{about}")
-            # Where the place does not answer now, the next one counts.
+            # If the place does not answer now, the next mark counts.
             with suppress(BackupError, OSError):
                 put_text(storage, mark.keys[-1], b"")
                 mark.left_ms = wall_ms
@@ -351,12 +352,12 @@ def _marked(
         for key in mark.keys:
             try:
                 storage.delete(key)
-            except (BackupError, OSError) as error:  # it lapses by itself
+            except (BackupError, OSError) as error:  # the mark expires by itself
                 _log.warning("%s: the mark %s stays for a time: %s", storage, key, error)
 
 
 def deletion(storage: Storage, wall_ms: int) -> str | None:
-    """Return the mark of a deletion that is under way, None where there is none."""
+    """Return the mark of a deletion in progress, None if there is none."""
     return next(_marks(storage, DELETING, wall_ms, DELETING_MAX_MS), None)
 
 
@@ -385,7 +386,7 @@ def _refuse_late(storage: Storage, began_ms: int) -> None:
 
 
 def _marks(storage: Storage, folder: str, wall_ms: int, max_ms: int) -> Iterator[str]:
-    """Yield the marks that count at *wall_ms*, each for *max_ms*; one from further ahead is of a clock that was wrong."""
+    """Yield the marks that count at *wall_ms*, each for *max_ms*; a mark further ahead comes from a wrong clock."""
     oldest, newest = new_id(max(0, wall_ms - max_ms)), new_id(wall_ms + max_ms)
     for key, _ in storage.list(folder):
         mark = key.rpartition("/")[2]
@@ -394,14 +395,15 @@ def _marks(storage: Storage, folder: str, wall_ms: int, max_ms: int) -> Iterator
 
 
 def prune(storage: Storage, keep: int, wall_ms: int, tell: Callable[[str], None]) -> list[str]:
-    """Delete all but the newest *keep* backups of each cluster, and the bytes that no backup needs; return the deleted ids.
+    """Delete all but the newest *keep* backups of each cluster, and unneeded bytes; return the deleted ids.
 
-    A salvaged one may lack messages and groups. It is not counted, and goes when it is older than all that are kept.
+    A salvaged backup may lack messages and broker groups. It is not counted, and is deleted if it is older
+    than all kept ones.
 
     Raises:
         PlaceBusy: a backup is being made, or was made meanwhile.
-        BackupDamaged: one cannot be read, so that nobody knows whose it is and what it needs.
-        BackupError: it took too long.
+        BackupDamaged: a backup cannot be read, so that its cluster and the files that it needs are unknown.
+        BackupError: the deletion took too long.
     """
     with _deleting(storage, wall_ms):
         cluster_of: dict[str, str] = {}
@@ -426,9 +428,9 @@ def _read_to_prune(storage: Storage, backup_id: str) -> Backup:
 
 
 def delete(storage: Storage, backup_id: str, wall_ms: int, tell: Callable[[str], None]) -> bool:
-    """Delete one backup and the bytes that only it needed; return whether it was there.
+    """Delete one backup and the bytes that only it needs; return whether it existed.
 
-    While another one cannot be read, so that nobody knows what it needs, all bytes stay.
+    If another backup cannot be read, the bytes that it needs are unknown, so all bytes stay.
 
     Raises:
         PlaceBusy, BackupError: as `prune`.
@@ -460,9 +462,9 @@ def _delete(
     for each in doomed:
         storage.delete(manifest_key(each))
         tell(f"deleted backup {each}")
-    # Others may keep something below the same folder.
+    # Other programs may keep files below the same folder.
     present = [key for key, _ in storage.list("blobs") if is_blob(key)]
-    # A backup by these rules waits. One that does not, such as an older release, is still noticed here.
+    # A backup by these rules waits. One that does not follow them, as of an older release, is still noticed here.
     _refuse_running(storage, wall_ms)
     _refuse_readers(storage, doomed, wall_ms)
     if new := {*ids(storage)} - {*doomed, *kept}:
@@ -482,11 +484,11 @@ def _delete(
 
 
 def _remove_spooled(storage: Storage, before_s: float) -> None:
-    """Remove what programs that were killed had begun to prepare; nothing in it was written since *before_s*."""
+    """Remove files that killed programs had begun to prepare and in which nothing was written since *before_s*."""
     if storage.spool is None:
         return
     for folder in storage.spool.glob(f"{_SPOOLED}*"):
-        # Others that make or delete remove theirs meanwhile.
+        # Other programs that make or delete backups remove theirs meanwhile.
         with suppress(FileNotFoundError):
             if all(path.stat().st_mtime < before_s for path in (folder, *folder.rglob("*"))):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,8 @@
 """
 The commands of `orderlymq backup`: create, salvage, list, show, verify, restore, hold, prune, delete.
 
-Exit codes are those of the SDK's commands: 0 done; 1 failed or refused; 2 wrong usage; 3 no such backup; 4 nobody answers.
-The work is in the modules beside this one.
+Exit codes are those of the SDK's commands: 0 success; 1 failed or refused; 2 wrong usage; 3 no such backup; 4
+no answer. The work is done in the other modules of this package.
 """
 
 import tempfile
@@ -80,7 +80,7 @@ _groups: Final = click.option(
 @click.pass_context
 def backup(context: click.Context) -> None:
     """Make backups of a cluster, look at them, verify and restore them."""
-    # A process that is asked to end gives its copies back and takes away the mark of a running backup.
+    # A process that is asked to end releases its copies and removes the mark of a running backup.
     context.with_resource(interrupted_by_termination())
 
 
@@ -174,7 +174,7 @@ def list_command(place: str, output: str) -> None:
             try:
                 rows.append(_described(catalogue.read(storage, backup_id)))
             except BackupNotFound:
-                continue  # another program has deleted it meanwhile
+                continue  # another program has deleted it since
             except BackupDamaged as error:
                 rows.append({"id": backup_id, "problem": str(error)})
     if output == "json":
@@ -308,7 +308,7 @@ def restore_command(
 def _refuse_others(
     replicas: Sequence[broker.BrokerSettings], groups: Sequence[str], newest: str
 ) -> None:
-    """Refuse to choose a backup where replicas are left, because the newest may be another one when they are restored."""
+    """Refuse to choose a backup if replicas remain, because another backup may be the newest when they are restored."""
     here = {(each.group, each.node_id) for each in replicas}
     there = {(each.group, node) for each in replicas for node in each.peers} - here
     missing = {group for group, _ in there} | set(groups) - {group for group, _ in here}
@@ -369,7 +369,7 @@ def delete_command(place: str, backup_id: str, report: Path | None, output: str)
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Turn what backups raise into a sentence and an exit code."""
+    """Turn the errors of backups into a sentence and an exit code."""
     try:
         yield
     except BackupNotFound as error:

@@ -1,9 +1,9 @@
 """
-Make a backup: read a consistent copy of each broker group and store what no earlier backup has.
+Makes a backup: reads a consistent copy of each broker group and stores the data that no earlier backup has.
 
-The rule: the copies of all groups are taken first, together, and read afterwards, so that their positions are close in time
-however much there is to read. A file whose end an earlier backup knows is not read again. The manifest is written
-last. The brokers' side is ``orderlymq_broker/server/backups.py``.
+The rule: first all broker groups make their copies together, then the copies are read. So their positions are
+close in time, no matter how much there is to read. A file whose end an earlier backup knows is not read
+again. The manifest is written last. The brokers' side is ``orderlymq_broker/server/backups.py``.
 """
 
 import asyncio
@@ -46,25 +46,25 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.wallclock import machine_ms
 
-# A broker writes its memtables to files first.
+# A broker first writes its memtables to files.
 BEGIN_TIMEOUT_S: Final = 60.0
 READ_TIMEOUT_S: Final = 60.0
-# Pieces under way of one group: the next ones are asked for while one is written.
+# Pieces requested at the same time for one broker group: the next ones are requested while one is written.
 PIECES_AHEAD: Final = 4
-# Several times while a replica waits for its reader (IDLE_MAX_S).
+# Several times within the time that a replica waits for its reader (IDLE_MAX_S).
 KEEP_EVERY_S: Final = IDLE_MAX_S / 4
 
-# A copy goes when its replica leads no more: the next leader makes another one.
+# A copy is deleted when its replica loses leadership; the next leader makes another one.
 TRIES_MAX: Final = 3
 AGAIN_AFTER_S: Final = 1.0
-# In half of the time for which a replica waits for its reader.
+# Retries for half of the time that a replica waits for its reader.
 BUSY_TRIES_MAX: Final = int(IDLE_MAX_S / 2 / AGAIN_AFTER_S)
 
 Tell = Callable[[str], None]
 
 
 class GroupCopy:
-    """The copy of one broker group, as its replica serves it; *copy* says what it holds."""
+    """The copy of one broker group that its replica serves; *copy* describes its contents."""
 
     def __init__(self, instance: ClientInstance, address: str, copy: Copy) -> None:
         self.copy = copy
@@ -75,10 +75,10 @@ class GroupCopy:
     async def begin(
         cls, instance: ClientInstance, group: str, address: str, creation: str = ""
     ) -> "GroupCopy":
-        """Let the replica at *address* make a copy; where it was asked for the same *creation* before, get that one.
+        """Let the replica at *address* make a copy; a repeated request with the same *creation* gets the same copy.
 
         Raises:
-            BackupError: it is of another group, or cannot be read.
+            BackupError: the replica is of another broker group, or its answer cannot be read.
             OrderlyMQError: the broker refuses or does not answer.
         """
         answer = await instance.call(
@@ -103,7 +103,7 @@ class GroupCopy:
         """Yield the bytes of a file.
 
         Raises:
-            BackupError: a piece was damaged on its way.
+            BackupError: a piece was damaged in transit.
             OrderlyMQError: the broker refuses or does not answer.
         """
         tasks: list[asyncio.Task[bytes]] = []
@@ -119,24 +119,25 @@ class GroupCopy:
             await end_tasks(tasks)
 
     async def confirm(self) -> None:
-        """Make sure that no topic has grown since the copy was begun; the copies of all groups are there.
+        """Make sure that no topic has grown since the copy was begun; call this once all broker groups have copies.
 
-        A topic grows on all groups, one after the other, so no copy was made behind a growth that another one lacks.
+        A topic grows on one broker group after the other, so no copy was made after a growth that another
+        copy lacks.
 
         Raises:
-            BrokerError: with the code of `CopyLost`: one has grown, or the replica leads no more.
+            BrokerError: with the code of `CopyLost`: a topic has grown, or the replica no longer leads.
         """
         await self._piece("CURRENT", 0, 1, **{UNCHANGED: "true"})
 
     async def keep(self) -> None:
-        """Read a byte now and then, so that the copy stays while a large file is stored elsewhere."""
+        """Read a byte at intervals, so that the copy stays while a large file is being stored."""
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
             with contextlib.suppress(OrderlyMQError, BackupError):
                 await self._piece("CURRENT", 0, 1)
 
     async def close(self) -> None:
-        """Notify the replica that its copy may go; it finds out by itself otherwise."""
+        """Tell the replica that it may delete its copy; otherwise it does so after a time-out."""
         ext = {"session": self.copy.session}
         with contextlib.suppress(OrderlyMQError):
             await self._instance.call(self._address, RequestCode.ORDERLYMQ_BACKUP_END, ext)
@@ -155,7 +156,7 @@ class GroupCopy:
         return answer.body
 
     async def _read(self, ext: dict[str, str]) -> RemotingCommand:
-        """Read, again where the quota of this address is used up for the moment."""
+        """Read, and retry while the quota of this address is used up."""
         tries = 0
         while True:
             try:
@@ -170,7 +171,7 @@ class GroupCopy:
 
 
 class _Known:
-    """Files that are stored already: digests by size and end of a file; without *storage* nothing."""
+    """Files that are already stored: digests by size and end of a file; empty if *storage* is None."""
 
     def __init__(self, storage: Storage | None) -> None:
         self._digests: dict[tuple[int, str], str] = {}
@@ -178,7 +179,7 @@ class _Known:
             return
         sizes = dict(storage.list("blobs"))
         for backup_id in catalogue.ids(storage)[-catalogue.MANIFESTS_READ_MAX :]:
-            # A damaged one is no reason against a new one.
+            # A damaged backup must not prevent a new one.
             with contextlib.suppress(BackupDamaged, BackupNotFound):
                 for part in catalogue.read(storage, backup_id).parts:
                     for file in part.files:
@@ -186,7 +187,7 @@ class _Known:
                             self._digests[file.size, file.tail] = file.sha256
 
     def digest_of(self, file: CopiedFile) -> str | None:
-        """Return the digest of a file that need not be read: only tables are known by their end."""
+        """Return the digest of a file that need not be read, else None: only tables are recognized by their end."""
         return self._digests.get((file.size, file.tail)) if file.name.endswith(".sst") else None
 
 
@@ -199,16 +200,18 @@ async def create(
     check: Callable[[Backup], None] | None = None,
     label: str = "",
 ) -> Backup:
-    """Make a backup of every broker group of the cluster; *tell* gets what happens, in words.
+    """Make a backup of every broker group of the cluster; *tell* gets messages about the progress.
 
-    *groups* names all broker groups. Without it those of the newest backup of this cluster must be there. *check* verifies
-    what is stored, in a thread, before it counts. Where a store is damaged though all digests fit, it may have come so from a
-    broker, and all is read again, once. Where an attempt with the same *label* has made a backup, that one is returned: nobody
-    may have heard of it.
+    *groups* names all broker groups. Without it, all groups of the newest backup of this cluster must be
+    there. *check* verifies the stored data, in a thread, before the backup counts. If a store is damaged
+    though all digests match, the damage may come from a broker, so everything is read again, once. If an
+    attempt with the same *label* has already made a backup, that one is returned, because its caller may not
+    have received the result.
 
     Raises:
-        GroupsDiffer: a name server that has just started, or a group that is away, would make a backup without it.
-        BackupError: it could not be made; nothing of it counts.
+        GroupsDiffer: a broker group is missing, for example because a name server has just started; the
+            backup would lack it.
+        BackupError: the backup could not be made, and nothing of it counts.
         OrderlyMQError: a broker refuses or does not answer.
     """
     began_ms = machine_ms()
@@ -256,7 +259,7 @@ async def create(
 
 
 async def _damage(check: Callable[[Backup], None] | None, backup: Backup) -> BackupDamaged | None:
-    """Return what is wrong inside of files that are as they were read; None where nothing is, or nobody looks."""
+    """Return damage in files that are stored as they were read; None if there is none or *check* is None."""
     if check is None:
         return None
     try:
@@ -301,7 +304,7 @@ def _refuse_missing(found: Collection[str], newest: Backup) -> None:
 
 
 async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:
-    """Return when no deletion is under way; none begins while this backup has its mark."""
+    """Wait until no deletion is in progress; none begins while this backup has its mark."""
     reported = False
     while mark := await asyncio.to_thread(catalogue.deletion, storage, machine_ms()):
         if not reported:
@@ -316,7 +319,7 @@ async def _read_all(
     known: _Known,
     tell: Tell,
 ) -> list[tuple[Part, int]]:
-    """Copy all groups and store what is new; again from new copies where a leader changed meanwhile."""
+    """Copy all broker groups and store new data; begin again with new copies if a leader changes meanwhile."""
     tries = 0
     while True:
         tries += 1
@@ -338,7 +341,7 @@ async def _read_all(
 
 
 def _lost(error: OrderlyMQError) -> bool:
-    """Return whether the leader changed or its copy is gone, so that a new copy may succeed; a refusal stays one."""
+    """Return whether the leader changed or its copy is gone, so that a new copy may succeed; a refusal is final."""
     return not isinstance(error, BrokerError) or error.code == CopyLost.code
 
 
@@ -346,7 +349,7 @@ def _lost(error: OrderlyMQError) -> bool:
 async def _copies(
     instance: ClientInstance, brokers: dict[str, str], creation: str
 ) -> AsyncIterator[list[GroupCopy]]:
-    """Let all groups make their copies at the same time; those that were made go at the end."""
+    """Let all broker groups make their copies at the same time; delete the copies at the end."""
     begun = await asyncio.gather(
         *(GroupCopy.begin(instance, group, brokers[group], creation) for group in sorted(brokers)),
         return_exceptions=True,
@@ -367,7 +370,7 @@ async def _copies(
 async def _store_all(
     copies: list[GroupCopy], storage: Storage, known: _Known, tell: Tell
 ) -> list[tuple[Part, int]]:
-    """Read all groups at the same time; each limits its own rate."""
+    """Read all broker groups at the same time; each limits its own rate."""
     tasks = [asyncio.create_task(_store(each, storage, known, tell)) for each in copies]
     try:
         return await asyncio.gather(*tasks)
@@ -376,7 +379,7 @@ async def _store_all(
 
 
 async def _store(group: GroupCopy, storage: Storage, known: _Known, tell: Tell) -> tuple[Part, int]:
-    """Store what is new of one group; return its part and how many bytes that was."""
+    """Store the new data of one broker group; return its part and the number of new bytes."""
     files: list[BackupFile] = []
     new_bytes = 0
     copy = group.copy

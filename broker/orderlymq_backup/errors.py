@@ -1,4 +1,4 @@
-"""Errors of backups, named by the caller's next step."""
+"""Errors of backups, named for what the caller does next."""
 
 
 class BackupError(Exception):
@@ -6,32 +6,32 @@ class BackupError(Exception):
 
 
 class BackupNotFound(BackupError):  # noqa: N818 - named for what the caller must know
-    """There is no such backup; look at `orderlymq backup list`."""
+    """There is no such backup; see `orderlymq backup list`."""
 
 
 class BackupNotNamed(BackupError):  # noqa: N818 - named for what the caller must know
-    """The newest one may be another cluster's, or another one for the next replica; name the id."""
+    """The newest backup may be another cluster's, or may be a different one for the next replica; give the id."""
 
 
 class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must know
-    """The data that was read differs from the written data; use another backup."""
+    """The data read differs from the data written; use another backup."""
 
 
 class FileDamaged(BackupDamaged):
-    """The bytes of a file are missing, or not those that its digest names."""
+    """The bytes of a file are missing or do not match its digest."""
 
 
 class GroupsDiffer(BackupError):  # noqa: N818 - named for what the caller must know
-    """The broker groups that were found are not the expected ones; bring them back, or say which there are."""
+    """The broker groups found are not the expected ones; start the missing ones, or name the existing ones."""
 
 
 class PlaceBusy(BackupError):  # noqa: N818 - named for what the caller must know
-    """Another program makes or deletes backups there; try again when it has ended."""
+    """Another program makes or deletes backups in the same place; try again when it has ended."""
 
 
 class TargetRefused(BackupError):  # noqa: N818 - named for what the caller must know
-    """The place to restore to is in use, or does not fit; nothing was changed there."""
+    """The restore target is in use or unsuitable; nothing was changed there."""
 
 
 class StorageFailed(BackupError):  # noqa: N818 - named for what the caller must know
-    """The folder or the object store refuses or does not answer; try again when that is cured."""
+    """The folder or object store returns an error or does not answer; try again when that is fixed."""

@@ -1,13 +1,13 @@
 """
 The manifest of a backup: for each broker group the files of its store at one position of its log.
 
-    backups/ID.manifest     says which files make the backup; written last, so a backup without it does not exist
+    backups/ID.manifest     lists the files of the backup; written last, so a backup without it does not exist
     blobs/AB/ABCD...        a file by the SHA-256 of its bytes, shared by all backups that have it
 
-A position is consistent: it holds every message up to one raft index, with offsets, locks, parked keys, delays,
-transactions and accounts as they were there. The positions of several groups are of about the same time, no more. Everything
-here is read as hostile input: sizes, names and numbers are bounded, and the text is compared with its digest before it is
-decoded. Pure.
+A position is consistent: it includes every message up to one raft index, with offsets, locks, parked keys,
+delays, transactions and accounts at that index. The positions of several broker groups are only of about the
+same time. All input is treated as hostile: sizes, names and numbers are limited, and the text is compared
+with its digest before it is decoded. Pure.
 """
 
 import hashlib
@@ -22,17 +22,17 @@ from orderlymq_broker.server.backups import Digest, Name
 from orderlymq_broker.state.integerranges import Position
 from orderlymq_protocol.decodeerrors import UNREADABLE
 
-# Of a backup with a label; those without one can be read by programs that know no labels.
+# The format of a backup with a label. Releases that know no labels can read backups without one.
 FORMAT: Final = 2
 _UNLABELLED: Final = 1
-# It is read and decoded as a whole.
+# The manifest is read and decoded as a whole.
 MANIFEST_SIZE_MAX: Final = 64 << 20
 GROUPS_MAX: Final = 1_000
 LABEL_MAX: Final = 64
 FILES_MAX: Final = 100_000
-# Of all groups together; a file takes up to 214 bytes of a manifest, which has room for these and its groups.
+# All broker groups together. A file takes up to 214 bytes of a manifest, which has room for these and its groups.
 BACKUP_FILES_MAX: Final = 300_000
-# It has the name of one file, and is read as a whole.
+# CURRENT has the name of one file, and is read as a whole.
 CURRENT_SIZE_MAX: Final = 64
 
 _HEAD: Final = re.compile(rb"orderlymq-backup ([0-9]{1,9}) ([0-9a-f]{64})\n")
@@ -48,7 +48,7 @@ StoreFileName = Annotated[
 
 
 class BackupFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of a store, where its bytes are, and the digest of its end by which the next backup knows it."""
+    """A file of a store: the digest under which its bytes are stored, and that of its end, by which a later backup knows it."""
 
     name: StoreFileName
     size: Position
@@ -70,7 +70,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all files."""
+        """Return the total size of all files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -85,11 +85,11 @@ class Backup(
     """A complete backup.
 
     Attributes:
-        began_ms, ended_ms: wall clock of who made it.
+        began_ms, ended_ms: wall clock of the machine that made it.
         release: version of the program that made it.
-        new_bytes: what no earlier backup in the same place had.
-        salvaged: made from disks of a group without a majority, so it may lack acknowledged messages.
-        label: for what it was made, such as the UID of an object; several attempts at one thing have the same.
+        new_bytes: bytes that no earlier backup in the same place had.
+        salvaged: made from disks of a broker group without a majority, so it may lack acknowledged messages.
+        label: its purpose, such as the UID of an object; several attempts for one purpose have the same label.
     """
 
     id: BackupId
@@ -104,22 +104,23 @@ class Backup(
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all files of all groups."""
+        """Return the total size of all files of all broker groups in bytes."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
     def spread_ms(self) -> int:
-        """Return how far apart in time the positions of the groups are."""
+        """Return the time between the earliest and the latest position of the broker groups."""
         times = [part.taken_ms for part in self.parts]
         return max(times) - min(times)
 
     def part_for(self, group: str, groups: Sequence[str]) -> Part:
         """Return the part that *group*, one of the new cluster's *groups*, is restored from.
 
-        Groups keep their place in the list of names as clients sort it, because that list is part of the order of a topic.
+        Broker groups keep their place in the list of names as clients sort it, because that list is part of
+        the order of a topic.
 
         Raises:
-            TargetRefused: the cluster has another number of groups.
+            TargetRefused: the cluster has another number of broker groups.
         """
         parts = sorted(self.parts, key=lambda part: part.group)
         wanted = sorted(groups)
@@ -132,7 +133,7 @@ class Backup(
 
 
 def refuse_more(files: int) -> None:
-    """Refuse a backup of so many files that no manifest can name them.
+    """Refuse a backup with more files than a manifest can list.
 
     Raises:
         BackupError: it has more than `BACKUP_FILES_MAX`.
@@ -152,10 +153,10 @@ def encode(backup: Backup) -> bytes:
 
 
 def decode(data: bytes, backup_id: str) -> Backup:
-    """Return what `encode` made *data* from, which stands under *backup_id*.
+    """Return the backup that `encode` encoded as *data*, which is stored under *backup_id*.
 
     Raises:
-        BackupDamaged: it is no manifest, or not as it was written, or larger than any.
+        BackupDamaged: it is not a manifest, differs from what was written, or is too large.
     """
     if len(data) > MANIFEST_SIZE_MAX:
         raise BackupDamaged(
@@ -194,21 +195,21 @@ def _check(backup: Backup, backup_id: str) -> None:
 
 
 def manifest_key(backup_id: str) -> str:
-    """Return where the manifest of a backup stands."""
+    """Return the key of a backup's manifest."""
     return f"backups/{backup_id}.manifest"
 
 
 def id_of(key: str) -> str | None:
-    """Return the id of the backup whose manifest stands at *key*, None for anything else."""
+    """Return the id of the backup whose manifest has the key *key*, None for any other key."""
     found = _KEY.fullmatch(key)
     return None if found is None else found["id"]
 
 
 def blob_key(sha256: str) -> str:
-    """Return where the bytes with this digest stand."""
+    """Return the key of the bytes with this digest."""
     return f"blobs/{sha256[:2]}/{sha256}"
 
 
 def is_blob(key: str) -> bool:
-    """Return whether *key* is one of `blob_key`, so that what stands there can only be of a backup."""
+    """Return whether *key* is a result of `blob_key`, so that its file can only belong to a backup."""
     return _BLOB.fullmatch(key) is not None

@@ -1,8 +1,9 @@
 """
-The result of a backup or a restore as a file of JSON, for the operator that started the program in a pod.
+The result of a backup or a restore as a JSON file, for the operator that started the program in a pod.
 
-It is a JSON object of `REPORT_MAX` bytes at most, which is what Kubernetes keeps of a container that has ended. Groups are
-named by the end of their name, behind the last `-`, so that all of a Cluster fit. A failure has the field `error` and no other.
+It is a JSON object of at most `REPORT_MAX` bytes, which is what Kubernetes keeps of a terminated container.
+Broker groups are named by the part of their name after the last `-`, so that all of a Cluster fit. A failure
+has only the field `error`.
 """
 
 import json
@@ -22,7 +23,7 @@ _ERROR_MAX: Final = 600
 
 
 def report_of(backup: Backup, *, verified: bool = False) -> dict[str, Any]:
-    """Return what is reported of a backup; each group as [end of its name, entry, time in ms, bytes]."""
+    """Return the report of a backup; each broker group as [end of its name, entry, time in ms, bytes]."""
     return {
         "id": backup.id,
         "cluster": backup.cluster,
@@ -42,7 +43,7 @@ def report_of(backup: Backup, *, verified: bool = False) -> dict[str, Any]:
 
 
 def write_report(path: Path | None, report: dict[str, Any]) -> None:
-    """Write *report* to *path*; groups are left out where they do not fit."""
+    """Write *report* to *path*; without the broker groups if they do not fit."""
     if path is None:
         return
     text = json.dumps(report, separators=(",", ":"))
@@ -53,7 +54,7 @@ def write_report(path: Path | None, report: dict[str, Any]) -> None:
 
 @contextmanager
 def reported(path: Path | None) -> Iterator[None]:
-    """Write why the block fails to *path*, if it does."""
+    """Write the reason to *path* if the block fails."""
     try:
         yield
     except (OrderlyMQError, CommandFailed) as error:

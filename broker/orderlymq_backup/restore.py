@@ -1,11 +1,11 @@
 """
-From a backup to the data directory of a replica of a new cluster, and the same without keeping it: verification.
+Turns a backup into the data directory of a replica of a new cluster; verification does the same and keeps nothing.
 
-The rule: nothing of a directory counts before its files fit their digests, the store opens, every value fits its checksum,
-and the state in it is consistent. A directory that holds a replica is never touched, and no replica starts on one that is
-being restored. The restored replica has the identity and the members of the new cluster, a raft term above all of the
-former one, and the state that ``state/restoration.py`` fences. All replicas of a group that restore the same backup begin
-with the same state.
+The rule: nothing in a directory counts until its files match their digests, the store opens, every value
+matches its checksum, and its state is consistent. A directory that contains a replica is never changed, and
+no replica starts on one that is being restored. The restored replica has the identity and the members of the
+new cluster, a raft term above all former ones, and the state that ``state/restoration.py`` fences. All
+replicas of a broker group that restore the same backup begin with the same state.
 """
 
 import hashlib
@@ -36,20 +36,21 @@ from orderlymq_protocol.plurals import counted
 from orderlymq_raft.types import HardState, Index, Membership, NodeId, SnapshotMeta, Term
 from orderlymq_runtime.wallclock import machine_ms
 
-# More elections than a group sees between a backup and the end of its cluster.
+# More elections than a raft group has between a backup and the end of its cluster.
 TERM_STEP: Final = 1 << 32
-# Clocks of machines that are kept right differ by less.
+# Clocks of machines that are synchronized differ by less.
 CLOCKS_DIFFER_MS: Final = 60_000
-# Left free beside what is restored: the store writes a log and its first tables.
+# Space that must stay free in addition to the restored files: the store writes a log and its first tables.
 ROOM_MIN: Final = 256 << 20
 
-# A group whose retention goes by size has up to so much more when it is copied: what came since the last round.
+# A broker group with retention by size may exceed it by this fraction when it is copied: messages since the last
+# round.
 _BETWEEN_ROUNDS: Final = 16
 
 _INCOMING: Final = "restore-in"
 _TAKEN: Final = ("store", "store.new", "store.old", "identity.json")
 _CURRENT: Final = re.compile(rb"MANIFEST-[0-9]{1,20}\n")
-# What damaged or invented rows may lead to when the tables are read and their invariants are checked.
+# The errors that damaged or forged rows may cause when the tables are read and their invariants are checked.
 NONSENSE: Final = (
     StoreError,
     *UNREADABLE,
@@ -63,7 +64,11 @@ NONSENSE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The replica that is made: where, whose, all members of its group, all groups, and how many bytes it keeps, if not all."""
+    """The replica to be made.
+
+    Its directory, its identity, the members of its group, all broker groups, and how many bytes it keeps, if
+    limited.
+    """
 
     data_dir: Path
     identity: Identity
@@ -76,10 +81,11 @@ def restore(storage: Storage, part: Part, target: Target) -> None:
     """Make the replica *target* from *part*.
 
     Raises:
-        TargetRefused: the directory holds a replica, or has too little room, or would keep only a part of the messages.
+        TargetRefused: the directory has a replica or too little room, or the replica would keep only part of
+            the messages.
         DirectoryInUse: a replica runs on the directory, or another restore.
-        BackupDamaged: what is stored is not what was backed up; nothing but a lock file is left in the directory.
-        StorageFailed: it cannot be read now.
+        BackupDamaged: the stored data differs from what was backed up; the directory has nothing but a lock file.
+        StorageFailed: the backup cannot be read now.
     """
     with hold(target.data_dir):
         taken = [name for name in _TAKEN if (target.data_dir / name).exists()]
@@ -94,12 +100,12 @@ def restore(storage: Storage, part: Part, target: Target) -> None:
 
 
 def refuse_early(backup: Backup, wall_ms: int) -> None:
-    """Refuse a restore at *wall_ms*, which is before the backup: the ages of its messages would count from there.
+    """Refuse a restore at *wall_ms* if that is before the backup, because retention would count ages from then.
 
     Raises:
         TargetRefused: the clock of this machine is wrong.
     """
-    # Those of several machines; one that was ahead does not count.
+    # The times come from several machines. A clock that was ahead does not count.
     written_ms = min(backup.ended_ms, *(part.taken_ms for part in backup.parts))
     if wall_ms < written_ms - CLOCKS_DIFFER_MS:
         raise TargetRefused(
@@ -109,13 +115,13 @@ def refuse_early(backup: Backup, wall_ms: int) -> None:
 
 
 def is_restored(part: Part, target: Target) -> bool:
-    """Return whether *target* was made from *part* and nothing has happened to it since.
+    """Return whether *target* was made from *part* and has not changed since.
 
-    A restore that was killed when its store was complete, but not in its place, is ended first.
+    A restore that was killed when its store was complete, but not in its final place, is completed first.
 
     Raises:
         DirectoryInUse: a replica runs on the directory, or another restore.
-        StoreError: what is there cannot be read.
+        StoreError: the data in it cannot be read.
     """
     with hold(target.data_dir):
         return _is_restored(part, target)
@@ -139,7 +145,7 @@ def _is_restored(part: Part, target: Target) -> bool:
 
 
 def verify(storage: Storage, backup: Backup, workdir: Path) -> None:
-    """Read everything of a backup and open each store, below *workdir*, which needs room for the largest group.
+    """Read all of a backup and open each store, below *workdir*, which needs room for the largest broker group.
 
     A damaged file is removed, so that the next backup stores it again.
 
@@ -156,7 +162,7 @@ def verify(storage: Storage, backup: Backup, workdir: Path) -> None:
 
 @contextmanager
 def _fetched(storage: Storage, part: Part, directory: Path) -> Iterator[Path]:
-    """Give *directory* with the files of *part*, each compared with its digest; it is deleted at the end."""
+    """Yield *directory* with the files of *part*, each checked against its digest; it is deleted at the end."""
     shutil.rmtree(directory, ignore_errors=True)
     free = shutil.disk_usage(directory.parent).free
     if free < part.size_bytes + ROOM_MIN:
@@ -250,7 +256,8 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
         batch.put(
             Family.META, layout.META_APPLIED, layout.encode_applied(replace(applied, term=term))
         )
-        # Nothing of the former replica: it has promised nobody here to stick to a leader, for one.
+        # Keep nothing of the former replica; for example, it has not promised to stick to a leader of this
+        # cluster.
         for key in sorted(layout.META_OF_REPLICA | {layout.META_PEERS}):
             batch.delete(Family.META, key)
         write_identity(batch, target.identity)
@@ -264,7 +271,7 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
 
 
 def _refuse_loss(state: BrokerState, part: Part, target: Target) -> None:
-    """Refuse messages of which retention would delete the oldest as soon as the group leads."""
+    """Refuse a backup whose oldest messages retention would delete as soon as the broker group has a leader."""
     size, kept = state.physical_end - state.floor, target.retention_size
     if kept is not None and size > kept + kept // _BETWEEN_ROUNDS:
         raise TargetRefused(

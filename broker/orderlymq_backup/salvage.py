@@ -1,11 +1,12 @@
 """
-A backup from the disks of stopped replicas, for a group whose majority is gone.
+Makes a backup from the disks of stopped replicas, for a broker group that has lost its majority.
 
-The rule: the disks are only read. Of several survivors of a group the one with the newest log is taken, one that had lost its
-disk only where there is no other, and none whose log ends before what another one proves: it is of a group that began
-empty again. All of its log is applied: an entry that was acknowledged is never left out of what this disk has. Nobody can say what the lost disks
-had. So a salvaged backup may lack acknowledged messages and may have some that nobody acknowledged, and it says how many
-entries are certain.
+The rule: the disks are only read. Of several survivors of a broker group the one with the newest log is used.
+A survivor that had lost its disk is used only if there is no other. One whose log ends before what another
+one proves is refused: it belongs to a group that began empty again. All of its log is applied, so that no
+acknowledged entry on this disk is left out. The contents of the lost disks are unknown. So a salvaged backup
+may lack acknowledged messages, may have some that were never acknowledged, and reports how many entries are
+certain.
 """
 
 import hashlib
@@ -41,15 +42,15 @@ from orderlymq_broker.store.snapshot import effective_store
 from orderlymq_raft.types import EntryKind, Index
 from orderlymq_runtime.wallclock import machine_ms
 
-# Entries that are applied in one write.
+# The size of the entries that are applied in one write.
 _STEP_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A stopped replica: whose it is, where its log ends, and up to which entry it knows that a majority had it.
+    """A stopped replica: its identity, the end of its log, and the last entry that it knows to be committed.
 
-    *recovering* says that it had lost its disk, and has not got everything from the others since.
+    *recovering* means that it had lost its disk and has not caught up with the other replicas since.
     """
 
     data_dir: Path
@@ -66,14 +67,15 @@ def salvage(
     tell: Callable[[str], None],
     groups: Collection[str] | None = None,
 ) -> Backup:
-    """Make a backup from the directories of stopped replicas, at least one of each group.
+    """Make a backup from the directories of stopped replicas, at least one of each broker group.
 
-    *groups* are those of the cluster; without them those of its newest backup must be there.
+    *groups* are the broker groups of the cluster; without them, all groups of its newest backup must be
+    there.
 
     Raises:
-        GroupsDiffer: there is no directory of one of them, or one of another group.
-        BackupError: they are of several clusters, or of two histories of a group, or one is no replica.
-        PlaceBusy: backups are being deleted there.
+        GroupsDiffer: the directories do not match the expected broker groups.
+        BackupError: they belong to several clusters, or to two histories of a broker group, or one has no replica.
+        PlaceBusy: backups are being deleted in the same place.
         StoreError: a directory cannot be read, or a process uses it.
     """
     began_ms = machine_ms()
@@ -129,7 +131,7 @@ def _refuse_other(
 
 
 def look(data_dir: Path) -> Survivor:
-    """Return what a stopped replica has, without touching it; raises as `salvage`."""
+    """Return the state of a stopped replica without changing it; raises as `salvage`."""
     with reading_copy(data_dir) as store:
         identity = read_identity(store, data_dir)
         log = RaftLogStore(store, 0)
@@ -147,7 +149,7 @@ def look(data_dir: Path) -> Survivor:
 
 
 def _newest(survivors: list[Survivor]) -> Survivor:
-    """Return the survivor of a group with the newest log."""
+    """Return the survivor of a broker group with the newest log."""
     newest = max(survivors, key=lambda each: (not each.recovering, each.term, each.last))
     proof = max(survivors, key=lambda each: each.commit)
     if newest.last < proof.commit:
@@ -191,7 +193,8 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
                 taken_ms=machine_ms(),
                 files=tuple(_described(folder / "copy", file) for file in files),
             )
-            # As a restore would: a damaged value is in the way of no entry, and nobody could restore it.
+            # Verify as a restore does: applying the log does not notice every damaged value, but the backup could
+            # not be restored.
             verify_part(folder / "copy", part)
         except (BackupDamaged, *NONSENSE) as error:
             raise BackupError(
@@ -203,7 +206,7 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
 
 
 def _apply_all(store: RocksStore) -> None:
-    """Apply what stands in the log behind the tables."""
+    """Apply the log entries that the tables do not include yet."""
     log = RaftLogStore(store, 0)
     state = BrokerState(store)
     machine = Machine(state)

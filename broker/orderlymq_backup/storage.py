@@ -1,9 +1,10 @@
 """
-Where backups are kept: a folder of this machine, or a bucket of an S3-compatible store.
+The places where backups are kept: a folder of this machine, or a bucket of an S3-compatible store.
 
-The rule: what stands under a key is complete. A folder gets a file by a rename after its bytes are on the disk, an object
-store shows an object when its upload has ended. Keys are made by ``manifest.py`` from digests and ids, never from what
-somebody else has written. Calls block; programs with a loop make them in threads.
+The rule: the file under a key is always complete. A folder gets a file by a rename after its bytes are on
+disk; an object store shows an object when its upload has ended. ``manifest.py`` makes keys from digests and
+ids, never from text that another program has written. Calls block; programs with an event loop make them in
+threads.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _CHUNK: Final = 1 << 20
-# The variable that opens what is stored in a folder to the folder's group.
+# The environment variable that gives the folder's group access to stored files.
 GROUP_ACCESS: Final = "ORDERLYMQ_BACKUP_GROUP_ACCESS"
 
 
@@ -33,30 +34,30 @@ class Storage(Protocol):
     Attributes:
         spool: folder in which files are prepared for `put`, so that a rename suffices; None for any.
 
-    Every method raises StorageFailed when the place refuses or does not answer.
+    Every method raises StorageFailed if the place returns an error or does not answer.
     """
 
     spool: Path | None
 
     def put(self, key: str, path: Path) -> None:
-        """Store the file at *path*, which may be gone afterwards, under *key*; durable at the return."""
+        """Store the file at *path*, which may be moved, under *key*; it is durable when this returns."""
 
     def read(self, key: str) -> Iterator[bytes]:
         """Yield the bytes under *key* in pieces.
 
         Raises:
-            KeyError: there is nothing.
+            KeyError: there is no such key.
         """
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Yield key and size of everything below *folder*."""
+        """Yield key and size of every file below *folder*."""
 
     def delete(self, key: str) -> None:
-        """Remove what stands under *key*, if anything does."""
+        """Remove the file under *key*, if it exists."""
 
 
 class Folder:
-    """A folder of this machine, or one that is mounted here."""
+    """A folder of this machine, or one that is mounted on it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,7 +72,7 @@ class Folder:
         try:
             make_folder(target.parent)
             mode = 0o660 if _shared() else 0o600
-            # What is stored are messages and secrets; some file systems have no modes.
+            # Stored files contain messages and secrets. Some file systems have no modes.
             with contextlib.suppress(PermissionError):
                 path.chmod(mode)
             sync_path(path)
@@ -121,9 +122,9 @@ class Folder:
 
 
 class Bucket:
-    """A bucket of S3 or of a store that speaks its protocol, below a prefix.
+    """A bucket of S3 or of a store with the same protocol, below a prefix.
 
-    Credentials, region and endpoint come from the environment, by the names that all tools of S3 use.
+    Credentials, region and endpoint come from the environment variables that all tools of S3 use.
     """
 
     def __init__(self, url: str) -> None:
@@ -197,12 +198,12 @@ class Bucket:
 
 
 def make_folder(path: Path) -> None:
-    """Make *path* and what is missing above it, for its owner or group alone; what is there keeps its mode."""
+    """Make *path* and its missing parents, only for their owner or group; existing folders keep their mode."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
         if _shared():
-            # Whatever the umask says; the bit that hands the group on stays.
+            # Set the mode whatever the umask is. The bit that passes the group on to new files stays.
             with contextlib.suppress(PermissionError):
                 path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o070)
 
@@ -232,6 +233,6 @@ def open_storage(url: str) -> Storage:
 
 
 def failed(place: object, error: Exception) -> StorageFailed:
-    """Return the error of this package for one of the system or of a library at *place*, which need not name it."""
+    """Return this package's error for an error of the system or a library at *place*, whose text may not name it."""
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return StorageFailed(f"{place}: {error}{'; make room there' if is_full else ''}")

@@ -221,7 +221,7 @@ def store_path(data_dir: Path) -> Path:
 
 
 def effective_store(data_dir: Path) -> Path:
-    """Return the store that the next start of a stopped replica takes, as `finish_import` does; *data_dir* if it holds none."""
+    """Return the store that the next start of a stopped replica uses, as `finish_import` does; *data_dir* if there is none."""
     stores = (data_dir / name for name in (_NEW, _STORE, _OLD))
     return next((store for store in stores if store.is_dir()), data_dir)
 
