@@ -1,7 +1,7 @@
 """
-The name server: which topic has which queues on which group, for every client that asks.
+The name server: which topic has which queues on which broker group, for every client that asks.
 
-Groups register here, clients poll. `routes` holds what is known (pure): there a broker that is silent or disconnected
-loses its address. `processor` answers requests (pure), `kv` keeps what administrators set, `app` is the process. Imports only
-the protocol and runtime. Begin with `processor`.
+Broker groups register here, clients poll. `routes` holds the known brokers and topics (pure); there a silent
+or disconnected broker loses its address. `processor` answers requests (pure), `kv` stores administrators'
+settings, `app` is the process. Imports only the protocol and runtime. Begin with `processor`.
 """

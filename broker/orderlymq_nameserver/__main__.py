@@ -1,7 +1,7 @@
 """
 ``python -m orderlymq_nameserver --settings FILE``: run one name server until SIGTERM or SIGINT.
 
-Exit codes: 0 after an asked-for end, 2 when it cannot start, with one line that says why.
+Exit codes: 0 after a requested stop, 2 if it cannot start, with one line that gives the reason.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """
-The file with the addresses of each group for the clients of each further listener.
+The file with the addresses of each broker group for the clients of each additional listener.
 
-The operator writes it. It is read again when it changes, so that a new address restarts nothing; a file that cannot be
-used leaves the present addresses effective. `outside` says what they are for.
+The operator writes it. It is read again when it changes, so that a new address needs no restart. If the file
+cannot be used, the present addresses stay effective. `outside` uses them.
 """
 
 import logging
@@ -21,7 +21,7 @@ from orderlymq_runtime.sockets.addresses import split_address
 
 _log = logging.getLogger(__name__)
 
-# 8 listeners of 4 096 groups, with names of the DNS, fit.
+# Room for 8 listeners of 4 096 broker groups with DNS names.
 FILE_SIZE_MAX: Final = 16 << 20
 
 _Group: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -32,10 +32,10 @@ _FileTable: TypeAlias = Annotated[
 
 
 class AddressFile:
-    """The file that the addresses come from, read again when it has changed.
+    """The file with the addresses, read again when it changes.
 
     Raises:
-        SettingsError: at the start, when it cannot be used.
+        SettingsError: at the start, if it cannot be used.
     """
 
     def __init__(self, path: Path, addresses: OutsideAddresses) -> None:
@@ -45,7 +45,7 @@ class AddressFile:
         addresses.update(read_table(path))
 
     def refresh(self) -> None:
-        """Read the file if it has changed; one that cannot be used leaves the present addresses effective."""
+        """Read the file if it has changed; if it cannot be used, the present addresses stay effective."""
         table = self._followed.read_changed(lambda: read_table(self._path), SettingsError)
         if table is None:
             return
@@ -57,7 +57,7 @@ def read_table(path: Path) -> Table:
     """Read the addresses of each listener from a JSON file.
 
     Raises:
-        SettingsError: it is missing, too large, no JSON of this form, or has an address that is none.
+        SettingsError: it is missing, too large, not JSON of this form, or has an invalid address.
     """
     try:
         if path.stat().st_size > FILE_SIZE_MAX:

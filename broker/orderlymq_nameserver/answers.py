@@ -2,13 +2,16 @@
 Answers of the name server from the registry: routes, brokers, topics, and its tables for a status page.
 
 Pure. Rules kept here:
-- where brokers that sign have an ordered topic, others add no queues to its route;
-- the writable queues of an ordered topic are those of its queue list: a broker refuses a send itself (code 16) while its topic is
-  read-only;
-- no route shows a part of the queues of an ordered topic after a restore: until all groups that were restored together are known,
-  there is none (`awaits`);
-- lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
-`routes` changes what is known.
+- If brokers that sign have an ordered topic, others add no queues to its route.
+- The writable queues of an ordered topic are those of its queue list: while its topic is read-only, a broker
+  itself refuses
+  sends (code 16).
+- After a restore, no route shows only part of the queues of an ordered topic: until all broker groups that
+  were restored
+  together are known, it has no route (`awaits`).
+- Lists are sorted, and equal on every name server, because some clients take "the n-th queue" without sorting.
+
+`routes` changes the registry.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,61 +37,62 @@ from orderlymq_protocol.body.catalogue import (
 )
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX
 
-# Of each table of the status page: some milliseconds and 300 KB, beside all clients and in a pod of 256 MiB.
+# The rows of each table of the status page: some milliseconds and 300 KB, while all clients are served, in a pod
+# of 256 MiB.
 ROWS_SHOWN_MAX: Final = 1_000
-# Of one address, and letters of each. RocketMQ's brokers had one or two.
+# Filter servers shown for one address, and characters of each. RocketMQ's brokers had one or two.
 _SERVERS_SHOWN_MAX: Final = 2
 _SERVER_LENGTH_MAX: Final = 255
-# Encoded routes that are kept: 32,000 topics of three groups.
+# Cached encoded routes: 32,000 topics of three broker groups.
 ENCODED_BYTES_MAX: Final = 16 << 20
 
 
 class Answers:
-    """All brokers and topics that are known, and the questions about them.
+    """All known brokers and topics, and the queries on them.
 
     Args:
-        ordered_conf: the administrators' `ORDER_TOPIC_CONFIG` of a topic, if there is one.
+        ordered_conf: returns the administrators' `ORDER_TOPIC_CONFIG` of a topic, None if there is none.
 
     Attributes:
-        changes: how often an answer may have become another.
+        changes: how often an answer may have changed.
     """
 
     def __init__(self, *, ordered_conf: Callable[[str], str | None]) -> None:
         self._ordered_conf = ordered_conf
         self._brokers: dict[str, Broker] = {}
-        # Names of brokers that sign; only such ones are added, and none goes while this process runs.
+        # Names of brokers that sign; names are only added while this process runs, never removed.
         self._reserved: set[str] = set()
-        # Encoded answers of 105, by topic: every client asks for every topic twice a minute. And lists of topics, which anybody may
-        # ask for, by what they hold.
+        # Encoded answers of 105, by topic, because every client asks for every topic twice a minute. Also lists
+        # of topics, which any client may request, by their parameters.
         self._encoded: dict[str | tuple[str | None, int, int], bytes] = {}
         self._encoded_bytes = 0
-        self._awaits_any: bool | None = None  # None: something has changed since it was known
+        self._awaits_any: bool | None = None  # None: unknown since the last change
         self.changes = 0
-        self._counted = -1, 0  # after how many changes, and how many topics
+        self._counted = -1, 0  # the number of changes at the count, and of topics
 
     @property
     def unsigned_bytes(self) -> int:
-        """Room that brokers without signatures take."""
+        """The memory that brokers without signatures take."""
         return sum(each.size for name, each in self._brokers.items() if name not in self._reserved)
 
     def encoded_route(self, topic: str) -> bytes | None:
-        """Return the body of `route`, from memory when nothing has changed."""
+        """Return the encoded result of `route`, from the cache if nothing has changed."""
         try:
             return self._encoded[topic]
         except KeyError:
             pass
         route = self.route(topic)
         if route is None:
-            return None  # not remembered: unknown names are the caller's, without bound
+            return None  # not cached: a client may ask for any number of unknown names
         return self._kept(topic, route.to_json())
 
     def encoded_brokers(self, topic: str) -> bytes | None:
-        """Return the body of `route` without the queues: the brokers that have the topic."""
+        """Return the encoded result of `route` without the queues: only the brokers that have the topic."""
         route = self.route(topic)
         return None if route is None else replace(route, queue_datas=()).to_json()
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Return where the queues of a topic are, if anybody has it."""
+        """Return the brokers and queues of a topic, None if no broker has it."""
         queues: list[QueueData] = []
         brokers: list[BrokerData] = []
         filters: dict[str, tuple[str, ...]] = {}
@@ -103,12 +107,12 @@ class Answers:
         return TopicRouteData(tuple(queues), tuple(brokers), conf, filters)
 
     def awaited(self, broker_name: str) -> frozenset[str]:
-        """Return the groups that were restored together with this one and have never registered."""
+        """Return the broker groups that were restored together with this one and have never registered."""
         broker = self._brokers.get(broker_name)
         return frozenset() if broker is None else broker.awaited
 
     def awaits(self, topic: str) -> bool:
-        """Return whether a group that has never registered may have queues of an ordered topic, or this topic alone."""
+        """Return whether a broker group that has never registered may have queues of this ordered or unknown topic."""
         if self._awaits_any is None:
             self._awaits_any = any(broker.awaited for broker in self._brokers.values())
         if not self._awaits_any:
@@ -130,7 +134,7 @@ class Answers:
         )
 
     def members(self, cluster: str, broker_name: str) -> BrokerData:
-        """Return the addresses of one broker name; none when it is not known in that cluster."""
+        """Return the addresses of one broker name; none if it is not known in that cluster."""
         broker = self._brokers.get(broker_name)
         if broker is None or broker.cluster != cluster:
             return BrokerData(cluster, broker_name, {})
@@ -145,7 +149,7 @@ class Answers:
     def encoded_topics(
         self, *, cluster: str | None = None, mask: int = 0, wanted: int = 0
     ) -> bytes:
-        """Return the body of `topics`, from memory when nothing has changed."""
+        """Return the encoded result of `topics`, from the cache if nothing has changed."""
         key = cluster, mask, wanted
         try:
             return self._encoded[key]
@@ -154,7 +158,7 @@ class Answers:
         encoded = TopicList(tuple(self.topics(cluster=cluster, mask=mask, wanted=wanted))).to_json()
         if cluster is None or any(each.cluster == cluster for each in self._brokers.values()):
             return self._kept(key, encoded)
-        return encoded  # not remembered: unknown names are the caller's, without bound
+        return encoded  # not cached: a client may ask for any number of unknown names
 
     def topics(self, *, cluster: str | None = None, mask: int = 0, wanted: int = 0) -> list[str]:
         """Return the names of topics, of one cluster or all, whose system flag has the *wanted* bits of *mask*."""
@@ -169,14 +173,14 @@ class Answers:
         )
 
     def topic_count(self) -> int:
-        """Return how many topics there are; they are counted once after a change, because scrapes ask again and again."""
+        """Return how many topics there are; counted once after each change, because scrapes ask often."""
         if self._counted[0] != self.changes:
             names = set[str]().union(*(broker.topics for broker in self._brokers.values()))
             self._counted = self.changes, len(names)
         return self._counted[1]
 
     def dump(self, now_ms: int) -> dict[str, object]:
-        """Return the five tables of RocketMQ's name server for `/status`, of each the first `ROWS_SHOWN_MAX` rows."""
+        """Return the five tables of RocketMQ's name server for `/status`, with the first `ROWS_SHOWN_MAX` rows of each."""
         living = self._living()
         rows = list(
             islice(
@@ -223,7 +227,7 @@ class Answers:
         }
 
     def _shown_queues(self) -> dict[str, dict[str, object]]:
-        """Return the queues of topics by broker name, as many rows as `dump` shows."""
+        """Return the queues of topics by broker name, with as many rows as `dump` shows."""
         rows = (
             (topic_name, name, topic)
             for name, broker in sorted(self._brokers.items())
@@ -239,7 +243,7 @@ class Answers:
     # Parts.
 
     def _kept(self, key: str | tuple[str | None, int, int], encoded: bytes) -> bytes:
-        """Keep an answer until something changes, in place of all others when there is no room; return it."""
+        """Cache an answer until something changes and return it; if there is no room, it replaces all others."""
         if self._encoded_bytes + len(encoded) > ENCODED_BYTES_MAX:
             self._drop_encoded()
         self._encoded[key] = encoded
@@ -247,7 +251,7 @@ class Answers:
         return encoded
 
     def _forget_encoded(self) -> None:
-        """Forget what was true before a change."""
+        """Drop cached results after a change."""
         self.changes += 1
         self._awaits_any = None
         self._drop_encoded()
@@ -265,7 +269,7 @@ class Answers:
             return living
         if not living:
             return broker.last_addresses
-        # Without id 0 a Java producer leaves out the broker's queues.
+        # Without id 0 a Java producer ignores the broker's queues.
         if MASTER_ID not in living and MASTER_ID in broker.last_addresses:
             return {MASTER_ID: broker.last_addresses[MASTER_ID], **living}
         return living
@@ -284,7 +288,7 @@ class Answers:
     def _holders(self, name: str) -> list[tuple[str, Broker, RoutedTopic]]:
         """Return the brokers that have a topic.
 
-        Where one that signs has it as an ordered topic, others add no queues: keys would move to them.
+        If one that signs has it as an ordered topic, others add no queues, because keys would move to them.
         """
         found = [
             (broker_name, broker, topic)

@@ -1,11 +1,11 @@
 """
 The name server process: sockets, clock and timer around `processor`; everything is wired here.
 
-Rule: requests are answered in the order in which they were read, within the same turn of the loop, but for
-questions that a name server cannot answer yet; a connection that ends takes its
-registrations with it immediately. A crowd of clients keeps no broker out: the client that was heard of longest ago
-gives way, and connects again when it asks next. A process that stood still reads first what has come meanwhile, and
-is like a new one for those whose connections ended.
+Rule: requests are answered in the order in which they were read, within the same turn of the event loop,
+except for queries that the name server cannot answer yet. A closed connection ends its registrations
+immediately. Many clients keep no broker out: the client that was heard of longest ago is disconnected, and
+reconnects when it asks next. A process that was paused first reads what has arrived meanwhile. For clients
+and brokers whose connections ended, it behaves like a new one.
 """
 
 import asyncio
@@ -48,24 +48,27 @@ from orderlymq_runtime.wallclock import machine_ms, monotonic_ms
 _log = logging.getLogger(__name__)
 
 HOLD_TICK_S: Final = 0.05
-# 1 KiB each. A thousand clients ask for their topics; who finds no place is answered without waiting.
+# 1 KiB each. A thousand clients may ask for their topics. A query that finds no place is answered without
+# waiting.
 HELD_MAX: Final = 16_384
-# A client asks for a topic at a time, or for all of its topics at the same moment.
+# A client asks for one topic at a time, or for all of its topics at the same moment.
 HELD_OF_ONE_MAX: Final = 1_024
-# In a turn of the loop: some milliseconds, where each is for another topic.
+# Queries checked in one turn of the event loop: some milliseconds if each is for another topic.
 LOOKED_AT_MAX: Final = 64
 
-# Connections that have registered no broker of the cluster. They take 5 KiB each, and a pod has 256 MiB. Clients ask twice a minute.
+# Connections that have registered no broker of the cluster. They take 5 KiB each, and a pod has 256 MiB. Clients
+# ask twice a minute.
 CLIENTS_MAX: Final = 16_384
 
-# Between looks at the file of outside addresses, some microseconds, and between writes of what strangers put into the key-value
-# configuration: 2 MiB that are synced hold the loop for some 30 ms, so for 3 % of the time at most.
+# The interval between checks of the file of outside addresses, which take some microseconds, and between writes
+# of other clients' key-value texts. A synced write of 2 MiB blocks the event loop for some 30 ms, so for at most
+# 3 % of the time.
 FILES_S: Final = 1.0
 
-# Brokers and clients give a connection up that has been without an answer for about as long.
+# Brokers and clients close a connection that has been without an answer for about this long.
 PAUSE_MAX_MS: Final = 3_000
 
-# One that is late met a long turn of the loop.
+# A single late scan is caused by a long turn of the event loop.
 SCANS_MISSED_MAX: Final = 3
 
 
@@ -73,13 +76,13 @@ class NameServer:
     """A running name server: `start`, then `close`.
 
     Attributes:
-        address: where it listens, once started.
-        http_address: where its HTTP pages are, once started; None without them.
-        outside: where each further listener listens, once started.
-        clients_max: connections beside those of brokers; where few files may be open, three of four.
+        address: its address, once started.
+        http_address: the address of its HTTP pages, once started; None without them.
+        outside: the address of each additional listener, once started.
+        clients_max: connections in addition to those of brokers; three quarters of them if few files may be open.
 
     Args:
-        is_new: brokers may be about to register again, and questions for topics that are missing wait for them.
+        is_new: brokers may be about to register again, so queries for missing topics wait for them.
     """
 
     def __init__(self, settings: NameServerSettings, *, is_new: bool = True) -> None:
@@ -119,7 +122,7 @@ class NameServer:
         )
         self.clients_max = min(CLIENTS_MAX, connections_allowed() * 3 // 4)
         self._connections: dict[int, Connection] = {}
-        # Those of them that have registered no broker, the one heard of longest ago first.
+        # Connections that have registered no broker, the one heard of longest ago first.
         self._clients: dict[int, Connection] = {}
         self._registry = CollectorRegistry()
         self._registry.register(TrafficCollector({"server": traffic}))
@@ -131,14 +134,14 @@ class NameServer:
         self._timers = Timers()
         self._held: deque[tuple[int, Connection, RemotingCommand]] = deque()
         self._held_of: Counter[int] = Counter()
-        # What was known when they were looked at.
+        # The inputs of the last check of the held queries.
         self._judged_by: object = None
 
     async def start(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            PortInUseError: Another process has one of the ports.
+            PortInUseError: Another process uses one of the ports.
         """
         settings = self._settings
         self.address = ServerAddress(
@@ -168,7 +171,7 @@ class NameServer:
         self._look_after_files()
 
     async def close(self) -> None:
-        """Deliver what was answered and stop."""
+        """Send the pending answers and stop."""
         self._timers.close()
         await self._server.close()
         self._save()
@@ -177,7 +180,7 @@ class NameServer:
             self._http = None
 
     def scan(self, now_ms: int) -> None:
-        """Drop what was silent too long at *now_ms* and close its connections; runs by itself."""
+        """Drop registrations that were silent for too long at *now_ms* and close their connections; a timer calls this."""
         lost, silent = self._core.routes.expire(now_ms)
         for name in lost:
             _log.warning("broker %s was silent too long and is out of the routes", name)
@@ -187,14 +190,14 @@ class NameServer:
                 conn.close(kind="silent_broker", reason="its broker was silent too long")
 
     def alive(self) -> tuple[bool, str]:
-        """Return whether the process should live on: a name server that does not look for silent groups publishes them."""
+        """Return whether the process is healthy: a name server that does not check for silent groups publishes dead ones."""
         late_ms = monotonic_ms() - self._scanned_ms
         if late_ms > SCANS_MISSED_MAX * self._settings.scan_ms:
             return False, f"silent groups have not been looked for since {late_ms} ms"
         return True, "ok"
 
     def status(self) -> dict[str, object]:
-        """Return what `/status` shows: the process, and the beginnings of RocketMQ's five tables."""
+        """Return the content of `/status`: the process, and the first rows of RocketMQ's five tables."""
         now_ms = monotonic_ms()
         return {
             "role": "name-server",
@@ -209,7 +212,7 @@ class NameServer:
     # FrameHandler.
 
     def connection_made(self, conn: Connection) -> None:
-        """Remember a connection, so that it can be closed when it is silent, or for the sake of others."""
+        """Store a connection, so that it can be closed when it is silent, or to make room for others."""
         self._connections[conn.id] = self._clients[conn.id] = conn
         if len(self._clients) > self.clients_max:
             oldest = self._clients.pop(next(iter(self._clients)))
@@ -217,7 +220,7 @@ class NameServer:
             oldest.close(orderly=False, kind="crowded_out", reason=reason)
 
     def received(self, conn: Connection, request: RemotingCommand) -> None:
-        """Answer a request; responses are ignored, for nothing is asked of clients."""
+        """Answer a request; responses are ignored, because the name server asks clients nothing."""
         now_ms = monotonic_ms()
         self._stay_awake(now_ms)
         if self._clients.pop(conn.id, None) is not None:
@@ -229,7 +232,7 @@ class NameServer:
         elif len(self._held) < HELD_MAX and self._held_of[conn.id] < HELD_OF_ONE_MAX:
             if not self._held:
                 asyncio.get_running_loop().call_later(HOLD_TICK_S, self._look_at_held)
-            # The answer needs the topic alone; other fields would be kept for strangers.
+            # The answer needs only the topic; other fields would use memory for unknown clients.
             question = replace(request, ext={"topic": request.ext["topic"]}, remark=None)
             self._held.append((now_ms + HOLD_MAX_MS, conn, question))
             self._held_of[conn.id] += 1
@@ -250,12 +253,12 @@ class NameServer:
             conn.send(reply)
 
     def _look_at_held(self) -> None:
-        """Begin to answer what waited long enough, or, where something has changed, for a topic that is known now."""
+        """Begin to answer held queries that have waited long enough, or whose topic is known after a change."""
         before, self._judged_by = self._judged_by, self._core.judges_by(monotonic_ms())
         self._answer_held(len(self._held), is_changed=before != self._judged_by)
 
     def _answer_held(self, count: int, *, is_changed: bool) -> None:
-        """Look at the first *count* questions that wait, some in each turn of the loop."""
+        """Check the first *count* held queries, a part of them in each turn of the event loop."""
         now_ms = monotonic_ms()
         waits: dict[tuple[int, str, int], bool] = {}
         for _ in range(min(count, LOOKED_AT_MAX, len(self._held))):
@@ -282,7 +285,7 @@ class NameServer:
             loop.call_later(HOLD_TICK_S, self._look_at_held)
 
     def _answer_late(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
-        """Answer what this name server may not know: with any answer the Go client would ask the next one for what topics are made after."""
+        """Answer a query whose topic may be unknown here; a Go client gets no answer, or it would ask for the template."""
         if (
             request.language != LanguageCode.GO
             or request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -290,7 +293,7 @@ class NameServer:
             self._answer(conn, request, now_ms)
 
     def connection_lost(self, conn: Connection) -> None:
-        """Drop what the connection had registered."""
+        """Drop the registrations of the connection."""
         self._connections.pop(conn.id, None)
         self._clients.pop(conn.id, None)
         self._core.negative_cache.closed(conn.id)
@@ -313,7 +316,7 @@ class NameServer:
             _log.error("%s; texts that are not saved yet are lost when this process ends", error)
 
     def _stay_awake(self, now_ms: int) -> None:
-        """Begin again after a pause of the process: its brokers were not silent, it did not listen."""
+        """Begin again after a pause of the process: its brokers were not silent, but it did not listen."""
         paused_ms = now_ms - self._awake_ms
         self._awake_ms = now_ms
         if paused_ms > PAUSE_MAX_MS:
@@ -327,7 +330,7 @@ class NameServer:
         self._stay_awake(now_ms)
         if now_ms >= self._expires_from_ms:
             self.scan(now_ms)
-        # After it: a scan that fails each time has not been.
+        # After the scan, so that a scan that always fails does not count.
         self._scanned_ms = now_ms
 
 
@@ -338,7 +341,7 @@ class _NameServerCollector(Collector):
         self._core = core
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics as they stand now."""
+        """Return the present metrics."""
         core = self._core
         clusters = core.routes.cluster_info().cluster_addr_table
         return [

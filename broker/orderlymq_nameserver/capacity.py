@@ -1,39 +1,40 @@
 """
-How much of what brokers register a name server keeps, in bytes of its memory.
+Limits how much of what brokers register a name server keeps, in bytes of its memory.
 
-The rule: a broker that does not sign may be anybody, so each such name has a limit, and all of them together have one.
-A known broker may renew what it has, and shrink. The cluster's own brokers sign and are not counted: nobody can fill
-the room that they need. Pure: sizes are reckoned from what was measured, and `routes` keeps them.
+The rule: a broker that does not sign may be anybody, so each such name has a limit, and so have all of them
+together. A known broker may always renew what it has, and shrink. The cluster's own brokers sign and are not
+counted, so that no other process can use up the room that they need. Pure: sizes are estimated from
+measurements, and `routes` stores them.
 """
 
 from collections.abc import Iterable
 from sys import getsizeof
 from typing import Final
 
-# The largest registration that is read, 50,000 topics, with names of 90 letters.
+# The largest registration that is accepted: 50,000 topics, with names of 90 characters.
 NAME_BYTES_MAX: Final = 16 << 20
-# Three groups of 50,000 topics. A pod has 256 MiB.
+# Three broker groups of 50,000 topics. A pod has 256 MiB.
 UNSIGNED_BYTES_MAX: Final = 48 << 20
 
-# Connections that keep one address alive: its replicas, at most five, and connections that broke without a word.
+# Connections that keep one address alive: its replicas, at most five, and connections that broke without notice.
 SESSIONS_MAX: Final = 16
 # Measured: 140 bytes a session, 1,200 for the rest of a name with one address, and 4 KiB for the longest names.
 ADDRESS_BYTES: Final = 8 << 10
-# Measured: 155 beside the name. The table doubles when it grows.
+# Measured: 155 in addition to the name. The table doubles when it grows.
 ROW_BYTES: Final = 192
 
 
 class NotEntered(ValueError):  # noqa: N818 - what becomes of a request, not what failed
-    """What a request brings does not fit what is registered, or there is no room; the text says what to do."""
+    """The request contradicts what is registered, or there is no room; the text says what to do."""
 
 
 def rows_bytes(names: Iterable[str]) -> int:
-    """Return what topics or filter servers of these names take."""
+    """Return the memory that topics or filter servers with these names take."""
     return sum(ROW_BYTES + getsizeof(name) for name in names)
 
 
 def check_room(broker_name: str, size: int, others: int) -> None:
-    """Check that the registrations of a name may grow to *size* bytes, beside *others* of further names.
+    """Check that the registrations of a name may grow to *size* bytes, in addition to *others* of other names.
 
     Raises:
         NotEntered: They may not.

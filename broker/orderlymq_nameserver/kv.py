@@ -1,10 +1,11 @@
 """
 The key-value configuration: texts by namespace and key, set by administrators.
 
-The only namespace that means something here is `ORDER_TOPIC_CONFIG`, which `routes` reads. Rule: a change
-of it that was answered with success is in the file; one that could not be saved did not happen. Everybody may
-change the other namespaces (`proofs`). They have a small part of their own, and their changes are
-read immediately and saved together, once a second and at the end: no number of requests makes the loop wait for the disk.
+The only namespace with a meaning here is `ORDER_TOPIC_CONFIG`, which `routes` reads. Rule: a change of it is
+in the file before it is answered with success, and a change that could not be saved did not happen. Every
+client may change the other namespaces (`proofs`). They have a small limit of their own. Their changes can be
+read immediately and are saved together, once a second and at the end, so that no number of requests makes the
+event loop wait for the disk.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,12 +18,13 @@ from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.names import ORDER_NAMESPACE
 from orderlymq_runtime.durablefiles import replace_file
 
-# Of `ORDER_TOPIC_CONFIG`, in bytes. It is one queue list per ordered topic, written by administrators: ten
-# thousand of them fit. Each change writes the whole file, and an answer must fit a frame.
+# The limit of `ORDER_TOPIC_CONFIG`, in bytes. It has one queue list per ordered topic, written by administrators:
+# ten thousand of them fit. Each change writes the whole file, and an answer must fit into a frame.
 SIZE_MAX: Final = 2 << 20
 
-# Of all other namespaces together: hundreds of notes that administrators keep with mqadmin, and nothing beside what strangers
-# may hold in a process (64 MiB). Each value counts for the tables around it, too, so that many empty ones are few.
+# The limit of all other namespaces together: enough for hundreds of notes that administrators keep with mqadmin,
+# and little compared to what unknown clients may use in a process (64 MiB). Each value also counts for its
+# overhead, so that there cannot be many empty ones.
 FOREIGN_BYTES_MAX: Final = 64 << 10
 FOREIGN_ENTRY_BYTES: Final = 64
 
@@ -34,7 +36,7 @@ class KvError(Exception):
 
 
 class KvTable:
-    """The configuration in memory; *write* keeps it, or raises `KvError`."""
+    """The configuration in memory; *write* saves it, or raises `KvError`."""
 
     def __init__(
         self, tables: Tables | None = None, write: Callable[[Tables], None] = lambda _: None
@@ -44,22 +46,22 @@ class KvTable:
         }
         self._write = write
         self._has_unsaved = False
-        # What the cluster's own namespace and all others use.
+        # The bytes of the cluster's own namespace and of all others.
         self._own_bytes = self._foreign_bytes = 0
         for namespace, table in self._tables.items():
             for key, value in table.items():
                 self._use(namespace, _bytes_of(namespace, key, value))
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return one value, if there is one."""
+        """Return one value, None if it is not set."""
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> Mapping[str, str]:
-        """Return a namespace, sorted by key; empty when nobody has set anything in it."""
+        """Return a namespace, sorted by key; empty if nothing was set in it."""
         return dict(sorted(self._tables.get(namespace, {}).items()))
 
     def put(self, namespace: str, key: str, value: str) -> bool:
-        """Set one value; return whether it is another one than before.
+        """Set one value; return whether it changed.
 
         Raises:
             KvError: It could not be saved, or all values together are too large; nothing has changed.
@@ -83,7 +85,7 @@ class KvTable:
         return True
 
     def delete(self, namespace: str, key: str) -> bool:
-        """Forget one value; return whether there was one.
+        """Delete one value; return whether it existed.
 
         Raises:
             KvError: The change could not be saved; nothing has changed.
@@ -97,10 +99,10 @@ class KvTable:
         return True
 
     def save(self) -> None:
-        """Save what has changed in other namespaces than the cluster's own.
+        """Save the changes in namespaces other than the cluster's own.
 
         Raises:
-            KvError: It could not be saved; a later call tries again.
+            KvError: They could not be saved; a later call tries again.
         """
         if self._has_unsaved:
             self._save(self._tables)
@@ -127,7 +129,7 @@ class KvTable:
 
 
 def _bytes_of(namespace: str, key: str, value: str) -> int:
-    """Return what one value counts for.
+    """Return the bytes that one value counts for.
 
     Raises:
         KvError: It cannot be written to a file.
@@ -140,7 +142,7 @@ def _bytes_of(namespace: str, key: str, value: str) -> int:
 
 
 class _FileContent(msgspec.Struct):
-    """The layout of the file, that of RocketMQ's ``kvConfig.json``."""
+    """The layout of the file, as in RocketMQ's ``kvConfig.json``."""
 
     config_table: dict[str, dict[str, str]] = msgspec.field(
         name="configTable", default_factory=dict
@@ -154,10 +156,10 @@ class KvFile:
         self._path = path
 
     def load(self) -> Tables:
-        """Return what the file holds, nothing when there is none yet.
+        """Return the content of the file, empty if the file does not exist.
 
         Raises:
-            KvError: The file is there and cannot be read: starting without it would lose it.
+            KvError: The file exists and cannot be read; starting without it would lose its content.
         """
         try:
             data = self._path.read_bytes()
@@ -174,7 +176,7 @@ class KvFile:
             ) from error
 
     def save(self, tables: Tables) -> None:
-        """Write a new file, synced, and put it in place of the old one."""
+        """Write a new file, sync it, and replace the old one."""
         content = _FileContent({name: dict(table) for name, table in tables.items()})
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

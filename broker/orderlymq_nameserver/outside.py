@@ -1,10 +1,11 @@
 """
-Answers of a name server at a further listener: addresses of that listener, or a refusal.
+Answers of a name server on an additional listener: addresses of that listener, or a refusal.
 
-The rule (ADR 25): groups register their one stable address, which clients of another network cannot reach. This module
-replaces it in every answer that has one. A group without an address for the listener makes the answer a refusal,
-because a route without its queues would move keys. Codes that are not named here are refused, so that a new answer
-shows no inner address by mistake. Pure; the addresses come from `addressfile`.
+The rule (ADR 25): broker groups register their one stable address, which clients of another network cannot
+reach. This module replaces it in every answer that has one. If a broker group has no address for the
+listener, the answer is a refusal, because a route without its queues would move keys. Request codes that are
+not listed here are refused, so that a new answer cannot leak an internal address. Pure; the addresses come
+from `addressfile`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,17 +25,18 @@ from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
-# Answers that are kept, before and after their translation together: 16,000 routes of three groups. A pod has 256 MiB.
+# Cached answers, before and after their translation together: 16,000 routes of three broker groups. A pod has 256
+# MiB.
 ANSWERS_BYTES_MAX: Final = 16 << 20
 
-# By listener, then by group: `host:port`.
+# By listener, then by broker group: `host:port`.
 Table: TypeAlias = Mapping[str, Mapping[str, str]]
 
-# Clients ask for every topic twice a minute, tools for the cluster. Other answers are small, and that of 901 repeats
-# the words of a stranger: memory is not kept by them.
+# Cached answers: clients ask for every topic twice a minute, tools for the cluster. Other answers are small. The
+# answer of 901 repeats names that any client chooses, so it must not use memory.
 _KEPT: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
 
-# Their answers have no address. Key-value texts may have one.
+# Their answers have no address. Key-value texts may have one, so they are refused.
 _PLAIN: Final = frozenset(
     {
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
@@ -48,11 +50,11 @@ _PLAIN: Final = frozenset(
 
 
 class OutsideAddressMissing(LookupError):  # noqa: N818 - the name that clients see
-    """A group has no address for clients of a listener."""
+    """A broker group has no address for clients of a listener."""
 
 
 class OutsideAddresses:
-    """The addresses of every group for each listener, and the answers that are made with them."""
+    """The addresses of every broker group for each listener, and the answers that use them."""
 
     def __init__(self) -> None:
         self.table: Table = {}
@@ -60,12 +62,12 @@ class OutsideAddresses:
         self._answers_bytes = 0
 
     def update(self, table: Table) -> None:
-        """Take another table."""
+        """Replace the table."""
         self.table = table
         self._forget_answers()
 
     def refusal(self, request: RemotingCommand, listener: str) -> RemotingCommand | None:
-        """Return the answer to a request that clients of a listener may not make, None for the others."""
+        """Return the refusal of a request that clients of a listener may not make, None for other requests."""
         if request.code in _PLAIN or request.code in _TRANSLATED:
             return None
         return request.reply(
@@ -77,7 +79,7 @@ class OutsideAddresses:
     def translate(
         self, request: RemotingCommand, reply: RemotingCommand, listener: str
     ) -> RemotingCommand:
-        """Return what a client of *listener* gets in place of *reply*, which `refusal` has let pass."""
+        """Return what a client of *listener* gets instead of *reply*; `refusal` has allowed the request."""
         translate = _TRANSLATED.get(request.code)
         if translate is None or reply.code != ResponseCode.SUCCESS or not reply.body:
             return reply
@@ -128,7 +130,7 @@ def _brokers(datas: Iterable[BrokerData], lookup: _Lookup) -> tuple[BrokerData, 
 def _route(body: bytes, lookup: _Lookup) -> bytes:
     route = TopicRouteData.from_json(body)
     brokers = _brokers(route.broker_datas, lookup)
-    # Filter servers have inner addresses, and no client of the last ten years asks them.
+    # Filter servers have internal addresses, and no client of the last ten years uses them.
     return replace(route, broker_datas=brokers, filter_server_table={}).to_json()
 
 

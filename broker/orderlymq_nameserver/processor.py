@@ -1,9 +1,10 @@
 """
-Answers every request that a name server gets: reads the header, asks or changes `routes` and `kv`.
+Answers every request to a name server: parses the header, queries or changes `routes` and `kv`.
 
 Pure and synchronous: `handle` takes a request and returns its response. Rules: codes that are not in the
-table answer 3; bad input answers 1 with a remark that names it and changes nothing; bodies are standard
-JSON without white space, because the Go client cuts them by hand. Sockets and clocks are in `app`.
+table are answered with 3. Bad input is answered with 1 and a remark that names the problem, and changes
+nothing. Bodies are standard JSON without white space, because the Go client parses them by hand. Sockets and
+clocks are in `app`.
 """
 
 from collections import Counter
@@ -64,18 +65,19 @@ from orderlymq_protocol.names import (
 from orderlymq_protocol.operatortoken import stale_operator, token_max_at
 from orderlymq_protocol.unsupported import remark_of
 
-# What RocketMQ refuses in its words (NamesrvConfig): paths would let a client write any file.
+# Properties that RocketMQ refuses to change (NamesrvConfig), with its wording: paths would let a client write any
+# file.
 PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 
-# Brokers call a name server that is back once a second (``registration.py``): by then all have.
+# Brokers call a name server that is back once a second (``registration.py``), so by then all of them have.
 KNOWS_ALL_AFTER_MS: Final = 3_000
 
-# Of clusters, brokers and addresses, as of groups; RocketMQ names a broker after its host, dots included.
+# For clusters, brokers and addresses, as for groups; RocketMQ names a broker after its host, dots included.
 NAME_LENGTH_MAX: Final = 255
 
-# What is read of JSON on the loop that answers everybody; registrations alone are larger.
+# The largest JSON body that is parsed on the event loop that answers all clients; only registrations are larger.
 BODY_SIZE_MAX: Final = 64 << 10
-# Until then an answer that could be wrong waits, but not beyond the client's time-out of 3 s.
+# The longest time that an answer that could be wrong waits: less than the client's time-out of 3 s.
 HOLD_MAX_MS: Final = 2_500
 
 _REFUSALS: Final = (HeaderError, ModelError, JsonError, KvError, NotEntered)
@@ -102,10 +104,10 @@ class NameServerCore:
     Args:
         kv: the key-value configuration.
         expiry_ms: silence after which a registration ends.
-        properties: what code 319 shows; code 318 refuses to change them.
-        began_ms: when this name server began, by the clock of `handle`; None: long ago.
-        proofs: judges what has to be signed; without it nothing has to be.
-        make_room: gets how many bytes a compressed body may become before it is inflated.
+        properties: the properties that code 319 shows; code 318 refuses to change them.
+        began_ms: when this name server started, by the clock of `handle`; None means long ago.
+        proofs: checks signatures; without it nothing has to be signed.
+        make_room: called with the size that a compressed body may have, before it is decompressed.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class NameServerCore:
         self.outside = OutsideAddresses()
         self._proofs = proofs or Proofs()
         self._began_ms = began_ms
-        self._operator_token = 0  # the greatest that this process has been asked with
+        self._operator_token = 0  # the greatest one in a request to this process
         self.routes = RouteRegistry(
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_NAMESPACE, topic)
         )
@@ -157,7 +159,7 @@ class NameServerCore:
         }
 
     def begin(self, now_ms: int) -> None:
-        """Be new from now on: brokers may be about to register again."""
+        """Count as newly started from now on, because brokers may be about to register again."""
         self._began_ms = now_ms
 
     @property
@@ -174,10 +176,10 @@ class NameServerCore:
         *,
         listener: str = "",
     ) -> RemotingCommand:
-        """Return the response; the caller drops it when the request was oneway.
+        """Return the response; the caller drops it if the request was oneway.
 
-        Signatures are judged by *wall_ms*, the time since 1970. *listener* is the further listener that the request
-        came in by.
+        Signatures are checked at *wall_ms*, the time since 1970. *listener* is the additional listener that
+        the request came in by.
         """
         if not listener:
             return self._handle(request, connection, now_ms, wall_ms)
@@ -221,7 +223,7 @@ class NameServerCore:
 
         Raises:
             NotSigned: It is not.
-            HeaderError: It is of an operator that another one has followed.
+            HeaderError: It is from an operator that another one has replaced.
         """
         if not self._proofs.needed or self._holds_already(request):
             return
@@ -239,26 +241,27 @@ class NameServerCore:
             )
 
     def _check_operator(self, text: str, wall_ms: int) -> None:
-        """Refuse the queue list of an operator that another one has followed, as brokers do."""
+        """Refuse the queue list of an operator that another one has replaced, as brokers do."""
         try:
             token = read_integer(text, 0)
         except ValueError as error:
             raise HeaderError(f"{EXT_TOKEN} {error}") from error
         if token < self._operator_token:
             raise HeaderError(stale_operator(token, self._operator_token))
-        # Kept, one that a clock ahead has given would refuse those who follow.
+        # A token from a clock that is ahead is not stored, because it would refuse all later operators.
         if token <= token_max_at(wall_ms, self._operator_token):
             self._operator_token = token
 
     def trusts(self, broker_name: str) -> bool:
-        """Return whether a registration of this name is one of the cluster, as far as anybody can know."""
+        """Return whether a registration of this name comes from the cluster, as far as can be known."""
         return not self._proofs.needed or self.routes.is_reserved(broker_name)
 
     def _holds_already(self, request: RemotingCommand) -> bool:
-        """Return whether what is asked is so already: then it may be asked without a signature.
+        """Return whether the requested change is already in effect; then the request needs no signature.
 
-        RocketMQ's tools delete a topic at brokers, and ask here for what those have reported already. They delete a group at one
-        broker after the other, and ask here after each: such a topic stays where brokers register it.
+        RocketMQ's tools delete a topic at brokers, and then here, when the brokers have already reported it.
+        They delete a consumer group at one broker after the other, and its topics here after each; such a
+        topic stays where brokers register it.
         """
         topic = request.ext.get("topic", "")
         if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
@@ -273,18 +276,19 @@ class NameServerCore:
         ) == request.ext.get("value")
 
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
-        """Return whether the answer had better wait, `HOLD_MAX_MS` at most: to a question for a route, or to an early deletion.
+        """Return whether the answer to a route query, or to an early deletion, should wait, for at most `HOLD_MAX_MS`.
 
-        A name server that has just begun may not have heard of the topic yet. A client that is answered that a topic
-        does not exist asks next for what topics are made after; see `negativecache`. Nor may it have heard
-        of every group that the list of an ordered topic names: keys move for a client that gets only some. A topic
-        that is listed exists, for however long none of its groups has registered. The Go client, which reads no list,
-        gets no part of it for as long: brokers learn of a name server that was added when they restart.
-        RocketMQ's tools ask for the deletion of a topic, without a signature, right after its brokers: before these report that it is gone.
+        A name server that has just started may not know the topic yet. A client that is told that a topic
+        does not exist next asks for the template of new topics; see `negativecache`. Nor may the name server
+        know every broker group in the list of an ordered topic yet: keys move for a client that gets only
+        some of them. A listed topic exists, even if none of its groups has registered for long. The Go
+        client, which does not read the list, gets no partial route for as long: brokers learn of an added
+        name server only when they restart. RocketMQ's tools ask for the deletion of a topic, unsigned, right
+        after deleting it at its brokers, before these report that it is gone.
         """
         topic = request.ext.get("topic", "")
         if request.body or not 0 < len(topic) <= TOPIC_LENGTH_MAX:
-            return False  # no client sends a body, and it would be kept; there is no such topic
+            return False  # no client sends a body, which would be kept; or there cannot be such a topic
         if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
             signs = not self._proofs.needed or names_cluster(request)
             return not signs and not self._holds_already(request)
@@ -302,7 +306,7 @@ class NameServerCore:
         return not listed_groups(conf or "") <= {queue.broker_name for queue in route.queue_datas}
 
     def judges_by(self, now_ms: int) -> tuple[int, bool]:
-        """Return what `knows_too_little` of a question depends on: while it is the same, so is each of its answers."""
+        """Return the inputs of `knows_too_little` besides the request: while they are equal, so are its results."""
         return self.routes.changes, self._is_new(now_ms)
 
     # Registrations.
@@ -347,7 +351,7 @@ class NameServerCore:
     ) -> RemotingCommand:
         who = _identity(BrokerHeader.from_ext(request.ext))
         theirs = DataVersion.from_json(request.body)
-        # A question keeps no registration of a broker that signs: those are signed themselves.
+        # A query does not renew the registration of a broker that signs: that needs a signed request.
         reserved = self.routes.is_reserved(who.broker_name)
         ours = self.routes.version(who) if reserved else self.routes.renew(who, connection, now_ms)
         return request.reply(
@@ -356,7 +360,7 @@ class NameServerCore:
         )
 
     def _heartbeat(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
-        # The same required fields as a query of the version; only the id may be absent.
+        # The same required fields as a version query, except that the id may be missing.
         header = BrokerHeader.from_ext({"brokerId": str(MASTER_ID), **request.ext})
         self.routes.renew(_identity(header), connection, now_ms)
         return request.reply()
@@ -371,7 +375,7 @@ class NameServerCore:
         body = self.routes.encoded_route(topic)
         if topic == AUTO_CREATE_TOPIC:
             if self._is_new(now_ms):
-                # A topic that exists may not be registered again yet; see `negativecache`.
+                # An existing topic may not be registered again yet; see `negativecache`.
                 body = None
             elif request.language != LanguageCode.GO and not self.negative_cache.is_fresh(
                 connection, now_ms
@@ -388,7 +392,7 @@ class NameServerCore:
         return request.reply(body=body)
 
     def _awaits_groups(self, topic: str) -> bool:
-        """Return whether a group that has never registered may know more of a topic; the template stands for unknown ones."""
+        """Return whether a group that never registered may have queues of a topic; the template counts as an unknown topic."""
         return self.routes.awaits("" if topic == AUTO_CREATE_TOPIC else topic)
 
     def _is_new(self, now_ms: int) -> bool:
@@ -411,7 +415,7 @@ class NameServerCore:
         return request.reply(body=self.routes.encoded_topics(cluster=cluster))
 
     def _system_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        """Every broker has a topic named after its cluster and one named after itself."""
+        """Return the system topics: every broker has one named after its cluster and one named after itself."""
         info = self.routes.cluster_info()
         names = [*info.cluster_addr_table, *info.broker_addr_table]
         addresses = [
@@ -465,7 +469,7 @@ class NameServerCore:
     def _put_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = PutKVConfigHeader.from_ext(request.ext)
         if header.namespace == ORDER_NAMESPACE:
-            # Refuses a queue list that no client could read in a route.
+            # Refuse a queue list that no client could parse in a route.
             TopicRouteData.from_json_value({"orderTopicConf": header.value})
         is_changed = self.kv.put(header.namespace, header.key, header.value)
         if is_changed and header.namespace == ORDER_NAMESPACE:
@@ -501,7 +505,7 @@ class NameServerCore:
     def _update_properties(
         self, request: RemotingCommand, connection: int, _: int
     ) -> RemotingCommand:
-        """Take what changes nothing: no property can change here. Unknown ones are ignored, as RocketMQ does."""
+        """Accept a request that changes nothing: no property can be changed. Unknown ones are ignored, as in RocketMQ."""
         try:
             given = java_properties(request.body.decode())
         except UnicodeDecodeError:

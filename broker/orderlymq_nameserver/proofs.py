@@ -1,11 +1,11 @@
 """
-Which requests need the signature of the cluster, and whether they have it.
+Decides which requests need the signature of the cluster, and checks it.
 
-The rule: with a secret of the cluster, everything that changes where clients go is signed by the cluster's own
-processes: registrations, write permissions, queue lists of ordered topics, topics that are entered or
-deleted, and this server's settings. All that only asks, and other key-value namespaces, is open to everybody.
-Without a secret nothing is signed, as with RocketMQ: that is a name server that somebody starts alone, never one
-of `orderlymq up` or of the operator. Pure: times are given.
+The rule: with a cluster secret, the cluster's own processes sign everything that changes where clients go:
+registrations, write permissions, queue lists of ordered topics, topics that are added or deleted, and this
+server's settings. Queries and other key-value namespaces are open to every client. Without a secret nothing
+is signed, as with RocketMQ: that is a name server that a person starts alone, never one of `orderlymq up` or
+of the operator. Pure: the caller gives the time.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ from orderlymq_protocol.signature import (
 )
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS
 
-# What RocketMQ's brokers and its tools ask about one broker name; a mixed fleet may leave it unsigned.
+# Requests of RocketMQ's brokers and tools about one broker name; a mixed fleet may leave them unsigned.
 OF_ONE_BROKER: Final = frozenset(
     {
         RequestCode.REGISTER_BROKER,
@@ -48,11 +48,11 @@ class NotSigned(Exception):  # noqa: N818 - the answer to give
 
 
 class Proofs:
-    """Judges signatures of the cluster.
+    """Checks signatures of the cluster.
 
     Args:
-        key: what the cluster's processes sign with; None without a secret of the cluster.
-        mark: of this start of the name server, for `ReplayGuard`.
+        key: the key that the cluster's processes sign with; None without a cluster secret.
+        mark: identifies this start of the name server, for `ReplayGuard`.
         allow_unsigned: RocketMQ's own brokers may register, too.
     """
 
@@ -65,13 +65,14 @@ class Proofs:
 
     @property
     def needed(self) -> bool:
-        """Return whether anything has to be signed here."""
+        """Return whether some requests must be signed."""
         return self._key is not None
 
     def judge(self, request: RemotingCommand, wall_ms: int) -> bool:
-        """Return whether the cluster has signed this request, which may be served so far.
+        """Return whether the cluster has signed this request; it may be served as far as this check decides.
 
-        What a mixed fleet asks unsigned about one broker name is still to be judged by the name.
+        The caller must still check by name the requests about one broker name that a mixed fleet sends
+        unsigned.
 
         Raises:
             NotSigned: It may not be served.
@@ -92,15 +93,16 @@ class Proofs:
         return False
 
     def refusal(self, request: RemotingCommand, reason: NotSigned) -> RemotingCommand:
-        """Return the answer, from which a process of the cluster learns what to sign with."""
+        """Return the refusal, which tells a process of the cluster what to sign with."""
         ext = {SERVER: self._guard.mark} if self.needed else {}
         return request.reply(ResponseCode.NO_PERMISSION, ext=ext, remark=str(reason))
 
 
 def names_cluster(request: RemotingCommand) -> bool:
-    """Return whether a request says that the cluster has signed it.
+    """Return whether a request claims to be signed by the cluster.
 
-    Clients with an account sign what they ask brokers and name servers alike; that counts there alone.
+    Clients with an account sign their requests to brokers and to name servers; only brokers use that
+    signature.
     """
     return is_signed(request.ext) and request.ext.get(KEY) == NAME_SERVERS
 

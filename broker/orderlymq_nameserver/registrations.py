@@ -1,7 +1,7 @@
 """
-Registration of one broker name: its addresses, the connections that keep them alive, and its topics.
+Registrations of one broker name: its addresses, the connections that keep them alive, and its topics.
 
-Pure. `routes` decides by it what is routed.
+Pure. `routes` uses it to decide what is routed.
 """
 
 from collections.abc import Container, Mapping
@@ -20,7 +20,7 @@ from orderlymq_protocol.body.catalogue import (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who registers: one address under one id of a broker name."""
+    """The registering broker: one address under one id of a broker name."""
 
     cluster: str
     broker_name: str
@@ -57,28 +57,28 @@ class Entry:
 
 @dataclass(slots=True)
 class Broker:
-    """A broker name: its living addresses and its topics; without addresses it is gone."""
+    """A broker name: its living addresses and its topics; without addresses the broker is gone."""
 
     cluster: str
     entries: dict[int, Entry] = field(default_factory=dict)
-    # What ordered topics go on publishing when the broker is gone.
+    # The addresses in the routes of ordered topics when the broker is gone.
     last_addresses: dict[int, str] = field(default_factory=dict)
     topics: dict[str, RoutedTopic] = field(default_factory=dict)
     version: DataVersion | None = None
     is_version_of_master: bool = False
-    version_connection: int = 0  # who registered it
-    # Of topics that a former life of this name server knew, until the name registers.
+    version_connection: int = 0  # the connection that registered it
+    # The version of topics that an earlier process of this name server knew, until the name registers.
     kept: DataVersion | None = None
-    # Of the groups that were restored together with this one, those that have never registered, and those that have:
-    # until the last has, an ordered topic may have more queues.
+    # Of the broker groups that were restored together with this one, those that have never registered, and those
+    # that have. Until the last one has, an ordered topic may have more queues.
     awaited: frozenset[str] = frozenset()
     heard: frozenset[str] = frozenset()
-    is_trusted: bool = False  # it belongs to the cluster, as far as anybody can know
+    is_trusted: bool = False  # it belongs to the cluster, as far as can be known
     size: int = 0  # in bytes, see `capacity`
 
 
 def keep_alive(entry: Entry, connection: int, session: Session) -> None:
-    """Let a connection keep an address alive, in place of the one that was silent longest when there are many."""
+    """Let a connection keep an address alive; if there are too many, it replaces the one that was silent longest."""
     sessions = entry.sessions
     if connection not in sessions and len(sessions) >= SESSIONS_MAX:
         del sessions[min(sessions, key=lambda number: sessions[number].seen_ms)]
@@ -94,7 +94,8 @@ def replaces_topics(broker: Broker, who: Identity, connection: int, version: Dat
         return False
     if not broker.is_version_of_master or version.counter > known.counter:
         return True
-    # Who registered the known version may start to count again; a lower one of another replica lags.
+    # The connection that registered the known version may start to count again. A lower version of another
+    # replica lags.
     return connection == broker.version_connection and version != known
 
 
@@ -110,20 +111,21 @@ def queue_of(broker_name: str, config: TopicConfig) -> QueueData:
 
 
 def named_groups(text: str) -> frozenset[str]:
-    """Return the names in a list with semicolons between them."""
+    """Return the names in a list that is separated by semicolons."""
     return frozenset(name for name in text.split(";") if name)
 
 
 def listed_groups(order_conf: str) -> frozenset[str]:
-    """Return the groups that a queue list names, such as `group-a:4;group-b:4`."""
+    """Return the broker groups in a queue list such as `group-a:4;group-b:4`."""
     return frozenset(part.partition(":")[0] for part in named_groups(order_conf))
 
 
 def as_listed(queue: QueueData, listed: Container[str]) -> QueueData:
-    """Return the queues of an ordered topic as they are routed: with the write bit where its queue list names their group.
+    """Return the queues of an ordered topic as they are routed: writable if its queue list names their broker group.
 
-    The Go client does not read the list, and hashes keys over the queues that have the bit. Where the broker takes no sends, it refuses
-    them itself; `PERM_PRIORITY` shows that, and lets ``mqadmin updateTopicPerm`` see that 6 would be a change.
+    The Go client does not read the list, and hashes keys over the queues with the write bit. A broker that
+    accepts no sends refuses them itself; `PERM_PRIORITY` marks that case, so that ``mqadmin updateTopicPerm``
+    sees that setting 6 would be a change.
     """
     if queue.broker_name not in listed:
         return replace(queue, perm=queue.perm & ~PERM_WRITE)

@@ -1,10 +1,11 @@
 """
 The file that keeps the routes of ordered topics over a restart of the name server.
 
-The rule: until a group registers again it stands in the routes as it did, as if the name server had not ended: a shorter
-list of queues would move keys. What the group registers then is believed unless it is older than what stands here, as that
-of a replica that lags. The version here is the first at which these were the topics. Only names of brokers that
-sign are kept. A file that cannot be used is as good as none: the groups report the same.
+The rule: until a broker group registers again, its routes stay as before the restart, because a shorter list
+of queues would move keys. Its registration is then accepted unless it is older than the file's content, as
+that of a replica that lags. The version in the file is the first one with these topics. Only names of brokers
+that sign are stored. A file that cannot be used is treated as missing, because the broker groups report the
+same data.
 """
 
 import logging
@@ -22,10 +23,11 @@ from orderlymq_runtime.durablefiles import replace_file
 
 _log = logging.getLogger(__name__)
 
-# A hundred groups of 10,000 ordered topics.
+# A hundred broker groups of 10,000 ordered topics.
 FILE_SIZE_MAX: Final = 64 << 20
 
-# What a registration may say (`QueueData`) can be read again: one row that could not would cost the others.
+# These types accept every value that a registration may have (`QueueData`): one unreadable row would lose all
+# others.
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
 _Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
 
@@ -49,12 +51,12 @@ class _Group(msgspec.Struct):
     topics: dict[str, _Queues]
     awaited: list[str] = []
     heard: list[str] = []
-    # None in a file of a former release.
+    # None in a file of an earlier release.
     version: _Version | None = None
 
 
 class RouteFile:
-    """Keeps the routes of ordered topics of *routes*, which begin with what *path* holds."""
+    """Stores the routes of ordered topics of *routes*, which start with the content of *path*."""
 
     def __init__(self, path: Path, routes: RouteRegistry) -> None:
         self._path = path
@@ -75,7 +77,7 @@ class RouteFile:
             self._saved, self._groups = data, groups
 
     def save(self) -> None:
-        """Write the file if something else is to be kept than it holds."""
+        """Write the file if its content would change."""
         if not self._routes.is_changed:
             return
         self._routes.is_changed = False
@@ -100,7 +102,7 @@ class RouteFile:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, data, 0o666)
         except OSError as error:
-            self._routes.is_changed = True  # it is tried again
+            self._routes.is_changed = True  # the next call tries again
             reason = error.strerror or error
             _log.error(
                 "%s: %s; free its disk: a restart would begin with former routes",

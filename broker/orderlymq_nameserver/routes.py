@@ -1,18 +1,19 @@
 """
-The registry behind every route: groups ("brokers" on the wire) and their topics.
+The registry behind every route: broker groups ("brokers" on the wire) and their topics.
 
-Pure: connections are numbers, time is given. Rules kept here:
-- an entry (broker name, id, address) lives as long as one connection that registered it: all replicas
-  of a group register the same stable address as id 0, and the group is gone only when the last is;
-- the topic table with the highest data version wins while an entry lives, because a replica that lags
-  registers an older one;
-- an ordered topic keeps its queues and addresses when its group is gone: a key is mapped to a queue by
-  the number of queues, so that a shorter list would move keys and break their order. Only a deletion,
-  a registration with a higher version that lacks the topic, or the first one of a group that comes from a
-  backup takes it out. Deletions themselves are not remembered beyond the group's loss: a replica that lags
-  and registers first may bring a deleted topic back until one that knows better registers. Remembering
-  would be worse: a cluster that was made again under the same name starts at low versions.
-`answers` has the questions, `processor` reads and answers requests.
+Pure: connections are numbers, the caller gives the time. Rules kept here:
+- An entry (broker name, id, address) lives as long as one connection that registered it: all replicas of a broker
+  group register the same stable address as id 0, and the group is gone only when the last of them is.
+- The topic table with the highest data version wins while an entry lives, because a replica that lags registers an
+  older one.
+- An ordered topic keeps its queues and addresses when its broker group is gone: a key is mapped to a queue by the
+  number of queues, so a shorter list would move keys and break their order. It is removed only by a deletion, by a
+  registration with a higher version that lacks the topic, or by the first one of a broker group restored from a
+  backup. Deletions are not remembered after the group is gone: a replica that lags and registers first may
+  bring a deleted topic back until a newer one registers. Remembering them would be worse, because a cluster that was
+  created again under the same name starts at low versions.
+
+`answers` has the queries; `processor` parses and answers requests.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,40 +43,40 @@ from orderlymq_protocol.body.catalogue import (
     RegisterBrokerBody,
 )
 
-# A large cluster has some hundred broker names. Every question for a route goes through all of them.
+# A large cluster has some hundred broker names. Every query for a route goes through all of them.
 BROKERS_MAX: Final = 4_096
 
 
 class RouteRegistry(Answers):
-    """All brokers and topics, changed by registrations and by connections that end.
+    """All brokers and topics, changed by registrations and by closed connections.
 
     Attributes:
-        is_changed: what `ordered` returns may be another than before; the keeper of it sets this back.
+        is_changed: whether the result of `ordered` may have changed; the code that saves it resets this.
 
     Args:
-        expiry_ms: a registration that was not renewed for so long is dropped, unless it announced
-            its own limit.
-        ordered_conf: as `Answers` has it.
+        expiry_ms: a registration that was not renewed for this long is dropped, unless it announced its own limit.
+        ordered_conf: as for `Answers`.
     """
 
     def __init__(self, *, expiry_ms: int, ordered_conf: Callable[[str], str | None]) -> None:
         super().__init__(ordered_conf=ordered_conf)
         self.is_changed = False
         self._expiry_ms = expiry_ms
-        # Names that a connection has registered or kept alive, until it is closed: clients, which come and go, have none.
+        # Names that a connection has registered or kept alive, until it is closed. Clients, which come and go,
+        # have no entry.
         self._names_of: dict[int, set[str]] = {}
 
     # Changes.
 
     def reserve(self, broker_name: str) -> None:
-        """Keep a name for brokers that sign; what others registered under it before is dropped."""
+        """Reserve a name for brokers that sign; earlier unsigned registrations under it are dropped."""
         if broker_name not in self._reserved:
             self._reserved.add(broker_name)
             if self._brokers.pop(broker_name, None) is not None:
                 self._forget_encoded()
 
     def ordered(self) -> dict[str, Broker]:
-        """Return what names that sign publish when their groups are gone: addresses and ordered topics."""
+        """Return what reserved names publish when their broker groups are gone: addresses and ordered topics."""
         found: dict[str, Broker] = {}
         for name in sorted(self._reserved & self._brokers.keys()):
             broker = self._brokers[name]
@@ -97,7 +98,7 @@ class RouteRegistry(Answers):
         return found
 
     def restore(self, brokers: Mapping[str, Broker]) -> None:
-        """Publish what `ordered` returned in a former life, until the groups register: then these are believed, as far as they do not lag."""
+        """Publish what `ordered` returned in an earlier process, until the broker groups register newer data."""
         self._reserved.update(brokers)
         self._brokers.update(brokers)
         self.purge()
@@ -114,14 +115,14 @@ class RouteRegistry(Answers):
         is_trusted: bool = True,
         restored_with: frozenset[str] = frozenset(),
     ) -> None:
-        """Enter or renew a registration; its topics count by the rules of the module.
+        """Add or renew a registration; the rules of the module decide whether its topics count.
 
-        Until each of *restored_with* has registered once, there is no route of an ordered topic. A stranger, who is not
-        *is_trusted*, names none, because nobody may have that name, and is none of them.
+        Until each of *restored_with* has registered once, ordered topics have no route. A broker that is not
+        *is_trusted* waits for no other, because such a name may not exist, and nobody waits for it.
 
         Raises:
-            NotEntered: Another cluster has a living broker of this name, the name would be one too many, or there is no
-                room for all that; nothing has changed.
+            NotEntered: Another cluster has a living broker of this name, there are too many names, or there
+                is no room; nothing has changed.
         """
         broker = self._brokers.get(who.broker_name)
         if broker is None:
@@ -146,7 +147,7 @@ class RouteRegistry(Answers):
         broker.cluster = who.cluster
         self._brokers[who.broker_name] = broker
 
-        # The same address under another id is the same process after a change of its role.
+        # The same address under another id is the same process after a role change.
         for broker_id, entry in list(broker.entries.items()):
             if broker_id != who.broker_id and entry.address == who.address:
                 del broker.entries[broker_id]
@@ -167,12 +168,12 @@ class RouteRegistry(Answers):
             broker.version, broker.kept = body.topics.data_version, None
             broker.is_version_of_master = who.broker_id == MASTER_ID
             broker.version_connection = connection
-        # Each group registers again every few seconds, mostly without a change.
+        # Each broker group registers again every few seconds, mostly without a change.
         if before != _published(broker):
             self._forget_encoded()
 
     def unregister(self, who: Identity, connection: int) -> None:
-        """End what *connection* registered; what others registered under the same name stays."""
+        """End the registration of *connection*; those of other connections under the same name stay."""
         entry = self._find(who)
         if entry is None or entry.sessions.pop(connection, None) is None:
             return
@@ -182,34 +183,34 @@ class RouteRegistry(Answers):
         self._drop_silent(who.broker_name)
 
     def is_reserved(self, broker_name: str) -> bool:
-        """Return whether a broker that signs has had this name."""
+        """Return whether a broker that signs has used this name."""
         return broker_name in self._reserved
 
     def version(self, who: Identity) -> DataVersion | None:
-        """Return the stored version of a registration that is known."""
+        """Return the stored version of a known registration, None if it is unknown."""
         return None if self._find(who) is None else self._brokers[who.broker_name].version
 
     def renew(self, who: Identity, connection: int, now_ms: int) -> DataVersion | None:
-        """Take a sign of life for a registration that is known; return its stored version."""
+        """Note a sign of life of a known registration; return its stored version, None if it is unknown."""
         entry = self._find(who)
         if entry is None:
             return None
         session = entry.sessions.get(connection)
         if session is None:
-            # A replica that has connected again and found its registration still alive.
+            # A replica that has reconnected and found its registration still alive.
             self._keep_alive(who, entry, connection, Session(now_ms, self._expiry_ms))
         else:
             session.seen_ms = now_ms
         return self._brokers[who.broker_name].version
 
     def connection_closed(self, connection: int) -> list[str]:
-        """Forget a connection; return the names of the brokers that lost an address with it."""
+        """Drop a connection; return the names of the brokers that lost an address with it."""
         names = self._names_of.pop(connection, set())
 
         return self._end_sessions(lambda number, session: number == connection, names)
 
     def expire(self, now_ms: int) -> tuple[list[str], list[int]]:
-        """Drop registrations that were silent too long.
+        """Drop registrations that were silent for too long.
 
         Returns:
             The names of brokers that lost an address, and the connections to close.
@@ -225,7 +226,7 @@ class RouteRegistry(Answers):
         return self._end_sessions(is_silent, self._brokers), sorted(silent)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, on all brokers or on those of one cluster."""
+        """Delete a topic on all brokers, or on those of one cluster."""
         holders = [
             broker
             for broker in self._brokers.values()
@@ -238,7 +239,7 @@ class RouteRegistry(Answers):
             self.purge()
 
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Enter queues of a topic by hand, on brokers that are known (code 217).
+        """Add queues of a topic manually, on known brokers (code 217).
 
         Raises:
             NotEntered: The topic is ordered, or there is no room for it; nothing has changed.
@@ -262,7 +263,7 @@ class RouteRegistry(Answers):
         self._forget_encoded()
 
     def set_writable(self, broker_name: str, *, is_writable: bool) -> tuple[int, int]:
-        """Give or take the write permission of a broker's topics; return how many change, and how many ordered ones stay.
+        """Set the write permission of a broker's topics; return how many change, and how many ordered ones stay.
 
         It lasts until the broker registers a changed topic table.
         """
@@ -279,14 +280,14 @@ class RouteRegistry(Answers):
         return len(topics), len(broker.topics) - len(topics)
 
     def purge(self) -> None:
-        """Drop what nothing keeps any more; call it when `ORDER_TOPIC_CONFIG` has changed."""
+        """Drop data that is no longer needed; call this when `ORDER_TOPIC_CONFIG` has changed."""
         self.is_changed = True
         for name in list(self._brokers):
             self._purge_broker(name)
         self._forget_encoded()
 
     def check(self) -> None:
-        """Raise AssertionError when an invariant is broken; for tests."""
+        """Raise AssertionError if an invariant is broken; for tests."""
         for name, broker in self._brokers.items():
             for entry in broker.entries.values():
                 if not entry.sessions:
@@ -303,9 +304,9 @@ class RouteRegistry(Answers):
     # Parts.
 
     def _hear_restored(self, name: str, broker: Broker, groups: frozenset[str]) -> None:
-        """Await those of *groups* that have never registered, and await the one that does here no more.
+        """Wait for those of *groups* that have never registered, and stop waiting for *name*, which registers here.
 
-        What another replica has named stays: one that was not restored itself names none.
+        Groups that another replica has named stay, because a replica that was not itself restored names none.
         """
         if groups:
             here = {each for each, known in self._brokers.items() if known.is_trusted}
@@ -335,7 +336,7 @@ class RouteRegistry(Answers):
     def _size_after(
         self, broker: Broker, who: Identity, topics: Iterable[str], servers: Iterable[str]
     ) -> int:
-        """Return how large a name is when it has these topics, and one address these filter servers."""
+        """Return the size of a name with these topics, and with these filter servers at one address."""
         others = [entry for number, entry in broker.entries.items() if number != who.broker_id]
         size = ADDRESS_BYTES * len({*broker.last_addresses, who.broker_id})
         size += sum(rows_bytes(entry.filter_servers) for entry in others)
@@ -354,7 +355,7 @@ class RouteRegistry(Answers):
     def _topics_after(
         self, broker: Broker, who: Identity, body: RegisterBrokerBody, restored_with: frozenset[str]
     ) -> dict[str, RoutedTopic]:
-        """Return the topics of a name when those of this registration count, alone where they are of another group of that name."""
+        """Return the topics of a name after this registration; only its own if the known ones are another group's."""
         version = body.topics.data_version
         topics = {
             config.topic_name: RoutedTopic(
@@ -366,7 +367,7 @@ class RouteRegistry(Answers):
             return topics
         for name, known in broker.topics.items():
             if version.counter <= known.counter and self._is_ordered(name, known):
-                # An ordered topic changes or goes only by a higher version: the group may have come
+                # An ordered topic changes or is removed only by a higher version: the broker group may have come
                 # back by a replica that does not know the latest change yet.
                 newer = topics.get(name)
                 if newer is None or version.counter < known.counter:
@@ -393,14 +394,14 @@ class RouteRegistry(Answers):
         return lost
 
     def _drop_silent(self, name: str) -> bool:
-        """Drop the entries of a broker that no connection keeps; return whether there were any."""
+        """Drop the entries of a broker that no connection keeps alive; return whether there were any."""
         broker = self._brokers[name]
         silent = [number for number, entry in broker.entries.items() if not entry.sessions]
         for number in silent:
             del broker.entries[number]
         if silent:
             if not broker.entries:
-                # The next broker to register is believed, whatever its version.
+                # The next registration is accepted whatever its version.
                 broker.version = None
             self._purge_broker(name)
             self._forget_encoded()
@@ -421,11 +422,11 @@ class RouteRegistry(Answers):
 
 
 def _is_other(broker: Broker, version: DataVersion, *, is_restored: bool) -> bool:
-    """Return whether what is kept of a name without addresses is of another group than the one that registers.
+    """Return whether the data kept for a name without addresses comes from another broker group than the one registering.
 
-    Counter and time of one group rise together, so that a later time than that of a former life of this name server is that of
-    a change which the keeper has not seen, or of a group that was made again and counts from the beginning. One that comes from
-    a backup may be older in both.
+    Counter and time of one broker group rise together. So a time later than the one kept from an earlier
+    process of this name server means a change that the name server has not seen, or a group that was created
+    again and counts from the beginning. A broker group that was restored from a backup may be older in both.
     """
     if is_restored and broker.version is None:
         return True
@@ -433,7 +434,7 @@ def _is_other(broker: Broker, version: DataVersion, *, is_restored: bool) -> boo
 
 
 def _published(broker: Broker) -> tuple[object, ...]:
-    """Return what answers say of a broker; its topics are replaced, never changed, by a registration."""
+    """Return the part of a broker that answers show; a registration replaces its topics, never changes them."""
     addresses = dict(living_addresses(broker)), dict(broker.last_addresses)
     ha_addresses = [entry.ha_address for entry in broker.entries.values()]
     answers = addresses, ha_addresses, filter_servers(broker), broker.topics

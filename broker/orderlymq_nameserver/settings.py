@@ -1,7 +1,7 @@
 """
 Every setting of a name server process, with unit and default.
 
-The local backend and the operator write this file. Times are in milliseconds.
+`orderlymq up` and the operator write this file. Times are in milliseconds.
 """
 
 from pathlib import Path
@@ -14,15 +14,16 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
     """One name server.
 
     Attributes:
-        listen: where clients and groups connect; RocketMQ's default port.
-        kv_path: file that keeps the key-value configuration; without it, it ends with the process. `routes.json` beside it keeps
-            the routes of ordered topics where there is a cluster secret.
-        scan_ms: how often silent registrations are looked for.
-        allow_unsigned_registrations: RocketMQ's own brokers, which cannot sign, may register beside this
-            cluster's, but under no name of its brokers.
-        expiry_ms: a group that was silent for so long is taken out of the routes.
-        outside_addresses: JSON file with `host:port` of each group by listener and group, which clients of a further listener
-            get; read again when it changes.
+        listen: address for clients and broker groups; the default port is RocketMQ's.
+        kv_path: file that keeps the key-value configuration; without it, the configuration is lost when the
+            process ends. If there is a cluster secret, `routes.json` in the same folder keeps the routes of
+            ordered topics.
+        scan_ms: interval of the check for silent registrations.
+        allow_unsigned_registrations: RocketMQ's own brokers, which cannot sign, may register next to this
+            cluster's, but not under a name of its brokers.
+        expiry_ms: a broker group that was silent for this long is removed from the routes.
+        outside_addresses: JSON file with the `host:port` of each broker group by listener and group, for
+            clients of an additional listener; read again when it changes.
     """
 
     listen: ServerAddress = ServerAddress("0.0.0.0", 9876)  # noqa: S104 - clients are on other machines

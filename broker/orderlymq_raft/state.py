@@ -77,8 +77,7 @@ class RaftState:
         # it is appended (thesis 4.1).
         self.configs = configs
         self.membership = configs[-1][1]
-        # The highest index up to which an append of this term's leader has shown, since this process started,
-        # that the logs are equal.
+        # How far an append of this term's leader has shown, since this process started, that the logs are equal.
         self.matched = Index(0)
         self.ticks = 0
         # The tick until which this replica does not help to elect another leader.
@@ -91,11 +90,9 @@ class RaftState:
         self.votes_asked = 0  # requests sent in this candidacy
         # A shorter time-out while the leader is believed to be gone; reset when a leader is heard.
         self.hurry_ticks = 0
-        # Whether this replica may have lost its log. If so, its vote, even for itself, counts only in a new raft
-        # group.
+        # Whether this replica may have lost its log: then its vote, even for itself, counts only in a new raft group.
         self.recovering = False
-        # Whether this is a learner whose vote a candidate needs and cannot get, because the candidate's log is
-        # behind: see may_run.
+        # Whether a candidate whose log is behind has asked this learner for its vote: see may_run.
         self.forced_candidate = False
         self.draw_election_timeout()
 
@@ -124,8 +121,7 @@ class RaftState:
 
         self.now: list[Message] = []
         self.after: list[Message] = []
-        # Messages are built only when the shell asks for a Ready, so that work that arrives together is sent
-        # together.
+        # Messages are built only when the shell asks for a Ready, so that work that arrives together shares them.
         self.append_wanted = False
         self.heartbeat_wanted = False
 
