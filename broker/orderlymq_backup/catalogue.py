@@ -238,7 +238,7 @@ def new_id(wall_ms: int) -> str:
 
 
 def next_id(storage: Storage, wall_ms: int) -> str:
-    """Return an id after those of all backups there, so that the newest one is the last made, whatever clocks showed.
+    """Return an id after those of all backups there, so that the newest one is the last made, regardless of clocks.
 
     Raises:
         BackupError: the id of a manifest is not a time.

@@ -203,7 +203,7 @@ def make_folder(path: Path) -> None:
         make_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
         if _shared():
-            # Set the mode whatever the umask is. The bit that passes the group on to new files stays.
+            # Set the mode regardless of the umask. The bit that passes the group on to new files stays.
             with contextlib.suppress(PermissionError):
                 path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o070)
 

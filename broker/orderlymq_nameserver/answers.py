@@ -3,12 +3,10 @@ Answers of the name server from the registry: routes, brokers, topics, and its t
 
 Pure. Rules kept here:
 - If brokers that sign have an ordered topic, others add no queues to its route.
-- The writable queues of an ordered topic are those of its queue list: while its topic is read-only, a broker
-  itself refuses
-  sends (code 16).
-- After a restore, no route shows only part of the queues of an ordered topic: until all broker groups that
-  were restored
-  together are known, it has no route (`awaits`).
+- The writable queues of an ordered topic are those of its queue list: while its topic is read-only,
+  a broker itself refuses sends (code 16).
+- After a restore, no route shows only part of the queues of an ordered topic: it has no route until
+  all broker groups that were restored together are known (`awaits`).
 - Lists are sorted, and equal on every name server, because some clients take "the n-th queue" without sorting.
 
 `routes` changes the registry.

@@ -79,7 +79,8 @@ class NameServer:
         address: its address, once started.
         http_address: the address of its HTTP pages, once started; None without them.
         outside: the address of each additional listener, once started.
-        clients_max: connections in addition to those of brokers; three quarters of them if few files may be open.
+        clients_max: connections in addition to those of brokers; if few files may be open, three quarters of
+            the possible connections.
 
     Args:
         is_new: brokers may be about to register again, so queries for missing topics wait for them.

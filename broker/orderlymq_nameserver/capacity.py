@@ -1,9 +1,9 @@
 """
 Limits how much of what brokers register a name server keeps, in bytes of its memory.
 
-The rule: a broker that does not sign may be anybody, so each such name has a limit, and so have all of them
-together. A known broker may always renew what it has, and shrink. The cluster's own brokers sign and are not
-counted, so that no other process can use up the room that they need. Pure: sizes are estimated from
+The rule: a broker that does not sign may be any process, so each such name has a limit, and so have all of
+them together. A known broker may always renew what it has, and shrink. The cluster's own brokers sign and are
+not counted, so that no other process can use up the room that they need. Pure: sizes are estimated from
 measurements, and `routes` stores them.
 """
 

@@ -150,7 +150,7 @@ class _FileContent(msgspec.Struct):
 
 
 class KvFile:
-    """A `KvStore` in one JSON file, replaced as a whole."""
+    """The configuration in one JSON file, replaced as a whole."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,17 +1,17 @@
 """
-Remembers which connections were told that a topic does not exist: only they see the queues of the template TBW102.
+Remembers which connections got the answer that a topic does not exist: only they see the queues of the template TBW102.
 
 RocketMQ's producers ask for their topic, and for TBW102 if that fails for any reason: no such topic, no
 answer in time, no connection. Then they write to four queues of their topic for half a minute. If the topic
 exists and has more queues, its messages would go to other queues than before, and the order of its keys would
 be broken.
 
-The rule: TBW102 has queues only for a connection that was just told that a topic does not exist. Every other
-connection sees its brokers, which idle producers need, and no queue. Such a send fails in the client with "no
-route info", and its retry asks for the topic again. The Go client always sees the queues: it asks for TBW102
-only when a name server has answered for the topic, but it asks the next name server, and it keeps an empty
-route. So a name server that may not know the topic yet, or knows it only from a list of queues, gives it no
-answer, and the client asks the next one.
+The rule: TBW102 has queues only for a connection that just got the answer that a topic does not exist. Every
+other connection sees its brokers, which idle producers need, and no queue. Such a send fails in the client
+with "no route info", and its retry asks for the topic again. The Go client always sees the queues: it asks
+for TBW102 only after a name server has answered for the topic, but it asks the next name server for TBW102,
+and it keeps an empty route. So a name server that may not know the topic yet, or knows it only from a list of
+queues, gives it no answer, and the client asks the next one.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ NEGATIVE_TTL_MS: Final = 10_000
 
 
 class NegativeCache:
-    """The time at which each connection was last told that a topic does not exist (ms, by the caller's clock)."""
+    """The time of each connection's last answer that a topic does not exist (ms, by the caller's clock)."""
 
     def __init__(self) -> None:
         self._at_ms: dict[int, int] = {}

@@ -278,11 +278,11 @@ class NameServerCore:
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
         """Return whether the answer to a route query, or to an early deletion, should wait, for at most `HOLD_MAX_MS`.
 
-        A name server that has just started may not know the topic yet. A client that is told that a topic
-        does not exist next asks for the template of new topics; see `negativecache`. Nor may the name server
-        know every broker group in the list of an ordered topic yet: keys move for a client that gets only
-        some of them. A listed topic exists, even if none of its groups has registered for long. The Go
-        client, which does not read the list, gets no partial route for as long: brokers learn of an added
+        A name server that has just started may not know the topic yet. A client that gets the answer that a
+        topic does not exist next asks for the template of new topics; see `negativecache`. Nor may the name
+        server know every broker group in the list of an ordered topic yet: keys move for a client that gets
+        only some of them. A listed topic exists, however long none of its groups has registered. The Go
+        client does not read the list, so it gets no partial route during that time: brokers learn of an added
         name server only when they restart. RocketMQ's tools ask for the deletion of a topic, unsigned, right
         after deleting it at its brokers, before these report that it is gone.
         """

@@ -118,7 +118,7 @@ class RouteRegistry(Answers):
         """Add or renew a registration; the rules of the module decide whether its topics count.
 
         Until each of *restored_with* has registered once, ordered topics have no route. A broker that is not
-        *is_trusted* waits for no other, because such a name may not exist, and nobody waits for it.
+        *is_trusted* waits for no other, because such a name may not exist, and no other waits for it.
 
         Raises:
             NotEntered: Another cluster has a living broker of this name, there are too many names, or there
@@ -401,7 +401,7 @@ class RouteRegistry(Answers):
             del broker.entries[number]
         if silent:
             if not broker.entries:
-                # The next registration is accepted whatever its version.
+                # The next registration is accepted regardless of its version.
                 broker.version = None
             self._purge_broker(name)
             self._forget_encoded()

@@ -30,8 +30,8 @@ class Config:
     pre_vote: bool = True
     check_quorum: bool = True
     lease_reads: bool = False
-    # For how many ticks an earlier process of this replica may have told its leader that it sticks to it; used if
-    # that is longer than election_ticks.
+    # For how many ticks an earlier process of this replica may have promised to stick to its leader; used if that
+    # is longer than election_ticks.
     promised_ticks: int = 0
     # One append carries a group commit of 256 senders with bodies of 4 KiB.
     entries_per_append_bytes_max: int = 1024 * 1024

@@ -4,7 +4,7 @@ Routes each message: first the rules about terms, then one handler for each kind
 Rules:
 - A replica enters a newer term before it looks at anything else in the message, and answers an older term with
   its own (raft paper section 5.1).
-- A candidate cannot force a newer term on a replica that hears a leader, whatever the leader's term is
+- A candidate cannot force a newer term on a replica that hears a leader, regardless of the leader's term
   (thesis 4.2.3).
 
 violations.py rejects messages that break raft's rules before they come here. Handlers: election.py,
@@ -81,8 +81,8 @@ def is_unknown(state: RaftState, sender: NodeId) -> bool:
     Return whether *sender* is in no membership of the log, so that its messages may be ignored.
 
     While a replica hears a leader, the leader tells it which members were added. Without a leader, a member
-    that this log does not have yet may be the only one that can lead (thesis 4.1), so nobody is unknown.
-    Nobody is unknown to a replica that is joining, either.
+    that this log does not have yet may be the only one that can lead (thesis 4.1), so no sender is unknown.
+    To a replica that is joining, no sender is unknown, either.
     """
     if not (state.config.check_quorum and election.in_lease(state)):
         return False
@@ -114,7 +114,7 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
 
 
 def _answer_older(state: RaftState, message: Message) -> None:
-    """Answer a message of an older term with the present term (5.1); a snapshot is used whatever its term."""
+    """Answer a message of an older term with the present term (5.1); use a snapshot regardless of its term."""
     me, sender, term = state.id, message.sender, state.term
     if isinstance(message, InstallSnapshot):
         following.adopt_former(state, message.meta)

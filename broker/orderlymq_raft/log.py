@@ -61,7 +61,7 @@ class LogStorage(Protocol):
 
     def term(self, index: Index) -> Term:
         """
-        Return the term of an entry; also works for first_index() - 1, and index 0 has term 0.
+        Return the term of an entry; must also work for first_index() - 1, and index 0 has term 0.
 
         Raises Compacted below that, Unavailable above last_index().
         """

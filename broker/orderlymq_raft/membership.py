@@ -175,8 +175,8 @@ def _require_majority(state: RaftState, membership: Membership) -> None:
     """
     Refuse a removal that the remaining members cannot commit now; if one of them then lost its log, no member could.
 
-    A replica that copies the log again after such a loss votes for nobody yet, so a leader that restarts
-    might not be elected again.
+    A replica that copies the log again after such a loss does not vote yet, so a leader that restarts might
+    not be elected again.
     """
     present = {
         peer

@@ -269,8 +269,8 @@ class Node:
         Note that *node* has lost its log: nothing that it acknowledged counts from now on.
 
         Committed entries stay committed. Call this before stepping any message of the restarted *node*, and
-        before sending anything to it. The shell of *node* must call set_recovering until *node* has all
-        entries again that an Append reports as committed.
+        before sending anything to it. The shell of *node* must keep it recovering (`set_recovering`) until it
+        has all entries again that an Append reports as committed.
         """
         state = self._state
         if node == state.id:
@@ -366,7 +366,7 @@ class Node:
         """
         Return answers to heartbeats, which may be sent now, before any write in progress.
 
-        They state that this replica follows the leader of its term, whatever entries it has. So they wait
+        They state that this replica follows the leader of its term, regardless of its entries. So they wait
         only for a term or a vote that is not durable: a slow disk is no reason to depose a leader.
         """
         state = self._state

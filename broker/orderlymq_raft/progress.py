@@ -14,7 +14,7 @@ from orderlymq_raft.types import NO_INDEX, Index, SnapshotMeta
 
 
 class ProgressState(Enum):
-    """How a leader sends to a peer."""
+    """The way in which a leader sends to a peer."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -136,7 +136,7 @@ class Progress:
             return False
         if rejected != self.next - 1:
             return False
-        # Step back at least by one each time, so that probing ends whatever the hint is.
+        # Step back at least by one each time, so that probing ends for any hint.
         self.next = Index(max(min(rejected, hint + 1), self.match + 1))
         self.probe_sent = False
         return True

@@ -273,7 +273,7 @@ def _may_know(state: RaftState, progress: Progress) -> Index:
 
 
 def _count_again(state: RaftState) -> None:
-    """Count peers that lost their logs again, once it is proven that they elected no later leader."""
+    """Let peers that lost their logs count again, once it is proven that they have followed no later leader."""
     proven = [peer for peer in state.progress if reads.proves_leadership_since_loss(state, peer)]
     for peer in proven:
         progress = state.progress[peer]

@@ -3,10 +3,9 @@ Requests that the broker sends to its clients and expects an answer to: 221, 307
 
 The rules: an answer counts only if it comes over the connection that was asked. Every question ends exactly
 once: with an answer, its deadline, its connection or the leadership. The number of open questions is limited
-for one asking connection, to one asked connection, and in all. Of the last limit, no account or address may
-hold more than it leaves to others. Tools and replies have separate limits, so that neither crowds the other
-out. The callers: ``processors/admin/``, ``processors/observe/listeners.py`` and
-``processors/send/replies.py``.
+per asking connection, per asked connection, and in all. Of the last limit, no account or address may hold
+more than it leaves to others. Tools and replies have separate limits, so that neither crowds the other out.
+The callers: ``processors/admin/``, ``processors/observe/listeners.py`` and ``processors/send/replies.py``.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
 """
-Decides whether a request may store messages: whether the disk has room, and whether the broker may be written to.
+Decides whether a request may store messages: whether the disk has room, and whether the broker is writable.
 
 The rules: the broker begins and ends refusing at different disk marks, so that it does not flap. A refused
 message was not stored. Reads continue. Delayed messages wait longer (``processors/schedule/``), except those

@@ -129,7 +129,7 @@ class Later:
     """Continue work in the next iteration of the event loop, so that timers, peers and other clients come first.
 
     Attributes:
-        step: called once in that iteration, whatever role the replica has then.
+        step: called once in that iteration, in any role of the replica.
     """
 
     step: "Callable[[Now], list[Effect]]"

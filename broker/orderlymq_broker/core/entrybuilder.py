@@ -4,8 +4,8 @@ Checks proposals before they enter the log, and gives messages their offsets.
 The rules: a proposal is encoded, decoded again and counted when it is handed in. So a record that no replica
 could apply is refused alone and leaves no trace. A message gets its offset when its entry is built, from the
 end of the leader's log and not from the commit index. The offset counts only once the entry is in the log.
-Store timestamps never fall within a queue, whatever the clock does, so that a search by time can bisect. A
-new leader begins from its applied log. ``replication/loop.py`` calls this module.
+Store timestamps never fall within a queue, even if the clock does, so that a search by time can bisect. A new
+leader begins from its applied log. ``replication/loop.py`` calls this module.
 """
 
 import struct
@@ -457,7 +457,7 @@ def in_pieces(records: Iterable[Record]) -> list[Effect]:
 
 
 def parts(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
-    """Split *items* into the items of one record each: as many changes as a replica applies in one turn."""
+    """Yield the items in slices, one for each record, of as many changes as a replica applies in one turn."""
     for start in range(0, len(items), ENTRY_CHANGES_USUAL):
         yield tuple(items[start : start + ENTRY_CHANGES_USUAL])
 

@@ -3,8 +3,9 @@ Settings that may change while the broker runs: converts between RocketMQ's name
 
 The rules: a changed settings file takes effect once this replica has read it (``server/settingsreload.py``).
 A change by an administrator is in the log (``state/admin/settings.py``) and applies to every later leader. It
-ends when the manifest sets a new value for the same key, and ten minutes later for good. The keys with their
-units and ranges: ``orderlymq_protocol.brokerkeys``. Tools see them through ``processors/admin/config.py``.
+stops applying when the manifest sets a new value for the same key, and is deleted ten minutes later. The keys
+with their units and ranges: ``orderlymq_protocol.brokerkeys``. Tools see them through
+``processors/admin/config.py``.
 """
 
 from collections.abc import Callable, Mapping

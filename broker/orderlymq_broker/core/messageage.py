@@ -1,5 +1,5 @@
 """
-The minimum age of a message, whatever the clocks of its leaders have shown.
+The minimum age of a message, regardless of what the clocks of its leaders have shown.
 
 The rules: no message counts as older than it is, even if this leader's clock is ahead. A message with a
 timestamp from a clock that was ahead still becomes old, because the duration of a leadership itself proves
@@ -49,7 +49,7 @@ class MessageAge:
         return Now(min(now.wall_ms, from_ms + led_ms), now.monotonic_ms)
 
     def outlived(self, now: Now, age_ms: int) -> int:
-        """Return the physical offset below which this leader has seen each message for *age_ms*, whatever its store time is."""
+        """Return the physical offset below which this leader has seen each message for *age_ms*, regardless of store times."""
         marks = self._marks
         if now.monotonic_ms - marks[-1][0] >= age_ms // _MARKS_PER_AGE:
             marks.append((now.monotonic_ms, self._state.physical_end))

@@ -3,8 +3,8 @@ Operator tokens: an operator that was replaced by another one can change nothing
 
 The rule: a request with a token is refused once a greater token is in the log or proposed. Requests without a
 token, such as those of people's tools, are always served. A token enters the log as a record that replicas of
-every release apply alike. If it were a field of the request's own record, a former release would drop it, and
-its replicas would judge later requests differently. ``orderlymq_protocol/operatortoken.py`` defines where
+every release apply alike. If it were a field of the request's own record, an earlier release would drop it,
+and its replicas would judge later requests differently. ``orderlymq_protocol/operatortoken.py`` defines where
 operators get their tokens.
 """
 

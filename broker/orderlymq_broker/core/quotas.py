@@ -59,7 +59,8 @@ class Bucket:
     """Tokens that arrive at a steady rate, at most one second's worth.
 
     A sender that finds a token may take more than there are, so that a message larger than a second's worth
-    passes. The next message waits until the debt is paid off. So the average rate holds, whatever the sizes.
+    passes. The next message waits until the debt is paid off. So the average rate holds for messages of any
+    size.
 
     Attributes:
         rate: tokens per second; more than 0.

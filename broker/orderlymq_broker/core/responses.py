@@ -2,7 +2,7 @@
 Answers to requests that are sent once their records are applied.
 
 The rule: the answer is sent when the records are applied on this leader. If it loses leadership before, the
-sender is told that nothing changed. Sends have their own answers: ``processors/send/responses.py``.
+answer says that nothing changed. Sends have their own answers: ``processors/send/responses.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def answer_when_applied(
     """Propose *records* and answer *request* when they are applied or lost.
 
     *then* makes the answer. Without it, the answer to a refused record is its reason (1), to others success.
-    *ended* is called first, whatever the outcome. *lost_code* is the answer if another leader took over, in
+    *ended* is called first, for every outcome. *lost_code* is the answer if another leader took over, in
     which case nothing is stored. *in_parts* is for many independent changes: they are split over several
     entries, and the answer comes with the last. If the leader changes between two parts, the earlier parts
     are stored.

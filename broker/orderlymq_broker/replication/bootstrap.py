@@ -3,8 +3,8 @@ Decides when the first leader of a new raft group begins to serve: once every re
 
 From that moment the group has begun, and a replica that does not know it cannot tell whether it is new or has
 lost its disk (``recovery.py``). If the leader died before the others knew, they would wait for that leader.
-So a majority must know it first: a leader that knows it alone could not be elected by others. Pure;
-``role.py`` asks at every tick.
+So a majority must know it first: a leader that alone knows it could not be elected again. Pure; ``role.py``
+asks at every tick.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """
 Compaction of one replica: it truncates the raft log, sweeps the index, and frees disk space and memory.
 
-The rule: compaction changes no answer, so every replica does it when it likes. It keeps what a snapshot in
-progress or a live follower still needs.
+The rule: compaction changes no answer, so every replica chooses its own time for it. It keeps what a snapshot
+in progress or a live follower still needs.
 """
 
 import asyncio

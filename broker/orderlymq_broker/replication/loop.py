@@ -458,7 +458,7 @@ class ReplicationLoop:
         self._stopped = True
         unknown = self._pending.abandon()
         if unknown:
-            # The snapshot may include them. The only true answer is none, and a closed connection.
+            # The snapshot may include them, so they get no answer: their clients only see a closed connection.
             _log.warning(
                 "the outcome of %d proposals is unknown: a snapshot replaces the log", unknown
             )

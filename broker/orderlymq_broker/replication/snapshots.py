@@ -293,7 +293,7 @@ class SnapshotReceiver:
     Attributes:
         takes_in: the last entry of the state that is being received or adopted, 0 for none; the owner resets
             it once the state has replaced the store.
-        offered: the highest last entry of all offered states, whatever their result.
+        offered: the highest last entry of all offered states, regardless of their result.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ _KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
 }
 # Messages that are sent on the log connection, in their order: empty appends ask about the entries before them,
 # and the target of a transfer must have the entries. A former process of a peer that lost its log may have sent
-# such messages, too; they count as always.
+# such messages, too; they still count.
 _OF_THE_LOG: Final = (Append, TimeoutNow)
 _Link: TypeAlias = tuple[NodeId, Purpose]
 # A proxy or sidecar between replicas acknowledges everything even while it has lost its other side, so the kernel
@@ -134,7 +134,7 @@ class Transport:
     Life cycle: `listen`, then `send` and the calls of *receiver*, then `close`. `set_peers` may be called at
     any time; links to removed peers are closed.
 
-    *sticks_ms* is for how long this replica sticks to a leader that it hears; peers are told.
+    *sticks_ms* is for how long this replica sticks to a leader that it hears; it is sent to peers.
 
     Attributes:
         violations: connections that were closed because a peer broke the rules.
