@@ -4,7 +4,7 @@ The key-value configuration: texts by namespace and key, set by administrators.
 The only namespace with a meaning here is `ORDER_TOPIC_CONFIG`, which `routes` reads. Rule: a change of it is
 in the file before it is answered with success, and a change that could not be saved did not happen. Every
 client may change the other namespaces (`proofs`). They have a small limit of their own. Their changes can be
-read immediately and are saved together, once a second and at the end, so that no number of requests makes the
+read immediately and are saved together, once a second and at the end. So no number of requests makes the
 event loop wait for the disk.
 """
 

@@ -425,8 +425,9 @@ def _is_other(broker: Broker, version: DataVersion, *, is_restored: bool) -> boo
     """Return whether the data kept for a name without addresses comes from another broker group than the one registering.
 
     Counter and time of one broker group rise together. So a time later than the one kept from an earlier
-    process of this name server means a change that the name server has not seen, or a group that was created
-    again and counts from the beginning. A broker group that was restored from a backup may be older in both.
+    process of this name server has one of two reasons: a change that the name server has not seen, or a group
+    that was created again and counts from the beginning. A broker group that was restored from a backup may
+    be older in both.
     """
     if is_restored and broker.version is None:
         return True

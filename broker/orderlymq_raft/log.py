@@ -1,7 +1,7 @@
 """
 The replicated log of one replica: durable storage, and a tail of recent entries in memory.
 
-The tail holds every entry that is not durable yet or not handed out for applying yet, so that the usual path
+The tail holds every entry that is not durable yet or not handed out for applying yet. So the usual path
 (append, persist, commit, apply) never reads an entry back. Entries are handed out for persistence exactly
 once. *stable* advances when the shell reports that they are durable. Committed entries are never truncated;
 durable ones are truncated only for a later leader. replication.py appends on a leader, follower.py on a

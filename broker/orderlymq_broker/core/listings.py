@@ -1,13 +1,13 @@
 """
 Lists of everything that a broker group has: topics, consumer groups, offsets, locks, clients, accounts.
 
-The rules: a list is written a few milliseconds at a time, because it may have tens of thousands of rows, and
-the other replicas replace a leader that is silent for a fifth of a second. One list is written at a time; of
-each other list only the first rows are, which completes the short ones. A list that would not fit a frame
-ends as soon as that is known. Askers take turns. If all places are taken, the asker with most lists gives one
-up, so that no client keeps the operator from its lists. A list is dropped when its asker's connection closes.
-A list may or may not include a change made while it is written. ``answer_list`` in ``responses.py`` answers
-with a list.
+The rules: a list is written a few milliseconds at a time. It may have tens of thousands of rows, and the
+other replicas replace a leader that is silent for a fifth of a second. One list is written at a time; of each
+other list only the first rows are, which completes the short ones. A list that would not fit a frame ends as
+soon as that is known. Askers take turns. If all places are taken, the asker with most lists gives one up, so
+that no client keeps the operator from its lists. A list is dropped when its asker's connection closes. A list
+may or may not include a change made while it is written. ``answer_list`` in ``responses.py`` answers with a
+list.
 """
 
 from collections import deque

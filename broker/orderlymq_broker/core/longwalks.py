@@ -1,9 +1,9 @@
 """
 Iterates over long tables of a leader, such as members and leases, a part at a time.
 
-The rule: a walk handles a limited number of items in each part, because there may be a hundred thousand, and
-a leader that is silent for a fifth of a second is replaced. A walk ends with the leadership under which it
-began. An item that changes meanwhile is judged by its state at its turn.
+The rule: a walk handles a limited number of items in each part. There may be a hundred thousand, and a leader
+that is silent for a fifth of a second is replaced. A walk ends with the leadership under which it began. An
+item that changes meanwhile is judged by its state at its turn.
 """
 
 from collections.abc import Callable, Iterator

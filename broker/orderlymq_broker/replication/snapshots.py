@@ -7,10 +7,9 @@ rewrites a table file. It reports the state to its node only when it is complete
 is not touched before that. So the disk needs room for both: the receiver refuses an offer that does not fit
 in addition to the present state, and keeps no copy that will not be used.
 
-The received files are read once as a whole, so that a byte that rotted on the sender's disk fails its
-checksum before the copy counts, and then they are synced. A sender that finds the same damage in its own copy
-stops, and another replica leads. ``store/snapshot.py`` swaps the states; the raft core decides that a
-snapshot is needed.
+The received files are read once as a whole and then synced. So a byte that rotted on the sender's disk fails
+its checksum before the copy counts. A sender that finds the same damage in its own copy stops, and another
+replica leads. ``store/snapshot.py`` swaps the states; the raft core decides that a snapshot is needed.
 """
 
 import asyncio

@@ -73,8 +73,8 @@ class AddressBook:
         """Return the nodes to keep a link to: members and leader; all if there is no leader or this replica is no member.
 
         *memberships* are the settled one and those that follow in the log. A node that one of these removes
-        keeps its link until that is settled. A leader or candidate may have been added by an entry that this
-        replica does not have yet, or removed by one that will be lost, and needs the answer of this replica.
+        keeps its link until that is settled. A leader or candidate needs the answer of this replica. It may
+        have been added by an entry that this replica does not have yet, or removed by one that will be lost.
         """
         self._members = frozenset[NodeId]().union(*(each.members for each in memberships))
         everybody = leader is None or own not in memberships[-1].members
