@@ -1,6 +1,6 @@
 """
 The Kubernetes backend: the operator process, which makes clusters from custom resources.
 
-Nothing here knows what a plan decides (`plan`) or how a broker is asked (`brokers`).
+`plan` makes the decisions and `brokers` sends requests to brokers; nothing here does either.
 Begin with `app`: `watch` wakes `workqueue`, whose workers call `reconcile.cluster` and `reconcile.pipeline`.
 """

@@ -1,5 +1,5 @@
 """
-The certificates by which the processes of a Cluster know each other: an authority per Cluster, and what it signs.
+Certificates that identify the processes of a Cluster to each other: one authority per Cluster, and what it signs.
 
-Begin with `schedule`, which decides what is made and when; `authority` makes it, `store` keeps it in Secrets.
+Begin with `schedule`, which decides what to make and when. `authority` makes it; `objects.certificates` builds the Secrets.
 """

@@ -1,8 +1,8 @@
 """
 Authorities and certificates as PEM, made by the `cryptography` library.
 
-Rule: an authority signs no further authority; a certificate is good for servers and clients, and says by a URI who its
-holder is. Keys are of P-256, which every TLS library has.
+Rules: an authority signs no other authority. A certificate is valid for servers and clients, and a URI in it names its
+holder. Keys are on the curve P-256, which every TLS library supports.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from orderlymq_operator.kube.certificates.schedule import (
     CLOCK_SKEW,
 )
 
-# X.509 allows 64 characters in a common name; who it is stands in the URI.
+# X.509 allows 64 characters in a common name. The URI holds the full identity.
 _COMMON_NAME_MAX: Final = 64
 _Key: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _PURPOSES: Final = x509.ExtendedKeyUsage(
@@ -31,7 +31,7 @@ _PURPOSES: Final = x509.ExtendedKeyUsage(
 
 
 class CertificateError(ValueError):
-    """A text is no certificate or no key that this module has made."""
+    """A text is not a certificate or key that this module can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Pair:
     """A certificate and its private key, as PEM.
 
     Attributes:
-        trusted: the certificate that others trust because of this authority; its own unless it has an issuer itself.
+        trusted: the certificate that peers of this authority trust: its own, or that of its issuer if it has one.
     """
 
     certificate: str
@@ -48,7 +48,7 @@ class Pair:
 
 
 def make_authority(name: str, now: datetime) -> Pair:
-    """Return an authority that signs for itself."""
+    """Return a self-signed authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     made = (
@@ -63,7 +63,7 @@ def make_authority(name: str, now: datetime) -> Pair:
 
 
 def issue(authority: Pair, holder: Holder, now: datetime) -> Pair:
-    """Return a certificate of *holder*, which ends no later than its authority.
+    """Return a certificate for *holder*, which ends no later than its authority.
 
     Raises:
         CertificateError: the authority cannot be read.
@@ -123,7 +123,7 @@ def _read(authority: Pair) -> tuple[x509.Certificate, _Key]:
 
 
 def _key_identifier(signer: x509.Certificate, signing: _Key) -> x509.AuthorityKeyIdentifier:
-    """Return how the signer's key is called: as it calls itself, which is not the same in every library."""
+    """Return the signer's own key identifier, or compute one if it has none; libraries compute it differently."""
     try:
         own = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:
@@ -132,10 +132,10 @@ def _key_identifier(signer: x509.Certificate, signing: _Key) -> x509.AuthorityKe
 
 
 def certificates_in(text: str) -> str:
-    """Return the certificates of a text, each written again, so that texts can be joined.
+    """Return the certificates in a text, each encoded again, so that texts can be joined.
 
     Raises:
-        CertificateError: it holds none, or one that cannot be read.
+        CertificateError: the text holds no certificate, or one that cannot be read.
     """
     try:
         found = x509.load_pem_x509_certificates(text.encode())
@@ -145,10 +145,10 @@ def certificates_in(text: str) -> str:
 
 
 def life_of(certificate: str) -> tuple[datetime, datetime]:
-    """Return from when to when a certificate counts.
+    """Return the times at which a certificate becomes valid and expires.
 
     Raises:
-        CertificateError: the text is no certificate.
+        CertificateError: the text is not a certificate.
     """
     try:
         found = x509.load_pem_x509_certificate(certificate.encode())

@@ -1,8 +1,8 @@
 """
 Certificates that pods still use although newer ones should have replaced them long ago.
 
-Pure. A set is renewed at two thirds of its life, and pods take the next one when they are replaced. Who pauses updates, or
-lets the operator rest, must hear of it in time: from five sixths of the life on, two months before a year ends.
+Pure. A set is renewed at two thirds of its life, and pods take the next set when they are replaced. Users who pause updates
+or stop the operator need a warning in time. It starts at five sixths of the life: two months before a year ends.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,19 +15,19 @@ PAUSED = "spec.update.mode is Paused or the Cluster has the annotation orderlymq
 
 
 def most_urgent(running: Iterable[CertificateSet]) -> CertificateSet | None:
-    """Return the set whose deadline comes before the others'; None without sets."""
+    """Return the set with the earliest deadline; None if there are no sets."""
     return min(running, key=deadline, default=None)
 
 
 def deadline(made: CertificateSet) -> datetime:
-    """Return until when pods should have taken a newer set: five sixths of its life."""
+    """Return the time by which pods should use a newer set: five sixths of the life of *made*."""
     return made.begins + (made.ends - made.begins) * 5 / 6
 
 
 def certificates_condition(
     found: Mapping[str, CertificateSet], now: datetime, *, paused: bool
 ) -> ConditionReport:
-    """Return the condition CertificatesCurrent; *found* has by group what ends first of what its pods use."""
+    """Return the condition CertificatesCurrent; *found* has for each broker group the most urgent set that its pods use."""
     if not found:
         return ConditionReport("True", "NoCertificates", "replicas use no certificates")
     group, first = min(found.items(), key=lambda item: (deadline(item[1]), item[0]))

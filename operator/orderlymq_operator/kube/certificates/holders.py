@@ -1,7 +1,7 @@
 """
-Who gets a certificate in a Cluster, and what stands in it.
+The holders of certificates in a Cluster, and the identity in each certificate.
 
-Pure. Rule: a replica is `orderlymq://CLUSTER/GROUP/NODE`; each part is quoted, so that no name is another's.
+Pure. Rule: the URI of a replica is `orderlymq://CLUSTER/GROUP/NODE`. Each part is quoted, so that the URIs of two holders differ.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ SCHEME: Final = "orderlymq"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One replica.
+    """A replica that holds a certificate.
 
     Attributes:
-        name: of its files in a Secret, which is that of its pod.
-        uri: who it is.
-        hosts: DNS names under which it is called.
+        name: the name of its files in a Secret, which is the name of its pod.
+        uri: its identity.
+        hosts: DNS names that its peers connect to.
     """
 
     name: str
@@ -36,9 +36,9 @@ def uri_of(cluster: str, *parts: str) -> str:
 
 
 def holders(cluster: Cluster, group: str) -> tuple[Holder, ...]:
-    """Return who gets certificates in *group*: as many replicas as it may ever have.
+    """Return the holders of certificates in a broker group: as many replicas as the group may ever have.
 
-    So one that joins needs no new Secret.
+    A replica that joins therefore needs no new Secret.
     """
     return tuple(
         Holder(

@@ -1,9 +1,9 @@
 """
-Certificates between a group's pods, recorded in an annotation of StatefulSets and pods; and how strictness changes.
+The record of a broker group's certificates in an annotation of StatefulSets and pods; and the steps between TLS modes.
 
-Pure. Rules: the annotation holds no secret. Brokers may write annotations of their own pods, so a text that is not
-exactly of the right form counts as none. A group changes between plain and enforced connections by way of permissive
-ones, and takes no step before every pod has taken the last one.
+Pure. Rules: the annotation holds no secret. Brokers may write annotations of their own pods, so a text that does not have
+exactly the right form counts as no record. A broker group goes from plain to enforced connections, or back, through the
+permissive mode. It takes a step only after every pod has taken the previous one.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from orderlymq_operator.kube.certificates.schedule import CertificateSet
 Mode = Literal["permissive", "enforcing"]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _LADDER: Final[tuple[Mode | None, ...]] = (None, "permissive", "enforcing")
-# A record has some 200 characters.
+# A record has about 200 characters.
 _TEXT_MAX: Final = 1024
 
 
@@ -33,13 +33,13 @@ class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A set of certificates, and whether plain connections are permitted beside it."""
+    """A set of certificates, and whether plain connections are permitted in addition to TLS."""
 
     mode: Mode
     made: CertificateSet
 
     def text(self) -> str:
-        """Return the annotation; equal texts are equal records."""
+        """Return the text of the annotation; equal records have equal texts."""
         made = self.made
         form = _Form(
             self.mode, made.number, made.signer, sorted(made.trusts), made.begins, made.ends
@@ -48,7 +48,7 @@ class Issued:
 
     @classmethod
     def parsed(cls, text: str | None) -> Self | None:
-        """Return what an annotation says; None when it says nothing that can be understood."""
+        """Return the record in an annotation; None if the text is empty, too long or not a valid record."""
         if not text or len(text) > _TEXT_MAX:
             return None
         try:
@@ -61,12 +61,12 @@ class Issued:
 
 
 def next_mode(target: Mode | None, now: Mode | None, pods: Sequence[Mode | None]) -> Mode | None:
-    """Return with which mode the next pods of a group start: at most one step from all that run.
+    """Return the mode with which the next pods of a broker group start: at most one step from that of all running pods.
 
     Args:
-        target: the mode in the end.
-        now: what the StatefulSet says.
-        pods: what the pods were made with.
+        target: the desired mode.
+        now: the mode in the StatefulSet.
+        pods: the modes with which the pods were made.
     """
     if any(mode != now for mode in pods):
         return now

@@ -1,9 +1,9 @@
 """
-The next certificate of a Cluster: a pure decision from times and from what pods run with.
+The next certificate of a Cluster: a pure decision from times and from the certificates that pods run with.
 
-Rules: everything is renewed at two thirds of its life. A set of certificates is never changed; a new one gets the next
-number, and pods take it when they are replaced. A new authority signs nothing before every pod trusts it, and the old
-one is trusted until no pod shows a certificate of it. So two processes never meet that cannot know each other.
+Rules: authorities and certificates are renewed at two thirds of their life. A set of certificates never changes; a new set
+gets the next number, and pods take it when they are replaced. A new authority signs nothing before every pod trusts it.
+Pods trust the old authority until no pod uses a certificate of it. Two processes can therefore always verify each other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,13 +13,13 @@ from typing import Final, TypeAlias
 
 AUTHORITY_LIFE: Final = timedelta(days=3650)
 CERTIFICATE_LIFE: Final = timedelta(days=365)
-# Clocks of nodes differ; a certificate counts from a little earlier.
+# A certificate is valid from this long before it is made, because the clocks of nodes differ.
 CLOCK_SKEW: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority by its number; *begins* and *ends* bound its life."""
+    """An authority, identified by its number; *begins* and *ends* bound its life."""
 
     number: int
     begins: datetime
@@ -28,10 +28,10 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """The certificates of one group.
+    """The certificates of one broker group.
 
     Attributes:
-        signer: number of the authority that has signed them.
+        signer: number of the authority that signed them.
         trusts: numbers of the authorities that their holders trust.
     """
 
@@ -44,12 +44,12 @@ class CertificateSet:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Existing Secrets of one set.
+    """The certificate sets of one broker group that exist or are in use.
 
     Attributes:
         newest: the set with the greatest number; None before the first.
         running: signer and trusts of every set that a pod runs with.
-        lost: the Secret of the newest set is gone: no pod can start with it, and nobody has its keys.
+        lost: the Secret of the newest set is gone: its keys are lost, and no pod can start with it.
     """
 
     newest: CertificateSet | None = None
@@ -84,10 +84,10 @@ def next_steps(
     *,
     renews: bool = True,
 ) -> list[Step]:
-    """Return what is to be made now; nothing when all is as it should be.
+    """Return the authority or certificate sets to make now; an empty list if nothing is due.
 
-    *authorities* are all that there are, those that have ended included. *uses* has every set by the name of its
-    group. *renews* is false where authorities are not made here, but taken from a user's own issuer.
+    *authorities* are all that exist, including those that have expired. *uses* has an entry for each broker group, by name.
+    *renews* is False if the operator does not make authorities but takes them from a user's own issuer.
     """
     known = sorted(authorities, key=lambda each: each.number)
     living = [each for each in known if now < each.ends]
@@ -105,7 +105,7 @@ def next_steps(
 
 
 def _follows(newest: Authority, uses: Iterable[Use], now: datetime) -> bool:
-    """Return whether another authority follows the newest one; not before every pod uses that one alone."""
+    """Return whether the newest authority is due for replacement and every pod uses and trusts only that authority."""
     only = (newest.number, frozenset({newest.number}))
     is_settled = all(use.running <= {only} for use in uses)
     return is_settled and is_due(newest.begins, newest.ends, now)
@@ -118,14 +118,14 @@ def _serves(
     now: datetime,
     latest: datetime,
 ) -> bool:
-    """Return whether a set need not be made again; *latest* is when the next one would end at the latest."""
+    """Return whether a set still serves and no new one is needed; *latest* is the latest end that a new set could have."""
     if made is None or (is_due(made.begins, made.ends, now) and made.ends < latest):
         return False
     return (made.signer, made.trusts) == (signer, trusts)
 
 
 def _wanted(living: Sequence[int], uses: Iterable[Use]) -> tuple[int, frozenset[int]]:
-    """Return who signs new sets and whom they trust, by what pods run with now."""
+    """Return the authority that signs new sets and the authorities that these trust, given the sets that pods run with."""
     newest = living[-1]
     if len(living) == 1:
         return newest, frozenset({newest})
@@ -138,5 +138,5 @@ def _wanted(living: Sequence[int], uses: Iterable[Use]) -> tuple[int, frozenset[
 
 
 def is_due(begins: datetime, ends: datetime, now: datetime) -> bool:
-    """Return whether two thirds of a life are over."""
+    """Return whether two thirds of a life have passed."""
     return now >= begins + (ends - begins) * 2 / 3

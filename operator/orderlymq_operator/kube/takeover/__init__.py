@@ -1,6 +1,6 @@
 """
-How queues of a dead consumer go to another before its lease ends.
+Gives the queues of a dead consumer to another consumer before the lease of their locks ends.
 
-Nothing here deletes a pod or touches a Cluster's objects.
-Begin with `handover` (what is done), then `proof` (what counts as the death of a consumer).
+Nothing here deletes a pod or changes a Cluster's objects.
+Begin with `handover` (what the operator does), then `proof` (what proves that a consumer is dead).
 """

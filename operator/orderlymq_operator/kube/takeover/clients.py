@@ -1,9 +1,9 @@
 """
-Whether the leaders name a client of a pod that may have ended: one reading of their tables for all who ask meanwhile.
+Finds out whether leaders know a client of a pod that may have ended; one reading of their tables serves all such pods.
 
-Rules: most pods that end run no consumer, and none of them costs a request of its own. Who asks during a reading waits for
-the next one, because a leader may have answered before that pod ended. A leader that does not answer keeps nobody waiting
-who is named by another one.
+Rules: most pods that end run no consumer, so no pod causes a request of its own. A check that asks during a reading waits
+for the next reading, because a leader may have answered before the pod ended. If one leader knows a client of a pod, the
+check of that pod does not wait for leaders that do not answer.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 # How long the next reading waits for leaders that have not answered this one.
 _TURN_S: Final = 0.2
-# From then to the next reading: as long as this one took, because tables of thousands of clients take a leader a tenth of a
-# second, and no less than this.
+# The minimal pause before the next reading. The pause is as long as this reading took, if that is longer, because a leader
+# needs a tenth of a second for tables of thousands of clients.
 _PAUSE_MIN_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A Cluster with consumers: how its leaders are called, at present.
+    """A Cluster with consumers, and the current addresses of its leaders.
 
     Attributes:
-        complete: every raft group had a leader at the last reconcile; else somebody is missing in *addresses*.
+        complete: every raft group had a leader at the last reconcile; if not, a leader is missing in *addresses*.
     """
 
     key: ClusterKey
@@ -43,11 +43,11 @@ class Target:
 
 
 class NamedClients:
-    """The clients that the leaders of all *targets* name: holders of locks, and members of consumer groups."""
+    """The clients that the leaders of all *targets* know: holders of locks, and members of consumer groups."""
 
     def __init__(self, targets: Callable[[], Iterable[Target]]) -> None:
         self._targets = targets
-        self._next: _Reading | None = None  # one that has not begun
+        self._next: _Reading | None = None  # a reading that has not begun
         self._turn = asyncio.Lock()
         self._not_before = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,7 +57,7 @@ class NamedClients:
         await end_tasks(self._tasks)
 
     async def are_in(self, pod: PodFacts) -> bool | None:
-        """Return whether a client is named that runs in *pod*, as soon as one is; None where a leader was silent."""
+        """Return True as soon as a leader names a client in *pod*, False if none does, None if a leader did not answer."""
         if self._next is None:
             self._next = _Reading()
             task = asyncio.create_task(self._read(self._next), name="clients of pods that end")
@@ -91,14 +91,14 @@ class NamedClients:
     async def _tell(
         self, reading: "_Reading", answer: Awaitable[Mapping[str, Collection[str]]]
     ) -> bool:
-        """Tell of an answer at once; return whether it came."""
+        """Pass an answer to the waiting checks as soon as it arrives; return False if the request failed."""
         try:
             found = await answer
         except AdminError as error:
             _log.debug("%s", error)
             return False
         except Exception:
-            # What one Cluster answers must not keep the clients of others.
+            # A bad answer from one Cluster must not stop the takeover in other Clusters.
             _log.exception("cannot read the clients of a raft group")
             return False
         reading.tell({place_of(name, each) for name, places in found.items() for each in places})
@@ -106,14 +106,14 @@ class NamedClients:
 
 
 class _Reading:
-    """One reading, and who waits for what it finds."""
+    """One reading of the leaders' tables, and the checks that wait for its result."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str], list[asyncio.Future[bool | None]]] = {}
         self._all: list[asyncio.Future[bool | None]] = []
 
     async def wait_for(self, pod: PodFacts) -> bool | None:
-        """Wait until a client in *pod* is named, or the end."""
+        """Wait until a leader names a client in *pod* or the reading ends; return the result."""
         named: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self._all.append(named)
         for place in ((one, other) for one in pod.ips for other in pod.ips):
@@ -121,12 +121,12 @@ class _Reading:
         return await named
 
     def tell(self, places: Collection[tuple[str, str]]) -> None:
-        """Tell those whose pod is one of *places*."""
+        """Answer True to the checks whose pod is at one of *places*."""
         for place in self._waiting.keys() & places:
             _settle(self._waiting[place], result=True)
 
     def end(self, *, whole: bool) -> None:
-        """Tell the others."""
+        """Answer the checks that still wait: False if every leader answered, None if not."""
         _settle(self._all, result=False if whole else None)
 
 

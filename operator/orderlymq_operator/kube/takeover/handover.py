@@ -1,10 +1,10 @@
 """
-The takeover of the queues of a dead consumer: watches hint, reads prove, brokers expire the client.
+The takeover of a dead consumer's queues: a watch event is a hint, reads prove the death, brokers expire the client.
 
-Rules: while consumers live their clients are bound to pods, at every round of `_bind` and whenever a pod changes. A hint
-about a pod leads to a check of exactly the clients bound to it. A pod to which none is bound is looked up when a leader
-names a client of it (`clients`), or when nobody else waits to be looked up. Without proof nothing happens, and the lease
-decides. Whatever fails on the way is tried again while the hint is fresh. `proof` says what counts as proof.
+Rules: while consumers live, each round of `_bind` binds their clients to pods. A hint about a pod starts a check of the
+clients that are bound to it. If no client is bound to the pod, the operator reads the pod when a leader names a client in it
+(`clients`), or when few other pods are being checked. Without proof the operator does nothing, and the queues stay locked
+until the lease ends. Failed requests are repeated while the hint is fresh. `proof` defines what counts as proof.
 """
 
 import asyncio
@@ -37,32 +37,33 @@ from orderlymq_runtime.process.supervisor import end_tasks
 
 _log = logging.getLogger(__name__)
 
-# From one poll of the connected clients to the next; a client that two polls show is bound to its pod.
+# From one poll of the connected clients to the next. A client that two polls show in the same place is bound to its pod.
 BIND_S: Final = 2.0
-# From one check of a pod that may be dead to the next: doubled from the first to the maximum.
+# From one check of a pod that may be dead to the next: the delay doubles from the first value to the maximum.
 _POLL_FIRST_S: Final = 0.05
 _POLL_MAX_S: Final = 0.5
-# A kubelet that has not reported within some seconds is probably down: fewer checks are enough.
+# A kubelet that has not reported within these seconds is probably down: fewer checks are enough.
 _SOON_S: Final = 10.0
 _LATE_POLL_S: Final = 5.0
-# How long one hint is checked. Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
+# How long the operator checks after one hint. Every lock of a RocketMQ client has expired by then, so no queue is left to
+# hand over.
 _CHECK_MAX_S: Final = 90.0
-# A leader that was just elected, or just replaced, may not know a client that the log holds: nobody of a dead pod
-# has to be seen for this long, by leaders that all answer, before the check ends.
+# A leader that was just elected may not know a client that the log holds. The check therefore ends only after all leaders
+# have answered for this long without a client of the dead pod.
 _SURE_S: Final = 3.0
-# Members without locks may be connected, which no status reports; the kubelet gives processes two seconds to end.
+# Members without locks may still be connected, which no status reports. The kubelet gives processes two seconds to end.
 _ABSENT_S: Final = 5.0
-# Pods that are looked up at a time: a machine has a hundred of them, and other requests find connections free, too. When
-# more are checked, those come first that are known to have clients.
+# Pods that the operator reads at the same time: a node has a hundred pods, and other requests need connections, too. If
+# more pods are being checked, those that are known to have clients come first.
 _AT_ONCE: Final = 4
 
 
 class Takeover:
-    """Watches over the pods of consumers; `run` until cancelled.
+    """Takes over the queues of consumers whose pods have died; `run` until cancelled.
 
     Args:
-        targets: the Clusters that want this, as their last reconcile found them.
-        leads: whether this process may act.
+        targets: the Clusters that enable the takeover, as their last reconcile found them.
+        leads: whether this process is the leader and may act.
     """
 
     def __init__(
@@ -76,17 +77,17 @@ class Takeover:
         self._metrics = metrics
         self._targets = targets
         self._leads = leads
-        self._pods: dict[str, PodFacts] = {}  # by each of their addresses, only living ones
+        self._pods: dict[str, PodFacts] = {}  # living pods, by each of their addresses
         self._uids: dict[str, PodFacts] = {}
         self._clients = NamedClients(targets)
         self._bindings: dict[ClusterKey, dict[str, Binding]] = {}
-        # UIDs of pods, also where a client was seen once.
+        # UIDs of pods with a bound client, or with a client that one poll has shown.
         self._bound: dict[ClusterKey, set[str]] = {}
         self._pending: dict[ClusterKey, dict[str, Binding]] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
-        self._last: dict[str, PodFacts] = {}  # how a watch showed those last, by UID
+        self._last: dict[str, PodFacts] = {}  # pods in a check as a watch showed them last, by UID
         self._proofs: dict[str, Proof] = {}  # by UID
-        # UIDs of pods that are checked, and of which a leader named a client.
+        # UIDs of pods in a check of which a leader named a client.
         self._named: set[str] = set()
         self._off: set[str] = set()  # nodes that are out of service
         self._gate = asyncio.Semaphore(_AT_ONCE)
@@ -94,10 +95,10 @@ class Takeover:
     # -- hints ---------------------------------------------------------------------------------
 
     def pod_shown(self, found: Json, *, gone: bool) -> None:
-        """Note what a watch shows of a pod; check the pod if that may mean the end of a consumer."""
+        """Store a pod from a watch event; check the pod if the event may mean that a consumer ended."""
         labels = found["metadata"].get("labels") or {}
         if LABEL_CLUSTER in labels:
-            return  # our own pods consume nothing
+            return  # the operator's own pods run no consumers
         pod = pod_facts(found)
         known = self._uids.get(pod.uid)
         if pod.host_network:
@@ -112,14 +113,14 @@ class Takeover:
             self._forget_addresses(pod)
         else:
             self._pods.update(dict.fromkeys(pod.ips, pod))
-        # A node may be shown before its pods.
+        # A watch may show a node before its pods.
         if dying or ended or pod.node in self._off:
             self._start_check(known or pod)
         if pod.uid in self._checks:
             self._last[pod.uid] = pod
 
     def node_shown(self, found: Json) -> None:
-        """Check the pods of a node that is out of service; other taints say nothing of processes."""
+        """Check the pods of a node that is out of service; other taints do not show that processes ended."""
         name = found["metadata"]["name"]
         if not is_out_of_service(found):
             self._off.discard(name)
@@ -130,7 +131,7 @@ class Takeover:
                 self._start_check(pod)
 
     def stale_pod(self, uid: str) -> None:
-        """Check a pod that a watch still showed although it is gone."""
+        """Check a pod that is gone but for which no watch event reported the deletion."""
         pod = self._uids.pop(uid, None)
         if pod is not None:
             self._forget_addresses(pod)
@@ -142,7 +143,7 @@ class Takeover:
                 self._pods.pop(ip, None)
 
     def node_of(self, address: str) -> str:
-        """Return the node of the living pod behind `host:port`; empty where none is known."""
+        """Return the node of the living pod behind `host:port`; empty if no such pod is known."""
         pod = self._pods.get(host_of(address))
         return "" if pod is None else pod.node
 
@@ -163,20 +164,20 @@ class Takeover:
         try:
             await self._bind(target)
         except Exception:
-            # One Cluster must not end the bindings of others, nor the operator.
+            # An error of one Cluster must not stop the binding in other Clusters, nor the operator.
             _log.exception("cannot bind the clients of %s/%s", *target.key)
 
     async def _bind(self, target: Target) -> None:
-        """Bind who is connected and was so BIND_S ago, too, from the same places."""
+        """Bind each client that is connected now and was connected from the same places BIND_S ago."""
         holders, complete = await self._holders(target)
         known = self._bindings.setdefault(target.key, {})
         pending = self._pending.pop(target.key, {})
         for client_id, holder in holders.items():
             place = bind(client_id, holder, self._pods) if holder.connected else None
-            # A client id outlives its process: the next start of a container, or another pod, may have it.
+            # A client id outlives its process: the next start of a container, or another pod, may use the same id.
             if place is None or place == known.get(client_id):
                 continue
-            # Seen twice: what a watch shows of a container that was just restarted may be old.
+            # Bind only at the second poll: the watch may still show an old state of a container that was just restarted.
             if pending.get(client_id) == place:
                 known[client_id] = place
             else:
@@ -188,7 +189,7 @@ class Takeover:
         self._bound[target.key] = {place.uid for place in places}
 
     async def _holders(self, target: Target) -> tuple[dict[str, LockHolder], bool]:
-        """Read who holds locks; return that, and whether every raft group has answered."""
+        """Read the lock holders; return them, and whether every raft group answered."""
         holders: dict[str, LockHolder] = {}
         answers = await asyncio.gather(
             *(target.admin.lock_holders(address) for address in target.addresses),
@@ -223,13 +224,13 @@ class Takeover:
         self._named.discard(uid)
 
     async def _check_until_settled(self, pod: PodFacts) -> None:
-        """Check a pod until it is proven gone and its clients are expired, or the hint is old."""
+        """Check a pod until it lives, until it is proven gone and its clients are expired, or until the hint is too old."""
         began = time.monotonic()
         delay_s = _POLL_FIRST_S
         clear_since: float | None = None
         while time.monotonic() - began < _CHECK_MAX_S:
             try:
-                # An operator that stands by for a moment must keep the hints that come meanwhile.
+                # A replica that loses the leadership for a moment must keep the hints that arrive meanwhile.
                 first = clear_since is None
                 left = await self._check(pod, began, members=first) if self._leads() else 1
                 if left is None:
@@ -250,9 +251,9 @@ class Takeover:
             delay_s = min(2 * delay_s, _POLL_MAX_S if soon else _LATE_POLL_S)
 
     async def _check(self, pod: PodFacts, began: float, *, members: bool) -> int | None:
-        """Check once; return how many clients of the pod are left, or None when the pod lives.
+        """Check once; return how many clients of the pod are left, or None if the pod lives.
 
-        Members without a lock are counted only when *members* is true: that lists all of them.
+        Members without a lock count only if *members* is true, because that request lists all members.
         """
         if not self._is_looked_up(pod):
             named = await self._clients.are_in(pod)
@@ -270,11 +271,12 @@ class Takeover:
                 kills = await self._kills(pod) if absent and node is not None else []
             proof = proof_of(pod, present, node, self._last.get(pod.uid), kills)
             if proof is None:
-                # It lives, and when that changes another hint comes; or nobody knows yet, and the kubelet may report it.
+                # Either the pod lives, and another hint comes when that changes; or there is no proof yet, and the kubelet
+                # may still report the end.
                 return 1 if absent else None
             if proof.whole and (absent or not proof.overrules):
-                self._proofs[pod.uid] = proof  # nothing takes it back, as a person may a taint
-        # At the same time: leaders that do not answer, as those of a lost node, keep nobody else's queues.
+                self._proofs[pod.uid] = proof  # final; a taint, in contrast, may be removed again
+        # All Clusters at the same time: leaders that do not answer, such as those of a lost node, must not delay the others.
         counts = await asyncio.gather(
             *(
                 self._expire_in(target, pod, proof, began, members=members)
@@ -290,7 +292,7 @@ class Takeover:
         return left
 
     def _is_looked_up(self, pod: PodFacts) -> bool:
-        """Return whether a pod is read before a leader has named a client of it: one is bound to it, or nobody waits for that."""
+        """Return whether the operator reads a pod now: a client in it is known, or only a few pods are being checked."""
         return (
             pod.uid in self._named
             or len(self._checks) <= _AT_ONCE
@@ -298,10 +300,10 @@ class Takeover:
         )
 
     def _is_over(self, pod: PodFacts) -> bool:
-        """Return whether a pod of which no client is named needs no more than the usual checks.
+        """Return whether a pod without named clients counts as having no clients left.
 
-        It stands there, and when it ends another hint comes; or its kubelet had ended it. Processes of others may run on, and
-        become consumers.
+        Either the pod still exists, and another hint comes when it ends; or its kubelet had ended it. If neither is known,
+        the pod's processes may still run and become consumers.
         """
         if pod.uid in self._uids or pod.is_over or not pod.ips:
             return True
@@ -326,20 +328,20 @@ class Takeover:
     async def _expire_holders(
         self, target: Target, pod: PodFacts, proof: Proof, began: float
     ) -> int:
-        """Expire the lock holders of a dead pod; return how many are left, one more if a raft group did not answer."""
+        """Expire the lock holders of a dead pod; return how many are left, plus one if a raft group did not answer."""
         holders, complete = await self._holders(target)
         known = self._bindings.get(target.key, {})
-        left = 0 if complete else 1  # who could not be asked may know more
+        left = 0 if complete else 1  # a leader that did not answer may know more clients
         for client_id, holder in holders.items():
             binding = known.get(client_id)
             if binding is not None:
-                # A lock that was asked for from elsewhere is of a process that came later.
+                # A lock that was requested from another address belongs to a process that started later.
                 mine = binding.is_in(pod) and holder.addresses <= binding.addresses
             else:
                 mine = self._was_in(pod, client_id, holder.address)
             if not mine:
                 continue
-            left += 1  # also who is expired now: the next check shows whether that has come into the log
+            left += 1  # includes clients expired now: the next check shows whether the log has applied that
             if holder.connected and not (proof.overrules and host_of(holder.address) in pod.ips):
                 continue
             await self._expire(target, client_id, proof, holder.addresses)
@@ -347,10 +349,10 @@ class Takeover:
         return left
 
     def _was_in(self, pod: PodFacts, client_id: str, address: str) -> bool:
-        """Return whether a client that was not seen before it died was in *pod*.
+        """Return whether a client that was never bound to a pod ran in *pod*.
 
-        Its id and address decide, unless another living pod has the address by now, or another start of this one. On a
-        lost node the pod itself still stands there as living.
+        Its id and address decide, unless another living pod, or a restart of this pod, has the address now. On a lost node,
+        the pod itself still counts as living.
         """
         having = self._pods.get(host_of(address), pod)
         same = having.uid == pod.uid and having.starts == pod.starts
@@ -359,9 +361,9 @@ class Takeover:
     async def _expire_members(
         self, target: Target, pod: PodFacts, proof: Proof, began: float
     ) -> int:
-        """Expire members of a dead pod whose locks have ended; return how many there were.
+        """Expire members of a dead pod that hold no locks any more; return how many there were.
 
-        A leader that was just elected keeps a member of its log for half a minute, and a share of the queues for it.
+        Otherwise a newly elected leader keeps a member from its log, and a share of the queues for it, for half a minute.
         """
         found = await asyncio.gather(*map(target.admin.all_members, target.addresses))
         members: dict[str, set[str]] = {}
@@ -374,7 +376,7 @@ class Takeover:
         }
         sure = proof.whole and time.monotonic() - began >= _ABSENT_S
         if not (sure or proof.overrules):
-            return len(gone)  # it may be connected
+            return len(gone)  # a member may still be connected
         for client_id, addresses in gone.items():
             await self._expire(target, client_id, proof, addresses)
         return len(gone)
@@ -399,6 +401,6 @@ class Takeover:
 
 
 def merged(one: LockHolder, other: LockHolder) -> LockHolder:
-    """Return what two raft groups know of a client: who has a connection has its address, too."""
+    """Merge what two raft groups know of a client; the raft group that has its connection also has its current address."""
     said = one if one.connected else other
     return replace(said, addresses=one.addresses | other.addresses)

@@ -1,11 +1,12 @@
 """
 Proof that a consumer can no longer act, from reads of its pod, its node and the node's own reports.
 
-Pure. Rule: a queue leaves a running lease only on proof. A lost connection or silence is no proof, and neither is a pod
-that no longer exists: a pod deleted by force is gone before its processes are, and they run on where its kubelet is down.
-Proof comes from who ends processes: the kubelet, or a person who declares the machine off. Each client was bound while it
-was alive to the pod that had its address and to the start times of its containers. A proxy has the address of its clients,
-and they outlive it: who was in a pod must say so, too, with the pod's address at the beginning of its client id.
+Pure. Rules: a queue is taken from its holder before the lease ends only on proof. A lost connection or silence is no proof.
+A pod that no longer exists is no proof either: a pod deleted by force disappears before its processes end, and they keep
+running if its kubelet is down. Proof comes from the kubelet, which ends processes, or from a person who declares the machine
+off. While a client is alive, it is bound to the pod that has its address and to the start times of that pod's containers.
+Clients behind a proxy connect from the proxy's address and outlive the proxy. A client therefore counts as running in a pod
+only if its client id begins with the pod's address, too.
 """
 
 import re
@@ -31,8 +32,8 @@ class Binding:
     """A client and the pod that it runs in.
 
     Attributes:
-        starts: when each container had been started, as far as it ran.
-        addresses: where its locks had been asked for from. Another program with its id has others.
+        starts: when each container was started; None for a container that did not run.
+        addresses: the addresses that requested its locks. Another program with the same id has other addresses.
     """
 
     client_id: str
@@ -41,20 +42,20 @@ class Binding:
     addresses: frozenset[str] = frozenset()
 
     def is_in(self, pod: PodFacts) -> bool:
-        """Return whether all that ran with the client then runs in *pod*; what was started later changes nothing."""
+        """Return whether all containers that ran with the client still run in *pod*; containers started later do not count."""
         ran = set(self.starts) - {None}
         return self.uid == pod.uid and bool(ran) and ran <= set(pod.starts)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Why a client is certainly gone, as soon as its connection is, too.
+    """Why a client is certainly gone once its connection is closed, too.
 
-    A connection that is still there belongs to a client that was bound wrongly, or to one that is ending.
+    A connection that is still open belongs to a client that was bound wrongly, or to a client that is ending.
 
     Attributes:
         whole: all processes of the pod have ended or are being killed, not only those of previous containers.
-        overrules: it holds whatever becomes of the connection: from a machine that is off nobody closes it.
+        overrules: the proof holds even if the connection is open, because a machine that is off closes no connections.
     """
 
     text: str
@@ -63,9 +64,9 @@ class Proof:
 
 
 def bind(client_id: str, holder: LockHolder, pods: dict[str, PodFacts]) -> Binding | None:
-    """Return which pod a client runs in; None when its address is no pod's own, or is that of a proxy.
+    """Return the pod that a client runs in; None if its address belongs to no pod or to a proxy.
 
-    The address is that of its connection as the broker sees it; *pods* are those with an address of their own.
+    The address is that of its connection as the broker sees it. *pods* are the pods with an address of their own.
     """
     pod = pods.get(host_of(holder.address))
     if pod is None or not runs_in(pod, client_id, holder.address):
@@ -74,26 +75,26 @@ def bind(client_id: str, holder: LockHolder, pods: dict[str, PodFacts]) -> Bindi
 
 
 def runs_in(pod: PodFacts, client_id: str, address: str) -> bool:
-    """Return whether a client names an address of a pod in its id (`ip@instance`) and comes from there.
+    """Return whether a client has an address of *pod* in its id (`ip@instance`) and connects from an address of *pod*.
 
-    In a dual stack these may be two addresses of the pod.
+    With a dual stack, these may be two addresses of the pod.
     """
     return set(place_of(client_id, address)) <= set(pod.ips)
 
 
 def place_of(client_id: str, address: str) -> tuple[str, str]:
-    """Return the address that a client id begins with, and the host that the client comes from."""
+    """Return the address at the start of a client id, and the host that the client connects from."""
     return _plain(client_id.partition("@")[0]), host_of(address)
 
 
 def host_of(address: str) -> str:
-    """Return the host of `host:port`, without the form of an IPv4 address on an IPv6 socket."""
+    """Return the host of `host:port`; an IPv4 address that is mapped to IPv6 becomes plain IPv4."""
     return _plain(address.rpartition(":")[0])
 
 
 @lru_cache(maxsize=1 << 15)
 def _plain(host: str) -> str:
-    """Return an address as pods have it: Java writes brackets and the interface."""
+    """Return an address in the form that pods report, without the brackets and the interface that Java writes."""
     host = host.strip("[]").partition("%")[0]
     return str(ip_of(host) or host)
 
@@ -105,20 +106,20 @@ def proof_of(
     last: PodFacts | None = None,
     kills: Sequence[Json] = (),
 ) -> Proof | None:
-    """Return the proof that every client in a pod is gone; None when one may live.
+    """Return the proof that every client in a pod is gone; None if one may be alive.
 
     Args:
         was: the pod when its clients were seen.
-        pod: the pod of that name now, read live; None where there is none.
-        node: the node that it ran on, read live; None where there is none.
-        last: how a watch showed it last. A watch may be late, but an end is never taken back.
-        kills: events of reason Killing about it.
+        pod: the pod of that name now, read from the API server; None if it does not exist.
+        node: the node that it ran on, read from the API server; None if it does not exist.
+        last: the pod as a watch showed it last. A watch may be late, but a container that has ended stays ended.
+        kills: events with the reason Killing about the pod.
     """
     name = f"pod {was.namespace}/{was.name}"
     if is_out_of_service(node):
         return Proof(f"node {was.node} of {name} is out of service", overrules=True)
     if pod is not None and pod.uid == was.uid:
-        # One container may be a helper: only when each has ended since is the client certainly among them.
+        # One container may be a helper. The client has certainly ended only if each container has ended since.
         if _has_ended(was, pod):
             text = f"every container of {name} was started again or has ended"
             return Proof(text, whole=pod.is_over)
@@ -134,13 +135,13 @@ def proof_of(
 
 
 def is_out_of_service(node: Json | None) -> bool:
-    """Return whether somebody gave their word that a machine is off."""
+    """Return whether a person has declared a machine off by the taint `out-of-service`."""
     taints = ((node or {}).get("spec") or {}).get("taints") or []
     return any(taint.get("key") == OUT_OF_SERVICE for taint in taints)
 
 
 def _has_ended(was: PodFacts, now: PodFacts) -> bool:
-    """Return whether the kubelet says that none of the containers runs any more that ran then."""
+    """Return whether the kubelet reports that all containers of *was* that ran then have ended."""
     known = set(was.starts) - {None}
     return bool(known) and now.uid == was.uid and not known & set(now.starts)
 
@@ -148,8 +149,8 @@ def _has_ended(was: PodFacts, now: PodFacts) -> bool:
 def _are_killed(was: PodFacts, kills: Sequence[Json]) -> bool:
     """Return whether the kubelet has begun to kill every container that ran then.
 
-    Both times are of the clock of that node. They have seconds: what happened in the second of the start may have been
-    about the container before, and proves nothing.
+    Both times are from the node's clock, in whole seconds. An event from the second of the start may be about the
+    previous container, so it proves nothing.
     """
     running = {
         name: datetime.fromisoformat(start)
