@@ -1,10 +1,10 @@
 """
-The API server: reads and writes of plain JSON objects, counted, with errors named by what to do next.
+The API server: reads and writes of plain JSON objects, with request metrics and errors named by what to do next.
 
-It uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, and none of its
-models: objects stay JSON, so that a field that this version does not know survives. Rules: one request per call, and no
-retry here. The caller decides, because only a new reconcile reads the present state. The time of a request begins when it
-has a connection. The lease has connections of its own, so that a slow API server takes it from nobody.
+This module uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, but none of its
+models. Objects stay JSON, so that fields that this version does not know survive. Rules: one request per call, and no
+retries here. The caller decides, because only a new reconcile reads the current state. The timeout of a request begins when
+it gets a connection. Requests for the Lease have their own connections, so that a slow API server does not cost the lease.
 """
 
 import asyncio
@@ -37,27 +37,27 @@ _log = logging.getLogger(__name__)
 
 FIELD_MANAGER: Final = "orderlymq-operator"
 _TIMEOUT_S: Final = 30.0
-# Objects of one answer: some hundred kilobytes, which the API server likes better than megabytes.
+# Objects per page of a list: some hundred kilobytes, which load the API server less than megabytes.
 PAGE: Final = 500
 _WHOLE: Final = "application/json"
 _METADATA: Final = f"{_WHOLE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _CONNECTIONS_MAX: Final = 16
-# A renewal of the lease, and one that was given up and is ending.
+# One for a renewal of the lease, and one for a previous renewal that was cancelled and is ending.
 _LEASE_CONNECTIONS_MAX: Final = 2
-# Kubernetes sets it in every pod.
+# Kubernetes sets this variable in every pod.
 IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 
 
 class ApiError(Exception):
-    """The API server refused something; the text is its own sentence.
+    """The API server refused a request; the text is the server's message.
 
     Attributes:
-        status: HTTP status, 0 when there was no answer.
-        retry_after_s: how long the server asks to be left alone.
-        causes: its further reasons, by name.
-        condition: what the condition Ready of the object that is worked on says then.
+        status: HTTP status; 0 if there was no answer.
+        retry_after_s: how long the server asks the client to wait.
+        causes: the names of the causes in the answer.
+        condition: the reason that the condition Ready of the reconciled object reports.
     """
 
     condition: ClassVar[str] = "ApiRefused"
@@ -78,39 +78,39 @@ class ApiError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether this one request was refused, so that others may go on; a webhook that does not answer refuses, too, with 500."""
+        """True if only this request was refused, so that others may go on. A webhook that does not answer refuses with 500."""
         return True
 
 
 class RetryLaterError(ApiError):
-    """Nobody answered, or the server is overloaded or unhealthy (429, 5xx): reconcile again."""
+    """No server answered, or the server is overloaded or unhealthy (429, 5xx): reconcile again."""
 
     @property
     def is_refusal(self) -> bool:
-        """See `ApiError`; silence is none."""
+        """See `ApiError`; a missing answer is not a refusal."""
         return self.status == 500
 
 
 class ForbiddenError(ApiError):
-    """The service account may not do this: somebody has to grant it."""
+    """The service account lacks a right, which a person must grant."""
 
     condition = "Forbidden"
 
 
 class DeniedError(ForbiddenError):
-    """A quota or an admission rule forbids it, and no right lacks: the API server's sentence says which."""
+    """A quota or an admission rule forbids the request; no right is missing. The API server's message names the rule."""
 
     condition = "ApiRefused"
 
 
 class NameTakenError(ApiError):
-    """An object of somebody else has the name: it is not touched."""
+    """An object of another owner has the name; the operator does not change it."""
 
     condition = "NameTaken"
 
 
 class NotFoundError(ApiError):
-    """There is no such object, or no such kind (404)."""
+    """The object or its kind does not exist (404)."""
 
 
 class ConflictError(ApiError):
@@ -118,17 +118,17 @@ class ConflictError(ApiError):
 
 
 class EvictionRefusedError(ApiError):
-    """A disruption budget keeps a pod for now: try again later; nothing is wrong."""
+    """A disruption budget does not allow an eviction now: try again later. This is not a fault."""
 
 
 class BudgetsOverlapError(ApiError):
-    """More than one disruption budget selects a pod, so that Kubernetes never evicts it: a person takes one away."""
+    """More than one disruption budget selects a pod, so Kubernetes never evicts it: a person must remove one."""
 
     condition = "BudgetsOverlap"
 
 
 class NotReadError(Exception):
-    """Something would change by what is kept of an earlier reading: read it, then decide again."""
+    """A change would be decided from cached state: read the current state, then decide again."""
 
 
 _KEPT: ContextVar[bool] = ContextVar("kept", default=False)
@@ -136,9 +136,9 @@ _KEPT: ContextVar[bool] = ContextVar("kept", default=False)
 
 @contextmanager
 def by_what_is_kept() -> Iterator[None]:
-    """Refuse changes inside, because what they would be decided from was not read now.
+    """Refuse changes inside this context, because they would be decided from cached state.
 
-    Statuses of parts and events are no changes: the next reconcile corrects them.
+    Writes of statuses and events stay allowed: the next reconcile corrects them.
     """
     before = _KEPT.set(True)
     try:
@@ -148,22 +148,22 @@ def by_what_is_kept() -> Iterator[None]:
 
 
 def may_change() -> bool:
-    """Return whether changes are allowed, so that what is kept must not be used."""
+    """Return whether changes are allowed; if so, cached state must not be used."""
     return not _KEPT.get()
 
 
 def must_have_read() -> None:
-    """Do nothing where changes are allowed.
+    """Check that changes are allowed.
 
     Raises:
-        NotReadError: they are not; `by_what_is_kept` says why.
+        NotReadError: they are not; see `by_what_is_kept`.
     """
     if not may_change():
         raise NotReadError
 
 
 class _Connections:
-    """Connections of one client; a request waits here for one, where no time of its own runs yet."""
+    """Connections of one client; a request waits here for a connection before its timeout begins."""
 
     def __init__(self, client: ApiClient) -> None:
         self.client = client
@@ -174,7 +174,7 @@ class _Connections:
             log=_log,
             stays="the present authority of the API server stays effective",
         )
-        # With what requests were made before.
+        # REST clients that were used with previous authorities.
         self._former: list[RESTClientObject] = []
 
     async def close(self) -> None:
@@ -183,10 +183,10 @@ class _Connections:
             await former.close()
 
     def follow_authority(self) -> None:
-        """Trust the authority of today: a cluster may get another one while this process runs.
+        """Read the authority file again if it has changed: a cluster may get another authority while this process runs.
 
-        Requests that are under way end as they began; what they were made with is closed at the end. A file that cannot be used
-        is read again before the next request.
+        Running requests keep their REST client, which `close` closes. A file that cannot be used is read again before the
+        next request.
         """
         fresh = self._authority.read_changed(
             lambda: RESTClientObject(self.client.configuration), OSError
@@ -198,21 +198,21 @@ class _Connections:
 
 
 class Api:
-    """Reads and writes of objects; use as an asynchronous context."""
+    """Reads and writes objects; use it as an asynchronous context manager."""
 
     def __init__(self, client: ApiClient, metrics: OperatorMetrics) -> None:
         self._connections = _Connections(client)
         self._of_lease: _Connections | None = None
         self.host = client.configuration.host
         self._metrics = metrics
-        # Whether this process may change anything now; a lease changes who may, also in the middle of a reconcile.
+        # Whether this process may change objects now; it may lose the lease in the middle of a reconcile.
         self.acts: Callable[[], bool] = lambda: True
-        # What the last answer says is the time, and when it came.
+        # The Date header of the last answer, and the monotonic time at which it arrived.
         self._dated = ("", 0.0)
 
     @classmethod
     async def connect(cls, metrics: OperatorMetrics, context: str | None = None) -> Self:
-        """Return the API server of the pod's service account, outside a cluster of KUBECONFIG, by *context*."""
+        """Connect by the pod's service account, or outside a cluster by *context* of KUBECONFIG."""
         settings = Configuration()
         if os.environ.get(IN_CLUSTER):
             config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # kubernetes has no types there
@@ -220,19 +220,19 @@ class Api:
             await config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]  # likewise
         settings.connection_pool_maxsize = _CONNECTIONS_MAX
         settings.retries = False
-        # As `checking_as_kubernetes` does.
+        # The same as in `checking_as_kubernetes`.
         settings.disable_strict_ssl_verification = True
         return cls(ApiClient(configuration=settings), metrics)
 
     @staticmethod
     def namespace(context: str | None = None) -> str:
-        """Return the namespace of a *context* of KUBECONFIG, of the current one when None."""
+        """Return the namespace of a *context* of KUBECONFIG; None means the current context."""
         contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]  # likewise
         chosen = next((each for each in contexts if each["name"] == context), active)
         return str(chosen["context"].get("namespace") or "default")
 
     def server_time(self) -> datetime | None:
-        """Return what the API server's clock shows now, to a second or two; None while nobody knows."""
+        """Return the API server's current time, accurate to a second or two; None before the first answer with a valid date."""
         text, at = self._dated
         try:
             said = parsedate_to_datetime(text)
@@ -265,7 +265,7 @@ class Api:
     # -- reading -------------------------------------------------------------------------------
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json | None:
-        """Return an object as it is now; None when there is none."""
+        """Return the current state of an object; None if it does not exist."""
         try:
             return await self._call("get", resource, resource.path(namespace, name))
         except NotFoundError:
@@ -282,7 +282,7 @@ class Api:
     ) -> list[Json]:
         """Return all objects of a kind, in one namespace or in all; *labels* and *fields* are selectors.
 
-        Without *whole* there is nothing but their metadata.
+        If *whole* is False, the objects contain only their metadata.
         """
         found: list[Json] = []
         query = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
@@ -298,7 +298,7 @@ class Api:
                 if not resource.optional:
                     raise
                 return []
-            # Items of a list do not say what they are; a list of metadata without any has null in their place.
+            # Items of a list have no kind of their own. An empty list of metadata has null in place of the items.
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
             found += [item | kind for item in page["items"] or ()]
             following = page["metadata"].get("continue")
@@ -307,7 +307,7 @@ class Api:
             query["continue"] = following
 
     async def serves(self, resource: Resource) -> bool:
-        """Return whether the API server knows a kind in this version; it answers everybody."""
+        """Return whether the API server knows a kind in this version; the request needs no rights."""
         try:
             found = await self._call("get", resource, resource.root)
         except NotFoundError:
@@ -317,17 +317,17 @@ class Api:
     # -- writing -------------------------------------------------------------------------------
 
     async def apply(self, made: Json) -> Json:
-        """Make an object as *made* says, by server-side apply; fields of others stay theirs."""
+        """Create or change an object by server-side apply; fields that *made* does not contain stay with their managers."""
         resource = resource_of(made)
         meta = made["metadata"]
         return await self._apply(resource, resource.path(meta.get("namespace"), meta["name"]), made)
 
     async def make(self, made: Json) -> Json:
-        """Make an object that is not known to be there, as `apply` does.
+        """Apply an object that the last read did not show.
 
         Raises:
-            NameTakenError: there is one that does not go with the same owner.
-            RetryLaterError: it was made meanwhile, and what was read is older: one of its fields might go back.
+            NameTakenError: an object of that name exists that has none of the same owners.
+            RetryLaterError: the object was created after the last read, so that an apply might revert one of its fields.
         """
         must_have_read()
         meta, kind = made["metadata"], made["kind"]
@@ -343,10 +343,10 @@ class Api:
         return await self.apply(made)
 
     async def apply_status(self, made: Json, version: str) -> Json:
-        """Write the status of an object whose present resourceVersion is *version*; what *made* leaves out is taken away.
+        """Write the status of an object whose current resourceVersion is *version*; fields missing in *made* are removed.
 
         Raises:
-            ConflictError: it is of another version, or another object has the name.
+            ConflictError: the object has another version, or another object has the name.
         """
         resource = resource_of(made)
         meta = {**made["metadata"], "resourceVersion": version}
@@ -361,10 +361,10 @@ class Api:
     async def create(
         self, resource: Resource, namespace: str | None, made: Json, *, dry: bool = False
     ) -> Json:
-        """Create an object; *dry* only says whether that were possible.
+        """Create an object; *dry* only checks whether that is possible.
 
         Raises:
-            ConflictError: it exists.
+            ConflictError: it exists already.
         """
         query = {"dryRun": "All"} if dry else None
         return await self._call(
@@ -372,10 +372,10 @@ class Api:
         )
 
     async def replace(self, resource: Resource, namespace: str | None, made: Json) -> Json:
-        """Replace an object; its resourceVersion must be the present one.
+        """Replace an object; its resourceVersion must be the current one.
 
         Raises:
-            ConflictError: somebody else was first.
+            ConflictError: another client has changed the object since.
         """
         path = resource.path(namespace, made["metadata"]["name"])
         return await self._call("update", resource, path, body=made)
@@ -397,10 +397,10 @@ class Api:
         uid: str,
         propagation: str | None = None,
     ) -> bool:
-        """Delete the object with *uid*, and no other of its name; return whether it was there.
+        """Delete the object only if it has *uid*; return whether it existed.
 
-        A request may arrive late: by then the name may be that of an object that was made since the reading.
-        *propagation* says what becomes of what it owns; without it a Job leaves its pods behind.
+        A request may arrive late, when a newer object may have the same name. *propagation* decides about dependent
+        objects; without it, the pods of a deleted Job remain.
         """
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         if propagation is not None:
@@ -408,15 +408,15 @@ class Api:
         try:
             await self._call("delete", resource, resource.path(namespace, name), body=body)
         except (ConflictError, NotFoundError):
-            return False  # it has gone, or another object has the name now
+            return False  # it is gone, or another object has the name now
         return True
 
     async def evict(self, namespace: str, name: str, uid: str) -> bool:
-        """End a pod in good order if its disruption budget allows it; return whether the one with *uid* was there.
+        """Evict a pod if its disruption budget allows it; return whether the pod with *uid* existed.
 
         Raises:
             EvictionRefusedError: the budget does not allow it now.
-            BudgetsOverlapError: several budgets select it.
+            BudgetsOverlapError: several budgets select the pod.
         """
         body: Json = {
             "apiVersion": "policy/v1",
@@ -427,7 +427,7 @@ class Api:
         try:
             await self._call("evict", PODS, PODS.path(namespace, name, "eviction"), body=body)
         except (ConflictError, NotFoundError):
-            return False  # it has gone, or another object has the name now
+            return False  # it is gone, or another object has the name now
         except ApiError as error:
             if error.status == 429 and _BUDGET in error.causes:
                 raise EvictionRefusedError(str(error), error.status, error.reason) from error
@@ -437,10 +437,10 @@ class Api:
         return True
 
     def must_lead(self) -> None:
-        """Do nothing while this operator may act; each write to brokers or name servers asks before.
+        """Check that this operator may act; the operator calls this before each write to brokers or name servers.
 
         Raises:
-            RetryLaterError: another one may lead, and what was planned here may be old.
+            RetryLaterError: another operator may lead, and the plan of this one may be out of date.
         """
         if not self.acts():
             raise RetryLaterError(
@@ -466,7 +466,7 @@ class Api:
         status = 0
         connections = self._connections_for(resource)
         async with connections.gate:
-            # Who waited for a connection may have lost the lease meanwhile.
+            # This process may have lost the lease while the request waited for a connection.
             if verb not in _READS and resource not in (EVENTS, LEASES):
                 self.must_lead()
             connections.follow_authority()
@@ -489,7 +489,7 @@ class Api:
         try:
             return _object(text)
         except ValueError as error:
-            # Something between here and there answered in its place, as a proxy or a load balancer that starts.
+            # Something in between answered instead, such as a proxy or a load balancer that is starting.
             what = text[:200].decode(errors="replace")
             raise RetryLaterError(f"no API server answered, but {what!r}", 0) from error
 
@@ -511,19 +511,19 @@ _REFUSALS: Final[Mapping[int, type[ApiError]]] = {
     404: NotFoundError,
     409: ConflictError,
 }
-# How the API server words a missing right, also one to hand on; quotas and admission rules have words of their own.
+# The API server's words for a missing right, or for granting a right that one lacks. Quotas and admission rules use others.
 _NO_RIGHT: Final = re.compile(
     r"\buser .* (cannot|is attempting to grant) ", re.IGNORECASE | re.DOTALL
 )
-# What the API server names as the cause where a disruption budget, and not its own load, refuses.
+# The cause that the API server names if a disruption budget, and not its own load, refuses.
 _BUDGET: Final = "DisruptionBudget"
-# What it says with 500 of a pod that several budgets select, as long as they do.
+# Part of its message, with status 500, about a pod that several budgets select.
 _BUDGETS: Final = "more than one PodDisruptionBudget"
 _TOO_MANY: Final = (
     "more than one PodDisruptionBudget selects it, and Kubernetes evicts no such pod; delete the one that is not the "
     "operator's, or let its selector leave out the pods of this Cluster"
 )
-# What it says with 500 of an object with one key twice in a list, as no later attempt changes.
+# Part of its message, with status 500, about an object with one key twice in a list. Later attempts would fail, too.
 _NO_OBJECT: Final = "failed to create typed patch object"
 
 
@@ -532,10 +532,10 @@ def _owners(found: Json) -> set[str]:
 
 
 def _object(text: bytes) -> Json:
-    """Return the object of an answer.
+    """Return the object in an answer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the answer is not a JSON object.
     """
     found = orjson.loads(text)
     if not isinstance(found, dict):
@@ -549,7 +549,7 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
         sentence, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
         reported = (answer.get("details") or {}).get("causes") or []
         causes = frozenset(str(cause.get("reason", "")) for cause in reported)
-        # The budget's own numbers stand in the cause.
+        # The cause contains the numbers of the disruption budget.
         more = "; ".join(str(cause.get("message", "")) for cause in reported)
     except (ValueError, AttributeError, TypeError):
         sentence, reason, causes, more = text[:200].decode(errors="replace"), "", frozenset(), ""

@@ -1,8 +1,8 @@
 """
 The operator process: it makes all parts, connects them and ends them.
 
-Rules: only the holder of the lease reconciles. Every worker takes one key at a time from the queue. Every Cluster is looked
-at again at intervals, whatever the watches show. A process that stops trying reports itself as unhealthy.
+Rules: only the holder of the lease reconciles. Every worker takes one key at a time from the queue. The operator reconciles
+every Cluster again at intervals, independent of the watches. A process that stops doing so reports itself as unhealthy.
 """
 
 import asyncio
@@ -47,17 +47,17 @@ from orderlymq_runtime.sockets.listener import EVERY_ADDRESS
 
 _log = logging.getLogger(__name__)
 
-# Clusters that are worked on at the same time.
+# Clusters that are reconciled at the same time.
 _WORKERS: Final = 4
-# Likewise Pipelines.
+# Pipelines that are reconciled at the same time.
 _DRIVER_WORKERS: Final = 4
-# Several changes that arrive together are one reconcile.
+# Changes that arrive within this time cause one reconcile.
 _GATHER_S: Final = 0.05
 _OWN: Final = {resource.kind: resource for resource in OWN_KINDS}
 
 
 class _Ended(Exception):  # noqa: N818 - named by what happened
-    """A signal ended the watches, and everything else with them."""
+    """A signal ended the watches, so the whole process ends."""
 
 
 class OperatorProcess:
@@ -172,7 +172,7 @@ class OperatorProcess:
     # -- hints ---------------------------------------------------------------------------------
 
     def _hint(self, kind: str, found: Json, gone: bool, listed: bool) -> None:
-        """Wake the workers that a change may concern."""
+        """Queue the objects that a change may concern."""
         meta = found["metadata"]
         self._audit.shown(kind, found, gone=gone, listed=listed)
         if kind in KINDS:
@@ -213,7 +213,7 @@ class OperatorProcess:
         self._queues["Cluster"].add_after(key, _GATHER_S)
 
     def _wake_users(self, cluster: ClusterKey) -> None:
-        """Wake the Pipelines that a Cluster's coming or going may concern."""
+        """Queue the Pipelines that use a Cluster, which may have appeared or disappeared."""
         for item in self._inventory.items("Pipeline"):
             if isinstance(item.manifest, Pipeline) and item.manifest.spec.cluster_ref is not None:
                 reference = item.manifest.spec.cluster_ref
@@ -243,7 +243,7 @@ class OperatorProcess:
         while True:
             key = await queue.take()
             if not self._election.leads:
-                queue.done(key)  # the leader is woken by the same watches
+                queue.done(key)  # the same watches wake the leader
                 continue
             try:
                 delay_s = await reconcile(key)
@@ -262,7 +262,7 @@ class OperatorProcess:
                     queue.add_after(key, delay_s)
 
     async def _resync(self) -> None:
-        """Look at every Cluster at intervals; read what may have vanished while a watch was interrupted."""
+        """Queue every Cluster at intervals; find objects that disappeared while a watch was interrupted."""
         while True:
             try:
                 self._health.begin()
@@ -290,7 +290,7 @@ class OperatorProcess:
             await asyncio.sleep(self._settings.resync_s)
 
     async def _release_left(self) -> None:
-        """Take the finalizers off in namespaces that this operator served once, and that nobody serves now."""
+        """Remove the finalizers in namespaces that this operator served before and that no operator serves now."""
         election = self._election
         if not (election.leads and election.left):
             return

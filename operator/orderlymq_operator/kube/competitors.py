@@ -1,9 +1,9 @@
 """
 Operators of other releases that serve the same namespaces; each holds a Lease in its own namespace.
 
-Pure. Rule: a Lease names the namespaces that its operator serves and whether it claims them. No operator acts beside
-another claim; of two that claim, the one with the younger Lease withdraws. So the operator that was installed first acts,
-and the second one takes its place when the first is gone.
+Pure. Rules: a Lease names the namespaces that its operator serves, and whether the operator claims them. An operator does
+not act while another one claims the same namespaces. If two claim them, the one with the younger Lease withdraws. The
+operator that was installed first therefore acts, and the second one takes its place when the first is gone.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ ANNOTATION_SERVES: Final = f"{GROUP}/serves"
 ANNOTATION_CLAIMS: Final = f"{GROUP}/claims"
 ANNOTATION_LEFT: Final = f"{GROUP}/left"
 ALL: Final = "*"
-# An operator whose rights went before it, as in `helm uninstall`, leaves its Lease as it was. Clocks of machines
-# differ by less than this.
+# An operator that loses its rights before it ends, as in `helm uninstall`, cannot give back its Lease. Clocks of machines
+# differ by less than this time.
 _FORGOTTEN_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Competitor:
-    """An operator that lives, as its Lease describes it.
+    """A living operator, as its Lease describes it.
 
     Attributes:
-        serves: namespaces; empty for all.
-        since: when its Lease was made, by the clock of the API server, and where: smaller is older.
+        serves: its namespaces; empty for all.
+        since: creation time of its Lease by the API server's clock, and the Lease's namespace; a smaller value is older.
         transitions: its token.
     """
 
@@ -41,9 +41,9 @@ class Competitor:
 
 
 def notes(serves: Iterable[str], left: Iterable[str] = (), *, claims: bool) -> dict[str, str]:
-    """Return the annotations of the Lease of an operator that serves these namespaces, all when there are none.
+    """Return the annotations for the Lease of an operator that serves these namespaces; no namespaces means all.
 
-    *left* are those of `left_by`.
+    *left* are the namespaces from `left_by`.
     """
     found = {
         ANNOTATION_SERVES: ",".join(sorted(serves)) or ALL,
@@ -53,7 +53,10 @@ def notes(serves: Iterable[str], left: Iterable[str] = (), *, claims: bool) -> d
 
 
 def left_by(lease: Json | None, serves: Iterable[str]) -> frozenset[str]:
-    """Return where nobody has released finalizers since holders of a Lease served it; its next one *serves* less, or all."""
+    """Return the namespaces that former holders of a Lease served, but the next one does not; their finalizers remain.
+
+    *serves* are the namespaces of the next holder. If it is empty, the next holder serves all, and nothing is left.
+    """
     said = (lease or {"metadata": {}})["metadata"].get("annotations") or {}
     texts = (said.get(key, "") for key in (ANNOTATION_SERVES, ANNOTATION_LEFT))
     mine = frozenset(serves)
@@ -62,7 +65,7 @@ def left_by(lease: Json | None, serves: Iterable[str]) -> frozenset[str]:
 
 
 def competitor_of(lease: Json) -> Competitor:
-    """Return whose Lease it is; one without a word about it may serve everything."""
+    """Return the operator that a Lease describes; without annotations, it counts as claiming all namespaces."""
     meta, spec = lease["metadata"], lease.get("spec") or {}
     said = meta.get("annotations") or {}
     serves = said.get(ANNOTATION_SERVES, ALL)
@@ -76,13 +79,13 @@ def competitor_of(lease: Json) -> Competitor:
 
 
 def age_of(lease: Json) -> tuple[str, str]:
-    """Return what orders Leases by age, no two alike."""
+    """Return a key that sorts Leases by age and is unique."""
     meta = lease["metadata"]
     return str(meta.get("creationTimestamp") or ""), meta["namespace"]
 
 
 def is_forgotten(lease: Json, now: datetime) -> bool:
-    """Return whether a Lease was left so long ago that nobody has to wait for its end."""
+    """Return whether a Lease was last renewed so long ago that no operator needs to wait for its end."""
     renewed = str((lease.get("spec") or {}).get("renewTime") or "")
     try:
         return (now - datetime.fromisoformat(renewed)).total_seconds() > _FORGOTTEN_S
@@ -91,7 +94,7 @@ def is_forgotten(lease: Json, now: datetime) -> bool:
 
 
 def claiming(serves: Iterable[str], others: Iterable[Competitor]) -> list[Competitor]:
-    """Return who claims one of these namespaces, the oldest first."""
+    """Return the operators that claim one of these namespaces, the oldest first."""
     mine = frozenset(serves)
     found = [
         other
@@ -102,7 +105,7 @@ def claiming(serves: Iterable[str], others: Iterable[Competitor]) -> list[Compet
 
 
 def sentence(serves: Iterable[str], other: Competitor) -> str:
-    """Return what to report about an operator that acts in place of this one."""
+    """Return the message to report about an operator that acts in place of this one."""
     common = frozenset(serves) & other.serves or frozenset(serves) or other.serves
     what = "namespaces " + ", ".join(sorted(common)) if common else "all namespaces"
     return (

@@ -1,10 +1,10 @@
 """
 Leader election: the holder of the Lease `orderlymq-operator` acts.
 
-Rules: a process compares times by its own clock, from when it saw a renewal, never with a clock of another machine. A
-holder that could not renew for RENEW_LIMIT_S stops before another one may begin. The token counts the holders and is
-never below the time: brokers refuse requests with a smaller token. A holder still stands by for a competing operator that
-serves the same namespaces, see `competitors`.
+Rules: a process measures the age of a renewal by its own clock, from when it saw the renewal, never by another machine's
+clock. A holder that could not renew for RENEW_LIMIT_S stops before another one may begin. The token grows with each holder
+and is never below the current time; brokers refuse requests with a smaller token. A holder does not act while a competing
+operator claims the same namespaces, see `competitors`.
 """
 
 import asyncio
@@ -32,13 +32,14 @@ from orderlymq_runtime.wallclock import machine_ms
 _log = logging.getLogger(__name__)
 
 NAME: Final = "orderlymq-operator"
-# Long enough for an API server that is busy for some seconds; a process that ends gives the lease back, and
-# one that crashed takes it again under its own name immediately.
+# Long enough for an API server that is busy for some seconds. A process that ends gives the lease back, and a process
+# that crashed takes it again immediately under its own name.
 LEASE_S: Final = 30
 RENEW_S: Final = 5.0
-# A third of the lease remains: nobody else acts before this one has stopped.
+# A third of the lease remains, so that this process stops before another one acts.
 RENEW_LIMIT_S: Final = 20.0
-# A process that acts, and has seen no lease of another namespace, looks for one so often: an operator that comes later stands by without that.
+# How often a process that acts, and has seen no Lease of another namespace, looks for one. That may be rare, because an
+# operator that is installed later does not act anyway.
 COMPETITORS_POLL_S: Final = 60.0
 _ATTEMPT_S: Final = 5.0
 _WAIT_S: Final = 2.0
@@ -48,12 +49,12 @@ class Election:
     """Takes and keeps the lease; `run` until cancelled.
 
     Attributes:
-        token: transitions of the lease when it was taken; rises with every holder.
-        competitor: why this process does not act although it holds the lease; empty when nothing of the kind is known.
-        left: namespaces that former holders served and this one does not, * for all, until their finalizers are released.
+        token: transitions of the lease when it was taken; grows with every holder.
+        competitor: the competing operator that keeps this process from acting although it holds the lease; empty if none.
+        left: namespaces that former holders served and this one does not, * for all, until their finalizers are removed.
 
     Args:
-        serves: the namespaces whose objects are this operator's; empty for all.
+        serves: the namespaces that this operator serves; empty for all.
     """
 
     def __init__(
@@ -76,19 +77,22 @@ class Election:
         self._claims = False
         self._leads = False
         self._renewed = 0.0
-        self._written: Json | None = None  # the lease as it is, unless somebody else has written it
+        self._written: Json | None = None  # the lease as this process last wrote it
         self._competitors: list[Competitor] = []
         self._alone_since: float | None = None
         self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}  # by namespace
         self._cannot_list = False
         self._overtaken_by = 0
-        self._given_up = 0  # the greatest token of this lease that could not be, by this clock
+        self._given_up = (
+            0  # the greatest token of this lease that was impossible by this machine's clock
+        )
 
     def overtaken(self, token: int) -> None:
         """Note a token that a broker has seen.
 
-        If it is greater, and no other operator lives or a former holder of this lease had it, this process takes a greater
-        one with the next renewal of the lease, which proves that it is still held.
+        If that token is greater than this process's own, the next renewal of the lease, which proves that this process
+        still holds it, takes a greater one. That requires that other operators can be listed, or that a former holder of
+        this lease had the token.
         """
         self._overtaken_by = max(self._overtaken_by, token)
 
@@ -98,7 +102,7 @@ class Election:
         return self._overtaken_by > self.token and (is_own or not self._cannot_list)
 
     def is_looked_after(self, namespace: str) -> bool:
-        """Return whether this or another operator that lives may serve a namespace."""
+        """Return whether this or another living operator may serve a namespace."""
         others = (each.serves for each in self._competitors)
         return (
             self._cannot_list
@@ -107,9 +111,9 @@ class Election:
         )
 
     async def sees_others(self) -> bool:
-        """Look which other operators live, for `is_looked_after` of a process that takes no lease; return whether they can be seen.
+        """Find the other living operators, for `is_looked_after`, without taking the lease; return whether they can be listed.
 
-        One that was uninstalled a moment ago may have left its lease: it lives if it renews it.
+        An operator that was just uninstalled may have left its Lease behind; it lives only if it renews the Lease.
         """
         self._competitors = await self._others()
         begun = dict(self._seen)
@@ -130,7 +134,7 @@ class Election:
         return time.monotonic() - self._renewed < RENEW_LIMIT_S
 
     async def run(self) -> None:
-        """Take the lease when it is free, keep it, give it back at the end."""
+        """Take the lease when it is free, renew it, and give it back at the end."""
         try:
             while True:
                 pause_s = RENEW_S
@@ -160,12 +164,12 @@ class Election:
         self.competitor = text
 
     async def _try(self) -> bool:
-        """Take or keep the lease, if it is not another process's; return whether this one may act."""
+        """Take or renew the lease, unless another process holds it; return whether this process may act."""
         begun = time.monotonic()
         found = self._written or await self._api.get(LEASES, self._namespace, NAME)
         self._written = None  # until the next write has succeeded
         holder = ((found or {}).get("spec") or {}).get("holderIdentity") or ""
-        # Also after a restart under the same name, which stands for one process at a time: the lease is taken again.
+        # A process that restarts under the same name takes the lease again; only one process has that name at a time.
         if found is not None and holder not in {"", self._identity} and not self._lapsed(found):
             self._holds = self._claims = False
             self._note_competitor("")
@@ -180,11 +184,11 @@ class Election:
         others = self._competitors
         before = claiming(self._serves, others)
         if found is None:
-            claims = not before  # whatever is there is older
+            claims = not before  # every existing Lease is older
         else:
             claims = not any(other.since < age_of(found) for other in before)
         transitions = int(((found or {}).get("spec") or {}).get("leaseTransitions") or 0)
-        # A clock that was wrong gave a token that no broker believes, unless one has shown that it does.
+        # A wrong clock may have set a token that brokers refuse as too great, unless a broker has reported it.
         believed = max(token_max_at(machine_ms()), self._overtaken_by + 1)
         is_possible = transitions <= believed
         if not is_possible:
@@ -203,7 +207,7 @@ class Election:
         self._holds, self._claims, self._renewed = True, claims, begun
         self.token = int(made["spec"].get("leaseTransitions") or 0)
         if claims and not acted:
-            # Of two that claim at the same moment, one at least sees the other, and then both do.
+            # If two operators claim at the same moment, at least one sees the other here, and later both do.
             before = claiming(self._serves, await self._others())
         if claims and (acted or not before):
             self._note_competitor("")
@@ -212,7 +216,7 @@ class Election:
         return False
 
     async def _others(self) -> list[Competitor]:
-        """Return the operators of other namespaces that live."""
+        """Return the living operators of other namespaces."""
         try:
             found = await self._api.list(LEASES, fields=f"metadata.name={NAME}")
         except ForbiddenError as error:
@@ -271,7 +275,7 @@ class Election:
         }
 
     async def _give_back(self) -> None:
-        """Let a successor begin immediately."""
+        """Give the lease back, so that a successor can begin immediately."""
         try:
             async with asyncio.timeout(_WAIT_S):
                 found = await self._api.get(LEASES, self._namespace, NAME)

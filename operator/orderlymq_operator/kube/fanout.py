@@ -1,8 +1,8 @@
 """
-Work on many objects, with some requests to the API server at a time.
+Runs work on many objects, with a limited number at the same time.
 
-Rule: the API server's connections are few, and proofs of deaths wait for one, too. After a failure nothing more begins: the next
-reconcile does everything again.
+Rules: connections to the API server are few, and the takeover of dead consumers needs them, too. After a failure no further
+work begins: the next reconcile repeats everything.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ AT_ONCE: Final = 8
 
 
 async def for_each(items: Iterable[Each], work: Callable[[Each], Awaitable[object]]) -> None:
-    """Do *work* with each of *items*, with `AT_ONCE` of them at the same time.
+    """Do *work* on each of *items*, at most `AT_ONCE` at the same time.
 
     Raises:
-        Exception: the first that *work* raised, when what was under way has ended.
+        Exception: the first error of *work*; raised after the work that was running has ended.
     """
     waiting, failed = deque(items), list[Exception]()
 

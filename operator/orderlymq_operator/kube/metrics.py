@@ -12,7 +12,7 @@ from orderlymq_operator.kube.certificates.expiry import deadline
 from orderlymq_operator.kube.certificates.schedule import CertificateSet
 from orderlymq_operator.plan.actions import ObservedGroup, Truth
 
-# From a blink (a graceful end) over the target of one second to the lease of a Java client.
+# From a graceful end, through the target of one second, to the lease of a Java client.
 _TAKEOVER_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
 _GROUP_LABELS: Final = ("namespace", "orderlymq_io_cluster", "orderlymq_io_group")
 _SCHEDULE_LABELS: Final = ("namespace", "scheduled_backup")
@@ -20,7 +20,7 @@ _RECONCILE_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 
 class _GroupGauges:
-    """Reported for raft groups, because pods that are gone report nothing of themselves; labelled as their pods are."""
+    """Gauges of raft groups, because lost pods report nothing themselves; with the same labels as the pods' metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, labelnames=_GROUP_LABELS, registry=registry)
@@ -46,7 +46,7 @@ class _GroupGauges:
 
 
 class _ScheduleGauges:
-    """Reported for ScheduledBackups."""
+    """Gauges of ScheduledBackups."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         gauge = partial(Gauge, labelnames=_SCHEDULE_LABELS, registry=registry)
@@ -61,9 +61,9 @@ class _ScheduleGauges:
 
 
 class OperatorMetrics:
-    """The metrics of one operator process; of Clusters it reports only while it leads.
+    """The metrics of one operator process; it reports metrics of Clusters only while it leads.
 
-    Else what it saw last would stand beside what the leader sees, and silence its alerts.
+    Otherwise its old values would appear in addition to the leader's values and suppress the leader's alerts.
     """
 
     _leads = False
@@ -106,7 +106,7 @@ class OperatorMetrics:
             "1 while the Cluster is Ready, 0 while it is not; no row for a Cluster that this operator does not serve",
             _GROUP_LABELS[:2],
         )
-        # As the canary's own metric, which nobody serves when its pod is gone.
+        # Has the values of the canary's own metric, which disappears when the canary's pod is gone.
         self._order = self._gauge(
             "orderlymq_operator_order_verified",
             "1 in the row of the present status of the Cluster's condition OrderVerified; no row where no canary is wanted",
@@ -137,7 +137,7 @@ class OperatorMetrics:
         return Gauge(name, text, tuple(labels), registry=self.registry)
 
     def set_leading(self, *, leads: bool) -> None:
-        """Report whether this process holds the lease; without it, nothing of Clusters, also where a reconcile ends late."""
+        """Report whether this process leads; if not, report nothing of Clusters, even if a reconcile ends later."""
         self._leads = leads
         self._leading.set(leads)
         if not leads:
@@ -152,7 +152,7 @@ class OperatorMetrics:
         names: Iterable[str],
         wanted: int,
     ) -> None:
-        """Report how the raft groups called *names* are; one that was not *found* has nothing."""
+        """Report the state of the raft groups in *names*; a raft group that is not in *found* has no leader and no replicas."""
         if not self._leads:
             return
         now = set()
@@ -172,7 +172,7 @@ class OperatorMetrics:
     def set_certificates(
         self, cluster: tuple[str, str], found: Mapping[str, CertificateSet], names: Iterable[str]
     ) -> None:
-        """Report which certificates of the raft groups called *names* end first; one that was not *found* has none."""
+        """Report the certificates in *found*, by raft group; remove the values of those in *names* that are not in *found*."""
         if not self._leads:
             return
         for name in names:
@@ -190,7 +190,7 @@ class OperatorMetrics:
             self._ready.labels(*cluster).set(ready)
 
     def set_order(self, cluster: tuple[str, str], status: str | None) -> None:
-        """Report the status of OrderVerified; None where the Cluster has no canary."""
+        """Report the status of OrderVerified; None if the Cluster has no canary."""
         for each in get_args(Truth):
             if status is None:
                 self._remove((self._order,), (*cluster, each))
@@ -205,18 +205,18 @@ class OperatorMetrics:
             self._of_schedules.ready.labels(*schedule).set(status == "True")
 
     def set_last_complete(self, schedule: tuple[str, str], at: datetime | None) -> None:
-        """Report when the newest complete Backup of a ScheduledBackup ended; None where none is kept."""
+        """Report when the newest complete Backup of a ScheduledBackup ended; None if no complete Backup is kept."""
         if at is None:
             self._remove((self._of_schedules.last_complete,), schedule)
         elif self._leads:
             self._of_schedules.last_complete.labels(*schedule).set(at.timestamp())
 
     def forget_schedule(self, schedule: tuple[str, str]) -> None:
-        """Report nothing more of a ScheduledBackup that is gone."""
+        """Remove the values of a ScheduledBackup that is gone."""
         self._remove((self._of_schedules.ready, self._of_schedules.last_complete), schedule)
 
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
-        """Report nothing more of a Cluster that is gone, or of all: another operator serves them."""
+        """Remove the values of a Cluster that is gone, or, without *cluster*, of all, because another operator serves them."""
         for each in [cluster] if cluster else list(self._groups):
             self._drop(each, self._groups.pop(each, set()))
         if cluster is None:
@@ -235,5 +235,5 @@ class OperatorMetrics:
     @staticmethod
     def _remove(gauges: Iterable[Gauge], labels: tuple[str, ...]) -> None:
         for gauge in gauges:
-            with suppress(KeyError):  # it was never set
+            with suppress(KeyError):  # the value was never set
                 gauge.remove(*labels)

@@ -5,18 +5,18 @@ from typing import Any, Final, TypeAlias
 
 from orderlymq_operator.resources.meta import GROUP, VERSION
 
-# An object as the API server sends it: JSON, never a model, so that nothing unknown gets lost.
+# An object as the API server sends it: JSON, never a model, so that unknown fields are kept.
 Json: TypeAlias = dict[str, Any]
-# A time as the API server writes it: UTC, to the second.
+# The format of times in the API server: UTC, whole seconds.
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of objects.
+    """One kind of object.
 
     Attributes:
-        optional: an API server that does not know the kind has none of it.
+        optional: a list returns no objects, instead of an error, if the API server does not know the kind.
     """
 
     api_version: str
@@ -32,14 +32,15 @@ class Resource:
         return f"{prefix}/{self.api_version}"
 
     def path(self, namespace: str | None = None, name: str | None = None, part: str = "") -> str:
-        """Return the path of a collection, an object, or a subresource (*part*) of it."""
+        """Return the path of a collection, an object, or a subresource (*part*) of an object."""
         place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         ends = "".join(f"/{piece}" for piece in (name, part) if piece)
         return f"{self.root}{place}/{self.plural}{ends}"
 
 
 _OWN: Final = f"{GROUP}/{VERSION}"
-# Definitions of a previous version lack some kinds, and somebody may take all of them away while finalizers are to go.
+# Optional, because the definitions of a previous version lack some kinds, and because a person may delete all definitions
+# while the operator still has to remove finalizers.
 CLUSTERS: Final = Resource(_OWN, "Cluster", "clusters", optional=True)
 TOPICS: Final = Resource(_OWN, "Topic", "topics", optional=True)
 CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups", optional=True)
@@ -47,7 +48,7 @@ USERS: Final = Resource(_OWN, "User", "users", optional=True)
 PIPELINES: Final = Resource(_OWN, "Pipeline", "pipelines", optional=True)
 BACKUPS: Final = Resource(_OWN, "Backup", "backups", optional=True)
 SCHEDULED_BACKUPS: Final = Resource(_OWN, "ScheduledBackup", "scheduledbackups", optional=True)
-# What belongs to a Cluster, and what only uses one.
+# Kinds that belong to a Cluster. Other kinds in `OWN_KINDS` only use one.
 PARTS: Final = (TOPICS, CONSUMER_GROUPS, USERS)
 OWN_KINDS: Final = (CLUSTERS, *PARTS, PIPELINES, BACKUPS, SCHEDULED_BACKUPS)
 
@@ -62,7 +63,7 @@ ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "
 BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 INGRESSES: Final = Resource("networking.k8s.io/v1", "Ingress", "ingresses")
-# Gateway API has several versions of it; `observe.gateway` finds the one that is served.
+# Gateway API has several versions of this kind; `observe.gateway` finds the one that the API server serves.
 TLS_ROUTES: Final = Resource("gateway.networking.k8s.io/v1", "TLSRoute", "tlsroutes", optional=True)
 JOBS: Final = Resource("batch/v1", "Job", "jobs")
 CRON_JOBS: Final = Resource("batch/v1", "CronJob", "cronjobs")
@@ -84,7 +85,7 @@ DEFINITIONS: Final = Resource(
     namespaced=False,
 )
 
-# What the operator makes for a Cluster, in the order in which it is applied.
+# The kinds that the operator makes for a Cluster, in the order in which it applies them.
 MADE: Final = (
     SERVICE_ACCOUNTS,
     ROLES,
@@ -97,9 +98,10 @@ MADE: Final = (
     DEPLOYMENTS,
     INGRESSES,
 )
-# Of these, what no broker and no name server needs.
+# The kinds in `MADE` that no broker and no name server needs.
 ACCESSORY: Final = (BUDGETS, NETWORK_POLICIES, DEPLOYMENTS, INGRESSES)
-# Likewise for a Pipeline; what runs its drivers comes last, and of that there is one.
+# The kinds that the operator makes for a Pipeline, in the order in which it applies them. The workload that runs the
+# drivers comes last; a Pipeline has one workload.
 MADE_FOR_PIPELINES: Final = (
     SERVICE_ACCOUNTS,
     ROLES,

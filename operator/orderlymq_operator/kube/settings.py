@@ -19,16 +19,17 @@ class OperatorSettings:
     """The settings of the operator.
 
     Attributes:
-        namespaces: those that are watched; empty for all.
-        pipeline_images: images that Pipelines may name beside *spark_image*, * at the end for any; None for all images.
-        pipeline_settings: settings of Spark that they may make beside those that are harmless, in the same form.
-        image: of brokers and name servers whose Cluster names none.
-        pull_secrets: Secrets that open the registry, of Clusters and Pipelines that name none.
-        spark_image: of drivers and executors whose Pipeline names none.
-        namespace: where the operator itself runs and keeps its lease.
-        identity: who this process is among the holders of the lease.
-        resync_s: how often everything is read again, whatever the watches show.
-        release: take the finalizers off every object and end, before the operator is uninstalled.
+        namespaces: the namespaces to watch; empty for all.
+        pipeline_images: images that Pipelines may name in addition to *spark_image*; * at the end matches any rest; None
+            for all images.
+        pipeline_settings: Spark settings that Pipelines may set in addition to the harmless ones, in the same form.
+        image: the image of brokers and name servers, if the Cluster names none.
+        pull_secrets: Secrets to pull images with, for Clusters and Pipelines that name none.
+        spark_image: the image of drivers and executors, if the Pipeline names none.
+        namespace: the namespace in which the operator itself runs and keeps its lease.
+        identity: the name of this process as a holder of the lease.
+        resync_s: the seconds between two resyncs, which read everything again, independent of the watches.
+        release: remove the finalizers from every object and end; used before the operator is uninstalled.
     """
 
     namespaces: tuple[str, ...]
@@ -50,7 +51,7 @@ class OperatorSettings:
 def parse(
     arguments: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> OperatorSettings:
-    """Return the settings; a flag wins over its variable.
+    """Return the settings; a flag has priority over its variable.
 
     Raises:
         SystemExit: a flag is unknown or a value has the wrong form; the text says which.
@@ -86,7 +87,7 @@ def parse(
 
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    """Return the flags; their defaults are the variables."""
+    """Return the parser of the flags; their defaults come from the variables."""
     parser = argparse.ArgumentParser(
         prog="orderlymq_operator.kube",
         description="The operator: makes Clusters, Topics, ConsumerGroups, Users and Pipelines from custom resources.",

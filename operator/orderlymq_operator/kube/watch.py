@@ -1,12 +1,13 @@
 """
 Watches of the API server, by kopf: they wake workers and do nothing else.
 
-Rules: no handler here decides, writes or waits. An interrupted watch never shows what disappeared meanwhile; it shows again
-what is still there. kopf continues a watch that ends. It gives up when a list or a watch is answered by an error that it
-does not know, as 403 or 410, and does not mind when a watch is cancelled; in both cases all watches of that namespace begin
-again. So each namespace has a kopf of its own: one that is gone ends no watch of another, and waits until it can be read.
-kopf runs in a thread with a loop of its own, because at its end it cancels every task of the loop that is younger than
-itself. It keeps no state on objects for such handlers and puts no finalizer on them.
+Rules: no handler here decides, writes or waits. A watch that was interrupted does not report objects that disappeared
+meanwhile; it reports again those that still exist. kopf continues a watch that ends. kopf gives up when a list or a watch
+gets an error that it does not handle, such as 403 or 410. It does not notice when a watch is cancelled. In both cases, all
+watches of that namespace are started again. Each namespace therefore has its own kopf: a namespace that is gone ends no
+watch of another one, and is watched again when it can be read. kopf runs in a thread with its own event loop, because at its
+end it cancels every task of the loop that is younger than itself. For these handlers, kopf stores no state and sets no
+finalizer on objects.
 """
 
 import asyncio
@@ -33,25 +34,25 @@ _log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 5.0
-# An API server marks its progress each minute; a watch that says nothing for longer begins again where it was.
+# An API server sends a bookmark each minute. A watch that is silent for longer is started again where it stopped.
 SILENT_S: Final = 70.0
-# Between attempts to begin all watches again, and how long they last when they are all right.
+# The pauses between attempts to start all watches again. The pause is reset after watches have lasted `_STEADY_S`.
 AGAIN_FIRST_S: Final = 1.0
 AGAIN_MAX_S: Final = 30.0
 _STEADY_S: Final = 60.0
-# Between kopf's own attempts at a request that is refused or not answered, before it gives up: an API server that starts
-# again answers by then, and a right that was taken away is known soon.
+# The pauses between kopf's own attempts at a request that fails, before it gives up. They are long enough for an API server
+# that restarts, and short enough to notice soon that a right was removed.
 RETRIES_S: Final = (1, 1, 2, 3, 5, 8)
 _END_S: Final = 5.0
-POLL_S: Final = 1.0  # from one check whether kopf has lost a watch to the next
-# How the names of kopf's own tasks begin.
+POLL_S: Final = 1.0  # between two checks whether kopf has lost a watch
+# The first words in the names of kopf's own tasks.
 _WATCHER: Final = "watcher for "
 _THEIR_KEEPER: Final = "multidimensional multitasker"
-# Of these the API server shows only what is labelled as a Cluster's.
+# Of these kinds, the watches show only objects with the label of a Cluster.
 LABELLED: Final = (*MADE, CLAIMS)
 WATCHED: Final = (*OWN_KINDS, PODS, NODES, *LABELLED)
 
-# Kind, object, whether it is gone, whether it is shown because a watch begins or begins again.
+# Kind, object, whether it is gone, whether it comes from the list at the start of a watch.
 OnHint = Callable[[str, Json, bool, bool], None]
 
 
@@ -62,17 +63,17 @@ async def watch(
     on_loss: Callable[[], None] = lambda: None,
     is_readable: Callable[[str], bool] = lambda _: True,
 ) -> None:
-    """Watch until a signal ends the process; *ready* is set from when they begin until kopf gives up.
+    """Watch until a signal ends the process; *ready* is set while the watches of all readable namespaces run.
 
-    *on_loss* is called when kopf has given up; what disappears before the watches have begun again is not shown. A namespace
-    that was lost and is not readable is not watched until it is, and *ready* does not wait for it.
+    *on_loss* is called when kopf has given up: until the watches run again, they miss objects that disappear. A namespace
+    whose watches failed and that is not readable is not watched until it is readable, and *ready* does not wait for it.
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, ended.set)
     end = loop.create_task(ended.wait())
-    # None stands for the whole of the API server: all namespaces, or what is in none.
+    # None stands for the whole API server: all namespaces, or, if *namespaces* are given, objects without a namespace.
     places = (None, *namespaces)
     missing = set(places)
 
@@ -114,21 +115,21 @@ async def _watch_once(
     note: Callable[[bool], None],
     end: asyncio.Future[Any],
 ) -> BaseException | None:
-    """Watch *kinds* in a namespace, or in all, until *end* or until kopf gives up; return why it did."""
+    """Watch *kinds* in a namespace, or in all, until *end* or until kopf gives up; return kopf's error, if any."""
     loop = asyncio.get_running_loop()
     begun: concurrent.futures.Future[None] = concurrent.futures.Future()
     over: concurrent.futures.Future[None] = concurrent.futures.Future()
     begun.add_done_callback(lambda _: loop.call_soon_threadsafe(note, True))
     registry = _registry(kinds, lambda *hint: loop.call_soon_threadsafe(on_hint, *hint))
 
-    # An event of kopf's own loop: for one of threads it would wait in a further thread, which outlives it.
+    # The stop flag is an event of kopf's own loop: for a threading event, kopf would start a thread that outlives it.
     stops: list[Callable[[], object]] = []
 
     async def serve() -> None:
         stop, own = asyncio.Event(), asyncio.get_running_loop()
         stops.append(lambda: own.call_soon_threadsafe(stop.set))
         own.set_exception_handler(_note_error)
-        # Older than kopf, which would end it before.
+        # This task must be older than kopf's, because kopf cancels all younger tasks at its end.
         checks = asyncio.create_task(_until_one_ends(stop))
         kopfs = asyncio.create_task(
             kopf.operator(
@@ -143,21 +144,23 @@ async def _watch_once(
         )
         try:
             await asyncio.wait({kopfs, checks}, return_when=asyncio.FIRST_COMPLETED)
-            # At its end it waits without a limit for watches that wait for credentials, which nobody fetches any more.
+            # At its end kopf may wait forever for watches that wait for credentials, which no task fetches any more.
             await asyncio.wait({kopfs}, timeout=_END_S)
             if kopfs.done():
                 await kopfs
             if checks.done():
                 raise RuntimeError("a watch has ended without an error")
         except Exception as error:
-            over.set_exception(error)  # now: the end of this loop may wait for the same watches
+            over.set_exception(
+                error
+            )  # set it here, because the end of this loop may wait for the same watches
         else:
             over.set_result(None)
 
     def work() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # it must not be lost with the thread
+        except BaseException as error:  # the error must not be lost with the thread
             if not over.done():
                 over.set_exception(error)
 
@@ -168,7 +171,7 @@ async def _watch_once(
     finally:
         note(False)
         if stops and not over.done():
-            with suppress(RuntimeError):  # it has closed its loop meanwhile
+            with suppress(RuntimeError):  # kopf's loop is closed already
                 stops[0]()
         await asyncio.wait({done}, timeout=_END_S)
     return done.exception() if done.done() and not done.cancelled() else None
@@ -184,7 +187,7 @@ async def _until_one_ends(stop: asyncio.Event) -> None:
 
 
 def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error that nobody waits for, but for those of watches: kopf has logged all, and raises one of them."""
+    """Log an error that no code awaits, except errors of watches: kopf has logged those, and raises one of them."""
     if not _is_named(context.get("future"), _WATCHER, _THEIR_KEEPER):
         loop.default_exception_handler(context)
 
@@ -197,7 +200,7 @@ def _registry(kinds: Collection[Resource], on_hint: Callable[..., object]) -> ko
     registry = kopf.OperatorRegistry()
 
     def wake(kind: str) -> Callable[..., Awaitable[None]]:
-        # Asynchronous, because kopf runs others in threads.
+        # Asynchronous, because kopf runs synchronous handlers in threads.
         async def handler(body: Any, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
             on_hint(kind, dict(body), type == "DELETED", type is None)
 
@@ -219,10 +222,10 @@ def _registry(kinds: Collection[Resource], on_hint: Callable[..., object]) -> ko
 
 
 class ApiServerConnection(kopf.ConnectionInfo):
-    """The API server as kopf reaches it."""
+    """The connection from kopf to the API server."""
 
     def as_ssl_context(self) -> ssl.SSLContext:
-        """Trust what the cluster names, no more strictly than kubectl."""
+        """Trust the cluster's authority, with checks no stricter than those of kubectl."""
         return checking_as_kubernetes(super().as_ssl_context())
 
 
@@ -247,7 +250,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.inactivity_timeout = SILENT_S
     for resource in LABELLED:
         settings.watching.label_selectors[_place(resource)] = LABEL_CLUSTER
-    # Neither namespaces nor definitions are looked for, which would need rights that nothing else needs. Watches of what
-    # is not defined fail and begin again.
+    # kopf does not look for namespaces or definitions, because that would need rights that nothing else needs. Watches of
+    # kinds that are not defined fail and are started again.
     settings.scanning.disabled = True
     return settings

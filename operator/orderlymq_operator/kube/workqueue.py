@@ -1,8 +1,8 @@
 """
 The work queue: keys that wait for a reconcile, each at most once, each handled by one worker at a time.
 
-Rule: a key that is added while it is handled is handled once more, because the reconcile may have read the objects before
-the change. A key that fails comes back later and later; a success resets that.
+Rules: a key that is added while a worker handles it is handled once more, because the reconcile may have read the objects
+before the change. After each failure, a key waits longer before it comes back; a success resets that.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 RETRY_FIRST_S: Final = 0.25
-# What fails for minutes waits for a person; their change wakes the queue anyway.
+# A key that fails for minutes needs a change by a person, and that change wakes the queue anyway.
 RETRY_MAX_S: Final = 15.0
 
 
@@ -32,11 +32,11 @@ class WorkQueue(Generic[Key]):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nobody works."""
+        """True if no key waits and no worker handles one."""
         return not (self._ready or self._busy or self._again)
 
     def add(self, key: Key) -> None:
-        """Have *key* handled as soon as possible."""
+        """Queue *key* to be handled as soon as possible."""
         timer = self._later.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -47,7 +47,7 @@ class WorkQueue(Generic[Key]):
             self._wake.set()
 
     def add_after(self, key: Key, delay_s: float) -> None:
-        """Have *key* handled after a while, sooner when somebody adds it meanwhile."""
+        """Queue *key* to be handled after *delay_s*, or earlier if it is added meanwhile."""
         loop = asyncio.get_running_loop()
         timer = self._later.get(key)
         if timer is not None:
@@ -67,15 +67,15 @@ class WorkQueue(Generic[Key]):
         return key
 
     def done(self, key: Key) -> None:
-        """Say that *key* was handled."""
+        """Report that *key* was handled."""
         self._failures.pop(key, None)
         self._release(key)
 
     def failed(self, key: Key, pause_s: float = 0) -> float:
-        """Say that *key* could not be handled; it comes again later, after *pause_s* at least."""
+        """Report that handling *key* failed; queue it again after at least *pause_s*. Return the delay."""
         count = self._failures[key] = self._failures.get(key, 0) + 1
         delay_s = max(pause_s, min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(count - 1, 16)))
-        # Somebody who knows something new is not made to wait for a failure of before.
+        # A key that was added meanwhile is handled without the delay, because it reports a new change.
         self._release(key)
         if key not in self._ready:
             self.add_after(key, delay_s)

@@ -42,7 +42,7 @@ class Binding:
     addresses: frozenset[str] = frozenset()
 
     def is_in(self, pod: PodFacts) -> bool:
-        """Return whether all containers that ran with the client still run in *pod*; containers started later do not count."""
+        """Return whether all containers that ran with the client still run in *pod*; later containers do not count."""
         ran = set(self.starts) - {None}
         return self.uid == pod.uid and bool(ran) and ran <= set(pod.starts)
 
