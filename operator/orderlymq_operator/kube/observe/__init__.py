@@ -1,6 +1,6 @@
 """
-Observed state: custom resources, objects, pods, nodes and secrets, as they were read.
+Observed state: custom resources, objects, pods, nodes and secrets, as the operator last read them.
 
-Nothing here writes to the API server or to a broker, and nothing decides what to do.
+Nothing here decides what to do. Only `credentials` writes: it makes Secrets that do not exist yet.
 Begin with `cluster` (the objects and pods of one Cluster) and `inventory` (the custom resources).
 """

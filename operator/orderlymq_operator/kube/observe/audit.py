@@ -1,8 +1,8 @@
 """
-The audit of watches: it compares what they showed with what exists.
+The audit of watches: it compares the objects that watches showed with the objects that exist.
 
-An interrupted watch never shows what disappeared meanwhile. It shows again what is still there: by that the audit knows
-the interruption, and reads the kind. It counts and names such stale objects, and informs the parts that rely on hints.
+A watch that was interrupted never reports objects that disappeared meanwhile, but it reports the remaining objects again.
+From that, the audit recognizes the interruption and reads the kind. It counts stale objects and returns them to its caller.
 """
 
 import time
@@ -16,14 +16,14 @@ from orderlymq_operator.kube.resources import CLAIMS, MADE, OWN_KINDS, PODS, Jso
 
 _MADE: Final = {resource.kind for resource in (*MADE, CLAIMS)}
 _AUDITED: Final = {resource.kind for resource in (*OWN_KINDS, PODS)} | _MADE
-# Against an interruption that showed nothing, because nothing was left. Pods of all applications are not read for that:
-# a stale one costs a lease at most.
+# The interval for reading all own kinds, because an interrupted watch shows nothing if no object is left. Pods of all
+# applications are not read for that: a stale pod delays a takeover by one lease at most.
 EVERY_S: Final = 1_800.0
 Name = tuple[str, str, str]  # namespace, name, UID
 
 
 class Audit:
-    """Remembers what watches show, by UID."""
+    """The objects that watches have shown, by kind."""
 
     def __init__(
         self, metrics: OperatorMetrics, clock: Callable[[], float] = time.monotonic
@@ -35,7 +35,7 @@ class Audit:
         self._shown: dict[str, set[Name]] = {kind: set() for kind in _AUDITED}
 
     def shown(self, kind: str, found: Json, *, gone: bool, listed: bool = False) -> None:
-        """Note what a watch shows; *listed* where it begins, and where it begins again."""
+        """Note an object from a watch; *listed* if it comes from the list at the start or restart of the watch."""
         known = self._shown.get(kind)
         if known is None:
             return
@@ -45,7 +45,7 @@ class Audit:
         (known.discard if gone else known.add)(name)
 
     def lost(self) -> None:
-        """Note that all watches have broken off."""
+        """Note that all watches were interrupted."""
         self._interrupted |= _AUDITED
 
     async def compare(
@@ -55,16 +55,16 @@ class Audit:
         namespaces: tuple[str, ...],
         made: Callable[[Collection[str]], None] = lambda _: None,
     ) -> list[tuple[str, Name]]:
-        """Read what may have vanished unseen; return and forget the objects that only the watches know.
+        """Read the kinds whose watches were interrupted; return and forget the objects that do not exist any more.
 
-        *made* gets the kinds that the operator makes and that somebody else has to read.
+        *made* is called with the interrupted kinds that the operator makes, because other modules must read those.
 
         Raises:
-            ApiError: what there is cannot be read.
+            ApiError: the objects cannot be read.
         """
         if await inventory.can_read_more():
             self.lost()
-        # Taken before the lists are read: what appears meanwhile is not stale.
+        # Copied before the lists are read, because an object that appears meanwhile is not stale.
         before = {kind: set(names) for kind, names in self._shown.items()}
         now, interrupted = self._clock(), self._interrupted
         self._interrupted = set()
@@ -92,12 +92,12 @@ class Audit:
         namespaces: tuple[str, ...],
         interrupted: set[str],
     ) -> dict[str, set[Name]]:
-        """Return what there is, of the kinds whose watches were interrupted, or of all when that is due."""
+        """Return the existing objects of the kinds whose watches were interrupted, or of all own kinds if that is due."""
         now = self._clock()
         if self._read_at is None or now - self._read_at >= EVERY_S:
             inventory.invalidate()
         if inventory.unread:
-            inventory.invalidate()  # no watch shows what is deleted there
+            inventory.invalidate()  # no watch reports deletions in unread namespaces
         for kind in interrupted - {PODS.kind} - _MADE:
             inventory.invalidate(kind)
         read = await inventory.refresh()

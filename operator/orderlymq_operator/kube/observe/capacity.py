@@ -1,8 +1,8 @@
 """
-Whether a Cluster has room for more: the condition CapacitySufficient, with figures of the leaders and disks.
+The condition CapacitySufficient: whether leaders have CPU time left and disks have space left.
 
-Pure. Rule: a figure that hovers around a limit is reported once. A limit that was passed counts as passed until the figure is well below
-it, and figures are rounded, so that a Cluster under a steady load is not written again and again.
+Pure. Rules: a figure that varies around a limit is reported once. A limit that was exceeded counts as exceeded until the
+figure is clearly below it. Figures are rounded, so that a steady load does not cause repeated writes of the Cluster.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.volumes import GROWTH_MARGIN
 from orderlymq_operator.resources.kinds import Cluster
 
-# A broker's loop is one thread; beyond this share of a CPU its queues of work begin to grow.
+# A broker's event loop is one thread; above this share of a CPU, its work queues begin to grow.
 CPU_MAX: Final = 0.8
-# Below config.diskMaxUsedSpaceRatio, at which sends are refused: time to act.
+# The distance below config.diskMaxUsedSpaceRatio, at which brokers refuse sends. It leaves time to act.
 DISK_MARGIN: Final = 0.1
-# How far below a limit a figure must fall again. A disk that keeps what `retention.size` is by itself is used to 66 %.
+# How far a figure must fall below a limit again. With the default of `retention.size`, 66 % of a disk are used.
 CPU_BACK: Final = 0.15
 DISK_BACK: Final = 0.1
 _ROUNDED_TO: Final = 5  # percent
@@ -28,7 +28,7 @@ ENOUGH: Final = ConditionReport(
 
 
 def capacity(cluster: Cluster, live: Live, previous: ConditionReport | None) -> ConditionReport:
-    """Return the condition; *previous* is what it said before."""
+    """Return the condition; *previous* is its last report."""
     before = previous.reason if previous is not None else ""
     found = _busy(cluster, live, before == "LeaderBusy") or _full(
         cluster, live, before == "DiskFills"
@@ -77,7 +77,7 @@ def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
 
 
 def _ungrown(used: Mapping[str, float], limit: int, was: bool) -> tuple[str, str] | None:
-    """Return which disk refuses sends although its volume should have grown before; growth ends it."""
+    """Return reason and text for a disk that is full although its volume should have grown; None if there is none."""
     full = _beyond(used.items(), limit / 100, GROWTH_MARGIN / 100 if was else 0.0)
     if full is None:
         return None
@@ -91,7 +91,7 @@ def _ungrown(used: Mapping[str, float], limit: int, was: bool) -> tuple[str, str
 def _beyond(
     figures: Iterable[tuple[str, float]], limit: float, back: float
 ) -> tuple[str, float] | None:
-    """Return the greatest figure if it is beyond the limit, or not *back* below it."""
+    """Return the greatest figure and its name if the figure is at least *limit* minus *back*; None if not."""
     name, share = max(figures, key=lambda each: (each[1], each[0]), default=("", 0.0))
     return (name, share) if share >= limit - back else None
 

@@ -1,8 +1,9 @@
 """
-Observed state of one Cluster: its objects, its pods, and what the processes in them report.
+Observed state of one Cluster: its objects, its pods, and the reports of the processes in them.
 
-Rules: what a watch showed is never used itself. An object of a former Cluster of the same name, a pod of a former
-StatefulSet, and a pod or claim whose name no StatefulSet of this Cluster gives, is none of this Cluster. A process that does not answer within a second is reported as silent.
+Rules: objects from watch events are never used directly. These do not belong to this Cluster: an object of a former Cluster
+of the same name, a pod of a former StatefulSet, and a pod or claim with a name that no StatefulSet of this Cluster gives. A
+process that does not answer within a second is reported as silent.
 """
 
 import asyncio
@@ -44,23 +45,23 @@ from orderlymq_operator.plan.liveness import ProcessState
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_runtime.sockets.addresses import join_address
 
-# A pod that has been ready this long may be given a leader that another one has: what comes and goes gets none.
+# A pod must be ready for this long before it may take over a leader from another pod. This excludes unstable pods.
 STEADY_S: Final = 60.0
-# What changes while something is waited for.
+# The kinds that change while the operator waits for an action to complete.
 CHANGING: Final = (PODS, STATEFUL_SETS)
 
 
 @dataclass(slots=True)
 class Live:
-    """The objects of one Cluster as they were read.
+    """The objects of one Cluster when they were last read.
 
     Attributes:
-        former: kind and name of an object of a former Cluster of the name, which is about to go; empty for none.
+        former: kind and name of an object of a former Cluster of the same name, which will be deleted; empty for none.
         made: objects that the operator makes, by kind and name.
         unread: kinds of such objects that could not be listed, and why.
-        statuses: what the replicas say, by pod.
-        routes: in which version TLSRoutes were read; None where none are needed or served.
-        refused_pod: why a pod that is missing cannot be made; empty where none is, or nobody says.
+        statuses: the reports of the replicas, by pod.
+        routes: the version in which TLSRoutes were read; None if none are needed or served.
+        refused_pod: why a missing pod cannot be made; empty if no pod is missing or no event explains it.
     """
 
     former: str = ""
@@ -73,7 +74,7 @@ class Live:
     refused_pod: str = ""
 
     def find(self, resource: Resource, name: str) -> Json | None:
-        """Return an object, if it is there."""
+        """Return an object by kind and name; None if it does not exist."""
         return self.made.get((resource.kind, name))
 
     def stateful_sets(self) -> list[Json]:
@@ -84,7 +85,7 @@ class Live:
         )
 
     def put(self, found: Json) -> None:
-        """Take over an object as a write returned it."""
+        """Store an object that a write returned."""
         self.made[found["kind"], found["metadata"]["name"]] = found
 
     def group_pods(self, group: str) -> dict[int, PodFacts]:
@@ -105,7 +106,7 @@ class Live:
         }
 
     def deleted_claim(self, group: str, replicas: int) -> ClaimFacts | None:
-        """Return a volume claim of one of a group's *replicas* that was deleted: it goes with the pod that has it."""
+        """Return a claim of a replica 1 to *replicas* that is being deleted; it disappears when its pod ends."""
         found = self.claims_of(group).items()
         return next((each for node, each in found if node <= replicas and each.deleting), None)
 
@@ -118,7 +119,7 @@ class Live:
         }
 
     def leader(self, group: str) -> PodFacts | None:
-        """Return the pod of the leader of the highest term; None when nobody leads."""
+        """Return the pod of the leader with the highest term; None if no pod leads."""
         leading = [
             (status.term, pod.name)
             for pod in self.group_pods(group).values()
@@ -127,10 +128,10 @@ class Live:
         return self.pods.get(max(leading)[1]) if leading else None
 
     def waits_in_vain(self, pod: PodFacts) -> bool:
-        """Return whether *pod* cannot start and its StatefulSet has another template, with which it may.
+        """Return whether *pod* cannot start, but may start with the newer template of its StatefulSet.
 
-        It lacks an image: a difference there need not be one of the revision, as Secrets and pull policy replace no pod that
-        runs. One that restores waits in whatever trouble, because no planner replaces it.
+        This is the case if its image is unavailable: the new template may differ only in pull Secrets or pull policy, which
+        are not part of the revision. A pod that restores counts with any trouble, because the planner does not replace it.
         """
         made = self.find(STATEFUL_SETS, pod.name.rpartition("-")[0]) or {}
         template = (made.get("status") or {}).get("updateRevision")
@@ -150,10 +151,10 @@ async def read_objects(
     spare: Collection[Resource] = (),
     routes: Resource | None = None,
 ) -> Live:
-    """Read the objects of a Cluster, and its *routes* where it may have some.
+    """Read the objects of a Cluster, and its *routes* if it may have some.
 
     Raises:
-        ApiError: they cannot be read now; a refusal of *spare* kinds is noted instead.
+        ApiError: the objects cannot be read now; if a kind of *spare* is refused, that is noted instead.
     """
     meta = cluster.metadata
     owner = ("Cluster", meta.namespace or "", meta.name)
@@ -188,7 +189,7 @@ async def read_objects(
 
 
 def _is_foreign(pod: Json, cluster: Cluster) -> bool:
-    """Return whether a pod has a label of brokers or name servers, and a name that none has: a person's, a Job's."""
+    """Return whether a pod has labels of brokers or name servers but not their name, such as a person's or a Job's pod."""
     labels, owner = pod["metadata"].get("labels") or {}, None
     component, group = labels.get("app.kubernetes.io/component"), labels.get(names.LABEL_GROUP)
     if component == names.BROKER or group is not None:
@@ -201,7 +202,7 @@ def _is_foreign(pod: Json, cluster: Cluster) -> bool:
 async def read_statuses(
     session: aiohttp.ClientSession, live: Live, access: Callable[[PodFacts], PageAccess]
 ) -> None:
-    """Ask every broker how it is."""
+    """Read the status of every broker into `live.statuses`."""
     asked = [
         pod
         for pod in live.pods.values()
@@ -227,7 +228,7 @@ async def read_statuses(
 
 
 def _who(pod: PodFacts) -> dict[str, object]:
-    """Return as which replica the broker of a pod registers."""
+    """Return the identity that the broker in a pod must report: Cluster, raft group and node."""
     cluster = pod.labels.get(names.LABEL_CLUSTER)
     group = f"{cluster}-{pod.labels.get(names.LABEL_GROUP)}"
     return {"cluster": cluster, "group": group, "node": names.node_of(pod.name)}
@@ -244,7 +245,7 @@ def observed_group(
     wanted: str,
     domains_of: Callable[[str], tuple[str, ...]] = lambda node: (node,),
 ) -> ObservedGroup:
-    """Return a raft group as it is; a pod of the *current* revision has what the planner calls *wanted*.
+    """Return the observed state of a raft group; pods of the revision *current* get the planner's revision *wanted*.
 
     *domains_of* returns the failure domains of a node.
     """
@@ -282,7 +283,7 @@ def observed_group(
 
 
 def outdated_pods(live: Live, environment: Environment) -> list[PodFacts]:
-    """Return the pods that new ones are to replace: those of before, and those that cannot start as they were made."""
+    """Return the pods to replace: pods of a previous form, and pods that cannot start but may with the new template."""
     found: list[PodFacts] = []
     for group, form in environment.groups.items():
         certificates = form.certificates.text() if form.certificates else ""
@@ -298,7 +299,7 @@ def outdated_pods(live: Live, environment: Environment) -> list[PodFacts]:
 
 
 def process_states(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[int, ProcessState]:
-    """Return what the kubelet says of the processes in *pods*; one without a pod is being replaced."""
+    """Return the state of the processes in *pods* as the kubelet reports it; a process without a pod is being replaced."""
     absent = ProcessState(leaving=True)
     return {
         number: absent
@@ -328,7 +329,7 @@ def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:
 async def read_name_servers(
     admin: Admin, live: Live, count: int, expanding: Collection[str]
 ) -> dict[int, ObservedNameServer]:
-    """Return every name server that should be: its queue lists, and its routes of *expanding* topics."""
+    """Return the observed state of *count* name servers: their queue lists, and their routes of *expanding* topics."""
     pods = live.name_server_pods()
 
     async def ask(index: int) -> ObservedNameServer:
@@ -345,7 +346,7 @@ async def read_name_servers(
 def with_forms(
     servers: Mapping[int, ObservedNameServer], live: Live, environment: Environment
 ) -> dict[int, ObservedNameServer]:
-    """Return *servers* with what the pods in a previous form, or that cannot start in theirs, show of that."""
+    """Return *servers* with revision and TLS mode added for pods that have a previous form or cannot start in their own."""
     found = dict(servers)
     for index, pod in live.name_server_pods().items():
         form = pod.annotations.get(names.ANNOTATION_REVISION)

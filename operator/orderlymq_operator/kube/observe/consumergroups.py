@@ -1,8 +1,8 @@
 """
 Observed state of a ConsumerGroup, and its status: members, owners of queues, lag.
 
-Pure. Rules: the lag is rounded to two digits, so that a write means something. Lists are cut, counts never. What is not
-known is left out.
+Pure. Rules: the lag is rounded to two digits, so that small changes cause no write. Lists are cut off; counts are complete.
+Unknown facts are left out.
 """
 
 from collections import Counter
@@ -19,22 +19,22 @@ from orderlymq_protocol.body.lanes import QueueLanes
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_protocol.plurals import counted
 
-_MEMBERS_MAX: Final = 256  # of the schema
-_QUEUES_MAX: Final = 1024  # likewise
-_NAMED_MAX: Final = 5  # in a sentence
+_MEMBERS_MAX: Final = 256  # the limit in the schema
+_QUEUES_MAX: Final = 1024  # the limit in the schema
+_NAMED_MAX: Final = 5  # in a message
 
 Queue = tuple[str, str, int]  # topic, raft group, number
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedConsumerGroup:
-    """A consumer group as all raft groups see it.
+    """The state of a consumer group, merged from all raft groups.
 
     Attributes:
-        wanted: who was refused a queue a moment ago, because another has it.
+        wanted: for each queue, the client that was just refused its lock because another client holds it.
         views: the members that each raft group knows.
-        zones: of members, where known.
-        lanes: figures of the queues of a group by key.
+        zones: the zones of members; empty if unknown.
+        lanes: figures of the queues, for a consumer group with concurrency by key.
     """
 
     members: Mapping[str, GroupMember] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def observe_consumer_group(
     zone_of: Callable[[str], str] = lambda _: "",
     lanes: Iterable[Sequence[QueueLanes]] = (),
 ) -> ObservedConsumerGroup:
-    """Return what the raft groups say of one consumer group, put together; *locks* are those of its queues."""
+    """Merge the reports of the raft groups about one consumer group; *locks* are the locks of its queues."""
     held = {
         (lock.topic, group, lock.queue): lock
         for group, found in locks.items()
@@ -73,7 +73,7 @@ def observe_consumer_group(
 
 
 def group_facts(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed) -> Json:
-    """Return what is known of a consumer group beside its conditions."""
+    """Return the status of a consumer group without its conditions."""
     shares = Counter(seen.owners.values())
     members = sorted(seen.members.values(), key=lambda member: member.client_id)
     facts: Json = {
@@ -121,7 +121,7 @@ def group_facts(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obs
 def group_conditions(
     group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed
 ) -> dict[str, ConditionReport]:
-    """Return Balanced, for a group with queue locks, or LanesFlowing, by key, and ConsistentSubscription."""
+    """Return ConsistentSubscription, and Balanced (if members lock queues) or LanesFlowing (if concurrency is by key)."""
     found = {"LanesFlowing": _flow(group, seen)} if group.spec.concurrency == "Key" else {}
     if not seen.members:
         nobody = ConditionReport("Unknown", "NoMembers", "nobody consumes")
@@ -135,7 +135,7 @@ def group_conditions(
 
 
 def _locks(group: ConsumerGroup) -> bool:
-    """Return whether the members of a group lock queues; by key they take lanes."""
+    """Return whether the members of a consumer group lock queues; with concurrency by key they take lanes instead."""
     return group.spec.ordering == "Ordered" and group.spec.concurrency == "Queue"
 
 
@@ -186,7 +186,10 @@ def _balance(
 
 
 def _parted(seen: ObservedConsumerGroup, observed: Observed) -> list[str]:
-    """Return the raft groups that do not know each member that reads one of their topics; no member calls the others."""
+    """Return the raft groups that do not know every member that reads one of their topics.
+
+    Members do not contact raft groups that have none of their topics, so those raft groups do not count.
+    """
     read = {
         client_id: {topic for topic in member.subscriptions if not is_retry_topic(topic)}
         for client_id, member in seen.members.items()
@@ -224,7 +227,7 @@ def _consistency(seen: ObservedConsumerGroup) -> ConditionReport:
         subscriptions_of.setdefault(own, []).append(member.client_id)
     if len(subscriptions_of) <= 1:
         return ConditionReport("True", "SameSubscription", "all members subscribe to the same")
-    # The smaller parties are the likely mistake.
+    # Smallest first: a subscription that few members have is probably the mistake.
     parties = sorted(subscriptions_of.items(), key=lambda party: len(party[1]))
     text = "; ".join(
         f"{clients[0]}{f' and {len(clients) - 1} more' if len(clients) > 1 else ''}: "
@@ -235,7 +238,7 @@ def _consistency(seen: ObservedConsumerGroup) -> ConditionReport:
 
 
 def queues_of(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed) -> list[Queue]:
-    """Return every queue that the group is to consume: of its topics, or of those its members ask for."""
+    """Return every queue that the consumer group should consume: of its topics, or else of its members' subscriptions."""
     topics = {topic.name for topic in group.spec.topics} or {
         topic
         for member in seen.members.values()
@@ -252,7 +255,7 @@ def queues_of(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obser
 
 
 def coarse(count: int) -> int:
-    """Return a count in two digits: 1234 becomes 1200, 17 stays."""
+    """Round a count down to two digits: 1234 becomes 1200, 17 stays."""
     step = 1
     while count // step >= 100:
         step *= 10

@@ -1,10 +1,10 @@
 """
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
-Rules: secrets of Users are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and
-the operator's own secret of a Cluster, are made once and never change. They are in Secrets of the Cluster, read twice an hour.
-One that somebody deleted is made again as it was, and one that somebody changed counts for nothing. Never is another one made for
-processes that run: they have read the first.
+Rules: secrets of Users are read when a reconcile begins and never cached. A Cluster has two secrets of its own: its processes
+identify each other by one, and the operator signs with the other. Both are made once and never change. They are in Secrets of
+the Cluster, which the operator reads twice an hour. A deleted Secret is made again with the same content. A changed Secret is
+ignored. The operator never makes a different secret while processes run, because they have read the first one.
 """
 
 import asyncio
@@ -57,13 +57,13 @@ OWN_KEPT_S: Final = 1_800.0
 
 
 class SecretGoneError(ApiError):
-    """A Secret that processes run with was deleted, and nobody knows what was in it: somebody has to restore it."""
+    """A Secret that running processes use was deleted, and its content is unknown: a person must restore it."""
 
     condition: ClassVar[str] = "SecretMissing"
 
 
 class _Client:
-    """Connections that are opened with one key pair; a renewed one counts from the next connection on."""
+    """Connections that use one key pair; new connections use a renewed key pair."""
 
     def __init__(self, pair: KeyPair | None) -> None:
         self._digest = "" if pair is None else pair.digest
@@ -71,13 +71,13 @@ class _Client:
         self.client = RemotingClient(tls=lambda: self._context)
 
     def show(self, pair: KeyPair) -> None:
-        """Open connections with *pair* from now on."""
+        """Use *pair* for new connections."""
         if pair.digest != self._digest:
             self._digest, self._context = pair.digest, pair.context()
 
 
 class Credentials:
-    """Clients of brokers, one set of connections per way of speaking."""
+    """Clients of brokers, one set of connections per key pair, and one for plain connections."""
 
     def __init__(
         self,
@@ -89,25 +89,25 @@ class Credentials:
         self._api = api
         self._token = token
         self._overtaken = overtaken
-        # By namespace and name of the Secret with the key pair; None for plain connections.
+        # By namespace and name of the Secret with the key pair; None is the key of plain connections.
         self._clients: dict[tuple[str | None, str] | None, _Client] = {}
         # By namespace and name of a Cluster: its own Secrets by name, and when they were read.
         self._kept: dict[tuple[str, str], dict[str, tuple[float, Json]]] = {}
-        # Likewise, what is to be done about one that was changed.
+        # By namespace and name of a Cluster: for each Secret that was changed, the message for the user.
         self._changed: dict[tuple[str, str], dict[str, str]] = {}
         self._clock = clock
 
     async def admin(
         self, cluster: Cluster, pods: Iterable[PodFacts] = (), *, runs: bool = False
     ) -> Admin:
-        """Return what calls the brokers and name servers of *cluster*; its secrets are there from then on.
+        """Return the client for the brokers and name servers of *cluster*; make the Cluster's own Secrets if needed.
 
-        Each of its *pods* is called as it was made: while an edit is rolled out there are some of both forms.
-        Where it *runs* it has secrets.
+        Each of its *pods* is called by plain or TLS connections as the pod was made, because pods of both forms run while an
+        edit is rolled out. If the Cluster *runs*, its Secrets must exist.
 
         Raises:
             ApiError: a Secret cannot be read or made now.
-            SecretGoneError: one of a Cluster that runs is gone.
+            SecretGoneError: a Secret of a running Cluster is gone.
         """
         identity = await self._own(
             cluster,
@@ -144,7 +144,7 @@ class Credentials:
         )
 
     async def missing_secret(self, cluster: Cluster) -> str:
-        """Return what keeps the pods of *cluster* from starting; empty when nothing does.
+        """Return which missing or unusable Secret keeps the pods of *cluster* from starting; empty if none does.
 
         Raises:
             ApiError: a Secret cannot be read now.
@@ -158,7 +158,7 @@ class Credentials:
     async def pages(
         self, cluster: Cluster, pods: Iterable[PodFacts] = ()
     ) -> dict[Access, PageAccess]:
-        """Return how the HTTP pages of *cluster* are asked for, by how its *pods* were made or are made next.
+        """Return the access to the HTTP pages of *cluster*, for each form in which its *pods* were made or are made next.
 
         Raises:
             ApiError: a Secret cannot be read now.
@@ -173,7 +173,7 @@ class Credentials:
         token = _value(await self._api.get(SECRETS, cluster.metadata.namespace, name), key)
         trusted = KeyPair(_value(await self._pair(cluster, form), "ca.crt") or "")
         if trusted.trouble():
-            return PageAccess(form.scheme)  # `missing_certificate` says so
+            return PageAccess(form.scheme)  # `missing_certificate` reports the problem
         return PageAccess(form.scheme, (token or "").strip(), trusted.context())
 
     async def _missing_token(self, cluster: Cluster) -> str:
@@ -190,7 +190,7 @@ class Credentials:
         )
 
     async def missing_certificate(self, cluster: Cluster) -> str:
-        """Return what keeps the pods of *cluster* from getting their key pair; empty when nothing does.
+        """Return why the pods of *cluster* cannot get their key pair; empty if they can.
 
         Raises:
             ApiError: the Secret cannot be read now.
@@ -203,7 +203,7 @@ class Credentials:
         return f"spec.tls.mode {tls.mode} needs spec.tls.secretName: pods cannot read certificateFile and keyFile"
 
     async def _missing_key_pair(self, cluster: Cluster) -> str:
-        """Return what keeps a listener from its key pair."""
+        """Return why a listener cannot get its key pair; empty if all can."""
         for listener in cluster.spec.listeners:
             if listener.tls is None:
                 continue
@@ -217,14 +217,14 @@ class Credentials:
     async def _unusable(
         self, cluster: Cluster, name: str, place: str, keys: tuple[str, ...]
     ) -> str:
-        """Return why the Secret of a key pair, which *place* names, cannot be used; empty when it can."""
+        """Return why the Secret of a key pair, which the field *place* names, cannot be used; empty if it can."""
         found = await self._api.get(SECRETS, cluster.metadata.namespace, name)
         if found is None:
             return f"there is no Secret {name!r}, which {place} names"
         missing = [key for key in keys if not _value(found, key)]
         if missing:
             return f"Secret {name!r}, which {place} names, has no {' and no '.join(missing)}"
-        # A listener that asks for no certificates has no authority; then the chain itself must be good.
+        # A listener that requests no client certificates has no authority; then the certificate itself must be readable.
         authority = "ca.crt" if "ca.crt" in keys else "tls.crt"
         wrong = _key_pair(found, authority).trouble().replace("ca.crt", authority)
         return f"Secret {name!r}, which {place} names, cannot be used: {wrong}" if wrong else ""
@@ -234,19 +234,19 @@ class Credentials:
         await asyncio.gather(*(each.client.close() for each in self._clients.values()))
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Drop what is kept of the Cluster with this namespace and name: it is gone."""
+        """Drop the cached Secrets of the Cluster with this namespace and name, because it is gone."""
         self._kept.pop(key, None)
         self._changed.pop(key, None)
 
     def changed_secret(self, key: tuple[str, str]) -> str:
-        """Return which Secret of the Cluster's own somebody has changed, as `admin` has found it; empty for none.
+        """Return a message about a changed Secret of the Cluster, as `admin` found it; empty if none was changed.
 
-        Pods that start with it would be strangers to those that run.
+        Pods that start with the changed Secret could not talk to the running pods.
         """
         return next(iter(self._changed.get(key, {}).values()), "")
 
     async def _pair(self, cluster: Cluster, form: Access) -> Json | None:
-        """Return the Secret of the key pair of processes; where it was deleted already, that of their successors."""
+        """Return the Secret with the key pair of processes of this form; if it is deleted already, that of new processes."""
         namespace, latest = cluster.metadata.namespace, cluster.spec.tls.secret_name
         for name in dict.fromkeys((form.tls_secret, latest)):
             if name is not None and (found := await self._api.get(SECRETS, namespace, name)):
@@ -258,11 +258,11 @@ class Credentials:
             return self._clients.setdefault(None, _Client(None)).client
         pair = _key_pair(await self._pair(cluster, form))
         if pair.trouble():
-            pair = KeyPair("")  # `missing_certificate` says so, and no pod runs yet
+            pair = KeyPair("")  # `missing_certificate` reports the problem, and no pod runs yet
         key = (cluster.metadata.namespace, form.tls_secret or "")
         found = self._clients.get(key)
         if found is None:
-            # Others of a Cluster that is gone, or of a Secret that no pod uses any more.
+            # Drop idle clients: their Cluster is gone, or no pod uses their Secret any more.
             for former in [each for each, kept in self._clients.items() if kept.client.is_idle]:
                 del self._clients[former]
             found = self._clients[key] = _Client(pair)
@@ -280,11 +280,12 @@ class Credentials:
     ) -> Json | None:
         """Return a Secret that was made for *cluster* itself and never changes; its text is under *key*.
 
-        Where nothing may change by it one that was read OWN_KEPT_S ago is good enough, unless that was changed since.
+        If changes are not allowed now (`may_change`), a copy that is younger than OWN_KEPT_S is returned, unless the Secret
+        was found changed.
 
         Raises:
-            RetryLaterError: it is of a former Cluster of the name, which is about to go with all that it had.
-            SecretGoneError: the Cluster *runs* with one that is gone.
+            RetryLaterError: the Secret is of a former Cluster of the same name and will be deleted with its other objects.
+            SecretGoneError: the Secret is gone although the Cluster *runs*.
         """
         meta = cluster.metadata
         now = self._clock()
@@ -311,7 +312,7 @@ class Credentials:
             changed[name] = (
                 f"Secret {name!r} was changed, and processes of the Cluster run with what it had: restore its key {key!r}"
             )
-            return kept  # and look again next time
+            return kept  # the next call reads the Secret again
         if found is not None:
             secrets_of[name] = (now, found)
         return found
@@ -323,18 +324,18 @@ class Credentials:
         make: Callable[[str], Json],
         text: str | None = None,
     ) -> Json | None:
-        """Return a Secret, made of *text* where it is missing; without that, of new random text."""
+        """Return a Secret; if it is missing, make it with *text*, or with new random text if *text* is None."""
         found = await self._api.get(SECRETS, namespace, name)
         if found is not None:
             return found
         try:
             made = make(text or secrets.token_hex(_SECRET_BYTES))
             return await self._api.create(SECRETS, namespace, made)
-        except ConflictError:  # another operator was first
+        except ConflictError:  # another operator has just made it
             return await self._api.get(SECRETS, namespace, name)
 
     async def secrets(self, state: DesiredState) -> dict[str, str | None]:
-        """Return what the Secrets of the Users hold; None where that is no secret."""
+        """Return the secrets of the Users, by name; None if a User has no usable secret."""
         found: dict[str, str | None] = {user.metadata.name: None for user in state.desired.users}
 
         async def read(user: User) -> None:
@@ -349,7 +350,7 @@ class Credentials:
         except ForbiddenError as error:
             if error.status != 403:
                 raise
-            # The Role of a namespace can be gone before the Users in it, and their Cluster may stand in another one.
+            # The Role of a namespace may be deleted before the Users in it, and their Cluster may be in another namespace.
             _log.error("User %s: its Secret cannot be read: %s", user.metadata.name, error)
             return None
 
@@ -357,7 +358,7 @@ class Credentials:
         if user.spec.secret_from is None:
             return await self._made_secret(user)
         source = user.spec.secret_from.secret
-        # Who controls the Cluster that gets it would be a replica or the operator of another one.
+        # Otherwise, the owner of the Cluster that gets this secret could act as a replica or the operator of another Cluster.
         if source is None or is_kept_for_clusters(source.name):
             return None
         namespace = user.metadata.name.partition("/")[0]
@@ -365,7 +366,10 @@ class Credentials:
         return usable_secret(_value(found, source.key) or "")
 
     async def _made_secret(self, user: User) -> str | None:
-        """Return what the operator has made for a User that names no Secret; make it where it is missing."""
+        """Return the secret that the operator makes for a User that names no Secret; make it if it is missing.
+
+        Return None if an object of another owner has the name.
+        """
         namespace, _, name = user.metadata.name.partition("/")
         make = partial(account_secret, user, namespace, name)
         found = await self._made_once(namespace, names.user_secret(name), make)
@@ -375,7 +379,7 @@ class Credentials:
 
     @staticmethod
     def fingerprints(state: DesiredState, found: dict[str, str | None]) -> dict[str, str | None]:
-        """Return what may be compared with what brokers have."""
+        """Return fingerprints of the secrets, to compare with those of brokers; None if a User has no secret."""
         keys = {user.metadata.name: user.access_key for user in state.desired.users}
         return {
             name: None if text is None else fingerprint(keys[name], text)
@@ -384,7 +388,7 @@ class Credentials:
 
 
 def _key_pair(secret: Json | None, authority: str = "ca.crt") -> KeyPair:
-    """Return the key pair of a Secret; the certificate is shown only to brokers that ask for one."""
+    """Return the key pair in a Secret; the certificate is sent only to brokers that request one."""
     certificate, key = _value(secret, "tls.crt") or "", _value(secret, "tls.key") or ""
     return KeyPair(_value(secret, authority) or "", certificate, key)
 

@@ -1,11 +1,11 @@
 """
-Desired state of one Cluster, from its custom resources: what it has, what is refused, what must be deleted.
+Desired state of one Cluster, from its custom resources: objects to have, objects to refuse, and names to delete.
 
-Pure. Rules: an object of a namespace that the Cluster does not allow wants nothing, holds no name and deletes nothing. Of
-two objects that declare the same name the older one wins, and the other one reports Conflict. An object that is being
-deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for, unless another
-object declared that first, one that is not known may do so, or brokers keep the name for themselves. One that was refused
-from its beginning has no finalizer, so it is not waited for.
+Pure. Rules: an object in a namespace that the Cluster does not allow has no effect: it adds nothing, reserves no name and
+deletes nothing. If two objects declare the same name, the older one has it and the other one reports Conflict. An object that
+is being deleted is no longer desired. With deletionPolicy Delete, the brokers first delete the declared topic, consumer group
+or user, unless another object declares it, an unknown object may declare it, or brokers reserve the name. An object that was
+refused from its beginning has no finalizer, so its deletion does not wait.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,8 +24,8 @@ from orderlymq_operator.resources.kinds import (
     is_deleted_with,
 )
 
-MESSAGE_MAX: Final = 1024  # of a condition, in the schema
-# Why Ready is False where another object declares what brokers hold under its name.
+MESSAGE_MAX: Final = 1024  # the limit of a condition's message in the schema
+# The reason of Ready=False if another object declares the same name.
 OTHER_OWNER: Final = "Conflict"
 
 
@@ -34,11 +34,11 @@ class DesiredState:
     """Desired state of the objects of one Cluster.
 
     Attributes:
-        subjects: each object by the name that the planner knows it under.
-        verdicts: objects that are left alone, and why.
+        subjects: each object by the name that the planner uses for it.
+        verdicts: objects that are refused, and why.
         leaving: objects that are being deleted and whose finalizer waits for the brokers.
-        unsure: UIDs of those for which nothing is deleted yet, because an object that is not known may declare the same.
-        unlisted: objects, living or leaving, of namespaces that the Cluster does not allow.
+        unsure: UIDs of leaving objects for which nothing is deleted yet, because an unknown object may declare the same.
+        unlisted: objects, living or leaving, in namespaces that the Cluster does not allow.
     """
 
     desired: Desired
@@ -50,7 +50,7 @@ class DesiredState:
 
 
 def subject_of(item: Item) -> Subject:
-    """Return the name under which the planner knows an object: unique over namespaces."""
+    """Return the name that the planner uses for an object; it is unique over namespaces."""
     if item.kind == "Cluster":
         return Subject(item.kind, item.name)
     return Subject(item.kind, f"{item.namespace}/{item.name}")
@@ -61,9 +61,9 @@ def desired_state(
     parts: Iterable[Item],
     is_unsure: Callable[[Item], bool] = lambda _: False,
 ) -> DesiredState:
-    """Return what *cluster* and its *parts*, the oldest of a kind first, want.
+    """Return the desired state of *cluster* from it and its *parts*, which are sorted by age, oldest of a kind first.
 
-    *is_unsure* says whether an object that is not known may declare the same as one that leaves.
+    *is_unsure* returns whether an unknown object may declare the same name as a leaving object.
     """
     found: dict[str, list[Any]] = {kind: [] for kind in NAME_FIELDS}
     gone: dict[str, set[str]] = {kind: set() for kind in NAME_FIELDS}
@@ -85,7 +85,7 @@ def desired_state(
             continue
         subject = subject_of(item)
         state.subjects[subject] = item
-        # Also one that cannot be used: what it declares is not another one's to change or to delete.
+        # An invalid object also reserves its name: another object must not change or delete what it declares.
         winner = claimed.setdefault((item.kind, item.declared), item)
         if item.planned is None:
             state.verdicts[subject] = ConditionReport("False", "Invalid", item.error[:MESSAGE_MAX])
@@ -97,7 +97,7 @@ def desired_state(
             continue
         found[item.kind].append(item.planned)
     for item in state.leaving:
-        # Another object may have taken the name over: then nothing is deleted.
+        # If another object declares the name now, nothing is deleted.
         if not deletes(item) or (item.kind, item.declared) in claimed or _was_refused(item):
             continue
         if item.kind == "Topic" and is_brokers_own(item.declared, cluster):
@@ -124,9 +124,9 @@ def leaves(item: Item) -> bool:
 
 
 def deletes(item: Item) -> bool:
-    """Return whether what an object stands for is deleted in the brokers with it.
+    """Return whether the brokers delete the declared topic, consumer group or user together with the object.
 
-    An account is in any case. Whether the others are, a manifest that cannot be used does not say.
+    Users are always deleted, topics and consumer groups only if the manifest is valid and says so.
     """
     return item.kind == "User" if item.manifest is None else is_deleted_with(item.manifest)
 

@@ -1,8 +1,8 @@
 """
-Observed state of a Pipeline's workloads and driver pods, and the status that follows from it.
+Observed state of a Pipeline's workloads and driver pods, and the Pipeline status that follows from it.
 
-Pure. The last report of a driver is the termination message of its container: JSON when the driver could still write it,
-otherwise the end of its log or nothing.
+Pure. The last report of a driver is the termination message of its container: JSON if the driver could write it, otherwise
+the end of its log or nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,27 +32,27 @@ _FIGURES: Final = {
     "lag": "lag",
     "offsets": "offsets",
 }
-_TEXT_MAX: Final = 1024  # of a text in the status
+_TEXT_MAX: Final = 1024  # the limit of a text in the status
 _NUMBER_END: Final = 1 << 63
 _ENDED: Final = {"Complete", "Failed"}
 _SPARK_ENDED: Final = {"COMPLETED", "FAILED"}
 _SPARK_ROLE: Final = "spark-role"
-_LABEL_REVISION: Final = "controller-revision-hash"  # which a StatefulSet gives its pods
+_LABEL_REVISION: Final = "controller-revision-hash"  # a StatefulSet sets this label on its pods
 
 
 def is_driver(pod: Json) -> bool:
-    """Return whether a pod is a driver's: executors of a SparkApplication have its labels, too, and one of Spark's."""
+    """Return whether a pod is a driver's: executors of a SparkApplication have the same labels, plus Spark's role label."""
     return (pod["metadata"].get("labels") or {}).get(_SPARK_ROLE) != names.EXECUTOR
 
 
 def is_past(pod: Json, since: str) -> bool:
-    """Return whether a pod ended for a former Pipeline: it was made before *since*, and its last word is the former's."""
+    """Return whether a pod has ended and was made before *since*; its last report is that of a former Pipeline."""
     ended = (pod.get("status") or {}).get("phase") in ENDED
     return ended and pod["metadata"].get("creationTimestamp", "") < since
 
 
 def driver_pod(pod: Json) -> DriverPod:
-    """Return what matters of a driver's pod; what a running one says must be asked of it."""
+    """Return the facts about a driver's pod; the report of a running driver must be requested from the driver."""
     facts = pod_facts(pod)
     meta = pod["metadata"]
     container = container_status(pod, (CONTAINER, SPARK_DRIVER_CONTAINER))
@@ -79,7 +79,7 @@ def driver_pod(pod: Json) -> DriverPod:
 
 
 def last_report(terminated: Json) -> DriverReport | None:
-    """Return what a container said that has ended; one that ended well without a word says nothing."""
+    """Return the report of a container that has ended; None if it ended with code 0 and without a report."""
     text = (terminated.get("message") or "").strip()
     found = read_report(text)
     if found is not None:
@@ -88,12 +88,12 @@ def last_report(terminated: Json) -> DriverReport | None:
         return None
     why = terminated.get("reason") or "Error"
     ending = f"the driver ended with {terminated.get('exitCode')} ({why})"
-    # The end of a log: its last lines say most.
+    # The text is the end of a log, and its last lines say most.
     return DriverReport("Failed", error=f"{ending}: {text[-_TEXT_MAX // 2 :]}" if text else ending)
 
 
 def read_report(text: str) -> DriverReport | None:
-    """Read what a driver says as JSON; None when it is something else."""
+    """Parse a driver's JSON report; return None if the text is not a report."""
     try:
         said = orjson.loads(text)
     except ValueError:
@@ -110,14 +110,14 @@ def read_report(text: str) -> DriverReport | None:
 
 
 def is_run(live: Json) -> bool:
-    """Return whether a Job is a run of a CronJob: it has the labels of its pods, because Kubernetes gives it those."""
+    """Return whether a Job is a run of a CronJob; labels do not tell, because Kubernetes copies them from the template."""
     return any(
         owner.get("kind") == "CronJob" for owner in live["metadata"].get("ownerReferences") or []
     )
 
 
 def run_of(live: Json, cron_job: Json) -> Workload:
-    """Return what matters of a run of *cron_job*, which is as it should be."""
+    """Return the facts about a run of *cron_job*, the desired CronJob."""
     template = cron_job["spec"].get("jobTemplate")
     return workload_of(live, template and {"metadata": template["metadata"]})
 
@@ -125,11 +125,12 @@ def run_of(live: Json, cron_job: Json) -> Workload:
 def workload_of(
     live: Json, wanted: Json | None, is_right: Callable[[Json, Json], bool] = drift.contains
 ) -> Workload:
-    """Return what matters of a workload; *wanted* is the one that should be, without its pause."""
+    """Return the facts about a workload; *wanted* is the desired workload without the fields that pause it."""
     meta, spec = live["metadata"], live.get("spec") or {}
     form = live["kind"]
     if form == "Job" and wanted is not None:
-        # Nobody changes its pods later. Where an admission rule has done so at its creation, so it would with the next one.
+        # Compare metadata only: a Job's pod template cannot change later. If an admission rule changed it at creation, the
+        # rule would change the next Job's, too.
         wanted, is_right = {"metadata": wanted["metadata"]}, drift.contains
     current = wanted is not None and is_right(live, wanted)
     status = live.get("status") or {}
@@ -154,7 +155,7 @@ def workload_of(
     elif form == "SparkApplication":
         reported = status.get("applicationState") or {}
         state, error = reported.get("state", ""), reported.get("errorMessage", "")
-        # Kubeflow's operator begins a stream again, whatever became of it.
+        # With this policy, Kubeflow's operator restarts a stream after any end.
         always = (spec.get("restartPolicy") or {}).get("type") == "Always"
         ended = state in _SPARK_ENDED and not always
     return Workload(
@@ -173,7 +174,7 @@ def workload_of(
 
 
 def without_pause(made: Json) -> tuple[Json, Json]:
-    """Return a workload without what pauses it, and that part alone."""
+    """Return a workload without the field that pauses it, and that field alone."""
     name = "replicas" if made["kind"] == "StatefulSet" else "suspend"
     spec = dict(made["spec"])
     pause = {name: spec.pop(name)}
@@ -181,12 +182,12 @@ def without_pause(made: Json) -> tuple[Json, Json]:
 
 
 def pause_of(form: Form, *, suspend: bool) -> Json:
-    """Return the part of a workload's spec that pauses it or lets it go on."""
+    """Return the part of a workload's spec that pauses or resumes it."""
     return {"replicas": 0 if suspend else 1} if form == "StatefulSet" else {"suspend": suspend}
 
 
 def status_facts(report: ReportPipeline, previous: Mapping[str, Any], claim: str) -> Json:
-    """Return the status beside its conditions; a figure stays until a newer one is known."""
+    """Return the status without its conditions; a figure stays until a newer one is known."""
     facts = dict(previous)
     facts.pop("driver", None)
     facts |= {"phase": report.phase, "claim": claim}
@@ -215,10 +216,10 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _number(value: Any) -> int:
-    """Return a number that a status may have; the API server reads no larger one.
+    """Return a number for a status; the API server accepts integers from 0 to below 2 to the power of 63.
 
     Raises:
-        TypeError, ValueError, OverflowError: it is none.
+        TypeError, ValueError, OverflowError: the value is not such a number.
     """
     found = int(value)
     if not 0 <= found < _NUMBER_END:
@@ -227,7 +228,7 @@ def _number(value: Any) -> int:
 
 
 def _offsets(value: Any) -> list[Json] | None:
-    """Return as many offsets as a status has, in order; None where they have another form."""
+    """Return the offsets in order, at most as many as a status can hold; None if they have another form."""
     try:
         return [
             {"topic": topic, "broker": broker, "queue": _number(queue), "offset": _number(offset)}
@@ -238,7 +239,7 @@ def _offsets(value: Any) -> list[Json] | None:
 
 
 def _entries(value: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield topic, broker, queue and offset; a page takes the operator no longer for all that it has beyond a status."""
+    """Yield topic, broker, queue and offset of a limited number of entries, so that a long report costs no more time."""
     room = QUEUES_MAX
     for topic, brokers in _first(value):
         for broker, queues in _first(brokers):

@@ -1,9 +1,9 @@
 """
-Whether the loss of a failure domain (a node, a zone) leaves each raft group a majority.
+The condition FaultTolerant: whether each raft group keeps a majority after the loss of a failure domain (a node, a zone).
 
-Pure. With n replicas, m of them in the fullest domain, n - m are left, and a majority of n is needed. More than that
-may go at the same time: updates and drains need it while the domain is away. This is reported and changes nothing:
-the scheduler places the pods.
+Pure. If m of n replicas are in the fullest domain, its loss leaves n - m, and the raft group needs a majority of n. Replicas
+above the majority are spare: updates and drains need them while the domain is lost. The operator only reports this: the
+scheduler places the pods.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ from orderlymq_protocol.plurals import counted
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Replicas left when the fullest domain is lost.
+    """The effect of losing the fullest domain of a raft group.
 
     Attributes:
-        domain: its name.
-        lost: how many replicas it holds.
+        domain: the name of the domain.
+        lost: the replicas in it.
     """
 
     domain: str
@@ -32,17 +32,17 @@ class Tolerance:
 
     @property
     def majority(self) -> int:
-        """How many replicas the group needs."""
+        """The number of replicas that the raft group needs."""
         return self.replicas // 2 + 1
 
     @property
     def spare(self) -> int:
-        """How many further replicas may go then; below zero the group stands still."""
+        """The number of further replicas that may fail then; below zero, the raft group has no majority."""
         return self.replicas - self.lost - self.majority
 
 
 def tolerance(domains: Sequence[str]) -> Tolerance:
-    """Return what the loss of one domain means; *domains* has that of each replica, of one at least."""
+    """Return the effect of losing the fullest domain; *domains* has the domain of each replica and is not empty."""
     domain, lost = max(Counter(domains).items(), key=lambda found: (found[1], found[0]))
     return Tolerance(domain, lost, len(domains))
 
@@ -50,7 +50,7 @@ def tolerance(domains: Sequence[str]) -> Tolerance:
 def fault_tolerance(
     cluster: Cluster, live: Live, label_of: Callable[[str, str], str | None]
 ) -> ConditionReport:
-    """Return the condition FaultTolerant; *label_of* returns a label of a node as `Zones.label` does."""
+    """Return the condition FaultTolerant; *label_of* returns a label of a node, see `Zones.label`."""
     placement = cluster.spec.placement
     texts: list[str] = []
     for key in dict.fromkeys(

@@ -1,8 +1,8 @@
 """
-Gateway API's TLSRoutes: in which version the API server serves them, and whether a gateway has accepted one.
+Gateway API's TLSRoutes: the version that the API server serves, and whether a gateway has accepted a route.
 
-Routes are not watched: which version is served may change while the operator runs, and a watch of another one would end. They
-are read at each resync, and every few seconds while an address is missing.
+The operator does not watch routes, because the served version may change while it runs, and a watch of a removed version
+would end. It reads them at each resync, and every few seconds while an address is missing.
 """
 
 import time
@@ -16,12 +16,12 @@ from orderlymq_operator.kube.resources import TLS_ROUTES, Json, Resource
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener
 
-# The newest first; all have the fields that are used.
+# The newest first. All have the fields that the operator uses.
 _VERSIONS: Final = tuple(
     replace(TLS_ROUTES, api_version=f"gateway.networking.k8s.io/{version}")
     for version in ("v1", "v1alpha3", "v1alpha2")
 )
-# Definitions come and go with somebody's installation; a minute later is soon enough.
+# Users install and remove Gateway API while the operator runs; it is enough to notice that a minute later.
 _KEPT_S: Final = 60.0
 
 
@@ -34,10 +34,10 @@ class GatewayApi:
         self._known: tuple[float, Resource | None] | None = None
 
     async def routes(self) -> Resource | None:
-        """Return the newest version of TLSRoute; None where there is none.
+        """Return the newest version of TLSRoute; None if the API server serves none.
 
         Raises:
-            ApiError: the API server does not say now.
+            ApiError: the API server cannot answer now.
         """
         now = self._clock()
         if self._known is None or now - self._known[0] >= _KEPT_S:
@@ -52,12 +52,12 @@ class GatewayApi:
 
 
 def has_routes(listeners: Iterable[Listener]) -> bool:
-    """Return whether a listener is reached by TLSRoutes."""
+    """Return whether clients reach one of the listeners through TLSRoutes."""
     return any(each.type == "TLSRoute" for each in listeners)
 
 
 def may_have_routes(item: Item) -> bool:
-    """Return whether a Cluster is to have TLSRoutes, or had some when its status was written."""
+    """Return whether a Cluster should have TLSRoutes, or had some when its status was written."""
     listeners = item.status.get("listeners") or []
     return any(each.get("type") == "TLSRoute" for each in listeners) or (
         isinstance(item.manifest, Cluster) and has_routes(item.manifest.spec.listeners)
@@ -65,9 +65,9 @@ def may_have_routes(item: Item) -> bool:
 
 
 def refusal_of(route: Json) -> str | None:
-    """Return why no gateway leads clients by a route; None where one does.
+    """Return why no gateway serves a route; None if one does.
 
-    A route has one parent here, and each controller that knows it writes an entry of its own.
+    The operator's routes have one parent each; each controller that knows the parent writes its own status entry.
     """
     generation = route["metadata"].get("generation")
     text = "no gateway has taken it up yet"

@@ -1,11 +1,11 @@
 """
-The custom resources as they were last read, as models.
+The custom resources in their last known state, as models.
 
-Rules: what a watch shows of an object is taken over unless something newer is known; kinds are listed at the beginning and
-when a watch was interrupted, by one reader at a time. An answer that was asked for after an object was learned replaces
-it, whatever the versions are: they go back when the API server's store was restored. An object that has not changed is not
-parsed again. An object that cannot be parsed is kept with its error, so that its status can report it. A namespace that cannot be read, because it is
-gone or nobody granted it, keeps what is known of it, and holds no other namespace up.
+Rules: an object from a watch event is stored unless a newer version is known. Kinds are listed at the start and after a watch
+was interrupted, by one reader at a time. An answer to a request that began after an object was stored replaces the object,
+even if its version is smaller: versions go back when the API server's store is restored. An object that has not changed is
+not parsed again. An object that cannot be parsed is kept with its error, so that its status can report it. If a namespace
+cannot be read, because it is gone or the right is missing, its known objects are kept, and other namespaces are still served.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ _META: Final = {
     "resourceVersion",
     "creationTimestamp",
 }
-# Not granted, and not there: the first, too, when a namespace took its RoleBinding along.
+# Forbidden, and not found. A deleted namespace gives the first one, too, because its RoleBinding is deleted with it.
 _UNREADABLE: Final = (403, 404)
-# Objects whose end is remembered; an answer to a write that was under way comes within seconds.
+# The number of deleted objects to remember. The answer to a write that was running at the deletion comes within seconds.
 GONE_MAX: Final = 20_000
-#: Where `kubectl apply` keeps what it applied.
+#: The annotation in which `kubectl apply` stores the manifest that it applied.
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -52,13 +52,13 @@ class Item:
     """One custom resource.
 
     Attributes:
-        manifest: the model; None when it cannot be used, *error* says why.
-        planned: the model as the planner takes it: under a name that is unique over namespaces, clients' name unchanged.
-        cluster: the Cluster that it is or belongs to; None when it does not say, and of what uses one.
-        status: as it stands in the API server.
-        deleting_since: when its deletion was asked for, None when it was not.
-        owners: UIDs of the objects that it goes with.
-        declared: the name that clients use, also of an object whose manifest cannot be used.
+        manifest: the model; None if it is invalid, see *error*.
+        planned: the model for the planner: its name is unique over namespaces, and the name for clients is unchanged.
+        cluster: the Cluster that it is or belongs to; None if it names none, or if its kind only uses a Cluster.
+        status: the status in the API server.
+        deleting_since: when its deletion was requested; None if it was not.
+        owners: UIDs of its owners.
+        declared: the name that clients use; also set if the manifest is invalid.
     """
 
     resource: Resource
@@ -91,17 +91,17 @@ class Item:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is to be done for it now."""
+        """True if the annotation for a pause tells the operator to do nothing for the object."""
         return self.annotations.get(ANNOTATION_PAUSE) == "true"
 
     @property
     def age_order(self) -> tuple[str, str, str]:
-        """A key that puts the oldest first; the name decides between equal ages."""
+        """A sort key that puts the oldest first; namespace and name decide between equal ages."""
         return self.created, self.namespace, self.name
 
 
 def read_item(resource: Resource, found: Json) -> Item:
-    """Return a custom resource as it was read."""
+    """Parse a custom resource."""
     meta = found["metadata"]
     own = {key: value for key, value in meta.items() if key in _META}
     notes = {
@@ -155,14 +155,14 @@ def _planned(manifest: Manifest) -> Manifest:
 
 
 def _declared(kind: str, found: Json) -> str:
-    """Return the name that clients use by what an object says, which need not be allowed."""
+    """Return the name that clients use, as an invalid object states it; the name itself may be invalid."""
     field = NAME_FIELDS.get(kind)
     said = (found.get("spec") or {}).get(to_camel(field)) if field else None
     return said if isinstance(said, str) else str(found["metadata"]["name"])
 
 
 def cluster_of(kind: str, found: Json) -> ClusterKey | None:
-    """Return the Cluster that an object is or belongs to; None when it does not say, and of what uses one."""
+    """Return the Cluster that an object is or belongs to; None if it names none, or if its kind only uses a Cluster."""
     namespace = found["metadata"]["namespace"]
     if kind == "Cluster":
         return namespace, found["metadata"]["name"]
@@ -177,10 +177,10 @@ def cluster_of(kind: str, found: Json) -> ClusterKey | None:
 async def list_each(
     api: Api, resource: Resource, namespaces: tuple[str, ...], *, whole: bool = True
 ) -> tuple[list[Json], dict[str, ApiError]]:
-    """Return all objects of a kind in *namespaces*, in all when empty, and why some of these cannot be read.
+    """Return all objects of a kind in *namespaces* (empty for all), and the errors of namespaces that cannot be read.
 
     Raises:
-        ApiError: none of them can be read, or nobody answers.
+        ApiError: none of the namespaces can be read, or the API server does not answer.
     """
     found: list[Json] = []
     unread: dict[str, ApiError] = {}
@@ -199,7 +199,7 @@ async def list_each(
 
 
 def _is_newer(version: str, known: Item) -> bool:
-    """Return whether a version of an object follows the one that is known; both are the API server's."""
+    """Return whether an object's resourceVersion is newer than the known one."""
     if version.isdecimal() and known.version.isdecimal():
         return int(version) > int(known.version)
     return version != known.version
@@ -208,7 +208,7 @@ def _is_newer(version: str, known: Item) -> bool:
 def _read_changed(
     resource: Resource, lists: Iterable[Json], known: Mapping[tuple[str, str], Item]
 ) -> dict[tuple[str, str], Item]:
-    """Return the objects of a list that are others than what is known."""
+    """Parse the objects of a list that are new or have another version than the known ones."""
     made = {}
     for found in lists:
         meta = found["metadata"]
@@ -223,11 +223,11 @@ class Inventory:
     All custom resources of the watched namespaces.
 
     Attributes:
-        unread: why a namespace cannot be read, and the kind that was refused; others can be read.
+        unread: by namespace that cannot be read, the refused kind and the error.
 
     Args:
-        changed: gets every object that a list showed otherwise than it was known: the first reader learns what
-            concerns others, and no watch wakes them, because what it shows is known by then.
+        changed: called with every object that a list showed in another state than the known one. The caller of `refresh`
+            finds changes that concern other Clusters, and no watch event wakes those, because it is no news any more.
     """
 
     def __init__(
@@ -242,13 +242,15 @@ class Inventory:
         self.unread: dict[str, tuple[Resource, ApiError]] = {}
         kinds = [resource.kind for resource in OWN_KINDS]
         self._items: dict[str, dict[tuple[str, str], Item]] = {kind: {} for kind in kinds}
-        # How often a kind was said to have changed, and how many of that the last list had seen.
+        # How often a kind was invalidated, and how many of these invalidations the last list covers.
         self._wanted = dict.fromkeys(kinds, 1)
         self._read = dict.fromkeys(kinds, 0)
         self._reading = {kind: asyncio.Lock() for kind in kinds}
         self._unlisted = {kind: frozenset[str]() for kind in kinds}
-        self._gone: dict[str, int] = {}  # by UID, the oldest first, with the moment
-        # When each object was learned, and when a reading was asked for, are moments of this process.
+        self._gone: dict[
+            str, int
+        ] = {}  # deleted objects by UID, oldest first, with the moment of the deletion
+        # A counter that orders events in this process: when an object was stored, when a read began.
         self._moment = 0
         self._learned: dict[str, dict[tuple[str, str], int]] = {kind: {} for kind in kinds}
 
@@ -258,17 +260,17 @@ class Inventory:
             self._wanted[each] += 1
 
     async def refresh(self, own: tuple[str, str] | None = None) -> set[str]:
-        """Read what may have changed unseen, or wait for the caller that reads it; return the kinds that were read.
+        """Read the invalidated kinds, or wait for another caller that reads them; return the kinds that this call read.
 
-        *own* is the Cluster or Pipeline that the caller looks at afterwards anyway.
+        *own* is the Cluster or Pipeline that the caller reconciles afterwards anyway; `changed` is not called for it.
 
         Raises:
-            ApiError: it cannot be read now.
+            ApiError: a kind cannot be read now.
         """
         read = set()
         for resource in OWN_KINDS:
             needed = self._wanted[resource.kind]
-            # A caller that comes while a list is under way needs its answer, and another list if it is too old.
+            # A caller that arrives while a list is running waits for its answer, and lists again if that is too old.
             async with self._reading[resource.kind]:
                 if self._read[resource.kind] < needed:
                     begun = self._wanted[resource.kind]
@@ -282,7 +284,7 @@ class Inventory:
         lists, unread = await list_each(self._api, resource, self._namespaces)
         self.note_unread(resource, unread)
         self._unlisted[resource.kind] = frozenset(unread)
-        # The loop serves others meanwhile: thousands of objects take seconds.
+        # Parse in another thread, because thousands of objects take seconds and the loop must serve others.
         made = await beside_loop(_read_changed, resource, lists, dict(self._items[resource.kind]))
         before, learned = self._items[resource.kind], self._learned[resource.kind]
         now = {
@@ -313,7 +315,7 @@ class Inventory:
         return self._moment
 
     def _stands(self, known: Item, found: Json, begun: int) -> bool:
-        """Return whether what is known of an object is no older than what an answer says that was asked for at *begun*."""
+        """Return whether the known state of an object is no older than *found*, from a request that began at *begun*."""
         version = found["metadata"]["resourceVersion"]
         if version == known.version:
             return True
@@ -321,14 +323,15 @@ class Inventory:
         return learned > begun and not _is_newer(version, known)
 
     def _revive(self, found: Json, begun: int) -> None:
-        """Note that an object is there again whose end was shown before it was asked for: its store was restored."""
+        """Note that an object exists again although its deletion was shown before the request: the store was restored."""
         if self._gone.get(found["metadata"]["uid"], begun) < begun:
             del self._gone[found["metadata"]["uid"]]
 
     def note_unread(self, resource: Resource, unread: Mapping[str, ApiError]) -> None:
-        """Keep why namespaces cannot be read, and forget it where *resource* was refused before and is not now.
+        """Store why namespaces cannot be read; remove namespaces in which *resource* was refused before and is not now.
 
-        Our own kinds can be listed everywhere, so that objects of a namespace that loses its Role lose their finalizers; Pods cannot.
+        The operator may list its own kinds in all namespaces, so that it can remove finalizers in a namespace that loses its
+        Role. It may not list Pods everywhere.
         """
         for namespace, error in unread.items():
             if namespace not in self.unread:
@@ -340,10 +343,10 @@ class Inventory:
                 del self.unread[namespace]
 
     async def can_read_more(self) -> bool:
-        """Return whether a namespace that could not be read can be read by now.
+        """Return whether a namespace that could not be read can be read now.
 
         Raises:
-            ApiError: nobody answers.
+            ApiError: the API server does not answer.
         """
         for namespace, (refused, _) in list(self.unread.items()):
             try:
@@ -356,7 +359,7 @@ class Inventory:
         return False
 
     def written(self, resource: Resource, found: Json) -> None:
-        """Take over an object as a write returned it, unless a watch has shown something newer, or its end, since."""
+        """Store an object that a write returned, unless a watch has shown a newer version or the object's deletion since."""
         meta, items = found["metadata"], self._items[resource.kind]
         known = items.get((meta["namespace"], meta["name"]))
         if meta["uid"] in self._gone or (
@@ -371,7 +374,7 @@ class Inventory:
         self._learned[resource.kind][item.key] = self._next_moment()
 
     async def read(self, resource: Resource, key: tuple[str, str]) -> Item | None:
-        """Read one object now and return it: one that was made again under its name is another one.
+        """Read one object now and return it; None if it does not exist. It may be a new object of the same name.
 
         Raises:
             ApiError: it cannot be read now.
@@ -385,13 +388,13 @@ class Inventory:
             is_over = each["metadata"]["uid"] in self._gone
             if not is_over and (known is None or not self._stands(known, each, begun)):
                 self._take(resource, each)
-        # Objects that a watch has shown meanwhile are newer than an empty answer.
+        # An object that a watch has shown meanwhile is newer than an empty answer.
         if not found and before is not None and self.item(resource.kind, key) is before:
             self._drop(resource.kind, key)
         return self.item(resource.kind, key)
 
     async def read_changed(self, item: Item) -> Item | None:
-        """Read an object that somebody else has written since it was known, and tell whom that concerns.
+        """Read an object that another client has written since it was stored, and call `changed` with it.
 
         Raises:
             ApiError: it cannot be read now.
@@ -401,7 +404,7 @@ class Inventory:
         return found
 
     def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
-        """Take over what a watch shows; return whether that is news, which a write of ours is not."""
+        """Store an object from a watch event. Return False if the event only echoes a known state, such as our own write."""
         meta, kind = found["metadata"], resource.kind
         key = (meta["namespace"], meta["name"])
         if gone:
@@ -413,7 +416,7 @@ class Inventory:
         if known is not None and not ends and not _is_newer(meta["resourceVersion"], known):
             return False
         if self._reading[kind].locked() or not self._read[kind]:
-            # A list that is under way may be older, and does not show what is gone.
+            # A running list may be older than this event, and does not show deletions.
             self.invalidate(kind)
         elif not gone:
             self.written(resource, found)
@@ -426,13 +429,13 @@ class Inventory:
         del self._learned[kind][key]
 
     def cluster(self, key: ClusterKey) -> Item | None:
-        """Return a Cluster; None when there is none."""
+        """Return a Cluster; None if it does not exist."""
         return self._items["Cluster"].get(key)
 
     def parts(self, key: ClusterKey) -> list[Item]:
         """Return every Topic, ConsumerGroup and User of a Cluster, the oldest of a kind first.
 
-        It may be called beside the loop: what it goes through is copied first.
+        Other threads may call it, because it copies the objects before it iterates over them.
         """
         return [
             item
@@ -448,7 +451,7 @@ class Inventory:
         ]
 
     def unlisted(self, kind: str) -> frozenset[str]:
-        """Return the namespaces that may have objects of a kind which are not known: the last list was refused there."""
+        """Return the namespaces that may have unknown objects of a kind, because the last list was refused there."""
         return self._unlisted[kind]
 
     def names(self, kind: str) -> set[tuple[str, str, str]]:
@@ -460,7 +463,7 @@ class Inventory:
         return sorted(self._items[kind].values(), key=lambda item: item.age_order)
 
     def item(self, kind: str, key: tuple[str, str]) -> Item | None:
-        """Return an object by namespace and name; None when there is none."""
+        """Return an object by namespace and name; None if it does not exist."""
         return self._items[kind].get(key)
 
     def cluster_keys(self) -> set[ClusterKey]:

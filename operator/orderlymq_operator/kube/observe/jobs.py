@@ -1,8 +1,8 @@
 """
-Observed state of a Job of `orderlymq backup`: whether it runs or has ended, and what its pods said.
+Observed state of a Job of `orderlymq backup`: whether it runs or has ended, and the reports of its pods.
 
-Pure. What a pod says is its container's termination message, or the end of its log where it was killed. A Job that is being
-deleted runs as long as a pod of its own does.
+Pure. The report of a pod is its container's termination message, or the end of its log if it was killed. A Job that is being
+deleted counts as running while one of its pods runs.
 """
 
 from typing import Final
@@ -21,9 +21,9 @@ _LINE_MAX: Final = 300
 def job_facts(
     job: Json | None, pods: list[Json], image_form: str, refused_pod: str = ""
 ) -> JobFacts:
-    """Return what matters of a Job; of *pods* only its own count, and *image_form* is that of Jobs made now.
+    """Return the facts about a Job; of *pods*, only its own count. *image_form* is the form of the image of new Jobs.
 
-    *refused_pod* is why it has no pod that lives; empty where it has one, or nobody says.
+    *refused_pod* is why it has no living pod; empty if it has one or no event explains it.
     """
     if job is None:
         return JobFacts()
@@ -69,7 +69,7 @@ def job_facts(
 def terminated(
     pod: Json, container: str = CONTAINER, kind: str = "containerStatuses"
 ) -> Json | None:
-    """Return how a container of a pod ended, now or before it was started again; None before that."""
+    """Return the last end of a container, even if it was restarted since; None if it has not ended yet."""
     status = container_status(pod, (container,), kind)
     for state in ("state", "lastState"):
         found = (status.get(state) or {}).get("terminated")
@@ -79,7 +79,7 @@ def terminated(
 
 
 def word_of(ended: Json) -> BackupReport | str:
-    """Return what a container said that has ended: a report, or why it failed."""
+    """Return the report of a container that has ended, or why it failed."""
     text = (ended.get("message") or "").strip()
     said = read_report(text)
     if isinstance(said, FailureReport):

@@ -1,8 +1,8 @@
 """
-The operator's end of TLS connections to the brokers and name servers of a Cluster.
+The operator's side of TLS connections to the brokers and name servers of a Cluster.
 
-Rule: the authority of the Cluster is trusted and no other. A certificate is shown where brokers ask for one: that of the
-Cluster, which must be good for clients, too.
+Rules: the operator trusts only the Cluster's authority. If brokers request a client certificate, the operator sends the
+Cluster's certificate, which must be valid for clients, too.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Content of a Secret, as PEM; *certificate* and *key* are empty where brokers ask for none."""
+    """The content of a Secret, as PEM; *certificate* and *key* are empty if brokers request no certificate."""
 
     authority: str
     certificate: str = ""
@@ -27,7 +27,7 @@ class KeyPair:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def trouble(self) -> str:
-        """Return what is wrong with it; empty when it can be used."""
+        """Return why the key pair cannot be used; empty if it can."""
         if not self.authority:
             return "ca.crt is empty"
         try:
@@ -41,14 +41,14 @@ class KeyPair:
         return ""
 
     def context(self) -> ssl.SSLContext:
-        """Return how connections are opened; without an authority nobody is trusted.
+        """Return the TLS context for connections; without an authority, it trusts no server.
 
         Raises:
             ssl.SSLError: the certificate or the key cannot be used.
         """
         context = _trusting(self.authority)
         if self.certificate:
-            # The ssl module reads key pairs from files alone; the folder is this process's own and goes immediately.
+            # The ssl module reads key pairs only from files. The folder is private and is removed immediately.
             with tempfile.TemporaryDirectory() as folder:
                 pair = Path(folder, "pair.pem")
                 pair.touch(mode=0o600)
@@ -59,7 +59,7 @@ class KeyPair:
 
 def _trusting(authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Pods are called by address; who they are says the authority of the cluster.
+    # The operator connects to pods by address; the Cluster's authority, not the host name, identifies them.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     if authority:

@@ -1,8 +1,9 @@
 """
-Where clients of other networks reach a Cluster by its further listeners: from Services, nodes and the manifest.
+The addresses at which clients of other networks reach a Cluster's listeners, from Services, nodes and the manifest.
 
-Pure. Rules: an address is published only when all of it is known. A group keeps its node while that is ready, because each
-change makes clients look for another address; which node it gets first depends on its name, so that groups are spread.
+Pure. Rules: an address is published only if all of it is known. A broker group keeps its node while the node is ready,
+because clients must look up the address again after each change. Its first node depends on its name, which spreads the
+broker groups.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener
 from orderlymq_runtime.sockets.addresses import join_address, split_address
 
-# Clients try the next name server address when one does not answer: so many nodes are published.
+# The number of nodes to publish as name servers; a client tries the next address if one does not answer.
 BOOTSTRAP_NODES_MAX: Final = 3
 _MISSING_SHOWN: Final = 5
 Find = Callable[[Resource, str], Json | None]
@@ -33,7 +34,7 @@ Find = Callable[[Resource, str], Json | None]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why something has no address: a sentence, and the reason of the condition."""
+    """Why a target has no address: a sentence, and the reason of the condition."""
 
     text: str
     reason: str = "AddressMissing"
@@ -44,9 +45,9 @@ class OutsideView:
     """Observed addresses.
 
     Attributes:
-        addresses: of each group, by listener.
-        bootstrap: what clients are given as name server address, by listener.
-        missing: what has no address yet, and why.
+        addresses: the address of each broker group, by listener.
+        bootstrap: the name server addresses for clients, by listener.
+        missing: why targets have no address yet.
     """
 
     addresses: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -77,10 +78,10 @@ def outside_view(
     *,
     routes: bool = False,
 ) -> OutsideView:
-    """Return where clients reach the name servers and each group by each listener.
+    """Return the addresses of the name servers and of each broker group, for each listener.
 
-    *find* returns an object by its name, *present* has the addresses that are published now, and *routes* says whether the API
-    server has TLSRoutes.
+    *find* returns an object by its name. *present* has the addresses that are published now. *routes* is True if the API
+    server serves TLSRoutes.
     """
     view = OutsideView()
     hosts = ready_hosts(nodes)
@@ -103,7 +104,7 @@ def outside_view(
             if listener.type == "TLSRoute" and published.get(group) == _route_place(
                 listener, group
             ):
-                # A gateway that is being replaced may still lead there; a refusal helps nobody.
+                # A gateway that is being replaced may still serve this address, so the published address stays.
                 found[group] = published[group]
         places = places_of(listener, None, "")
         if isinstance(places, Missing):
@@ -114,17 +115,17 @@ def outside_view(
 
 
 def needs_nodes(cluster: Cluster) -> bool:
-    """Return whether addresses of nodes are published."""
+    """Return whether a listener publishes addresses of nodes."""
     return any(
         each.type == "NodePort" and each.advertised_host is None for each in cluster.spec.listeners
     )
 
 
 def ready_hosts(nodes: Sequence[NodeFacts]) -> list[str]:
-    """Return one address of each ready node: external ones alone where any node has one.
+    """Return one address of each ready node; if any node has an external address, only external addresses.
 
-    Where none of them is ready, all count: an address that may answer again is better than none, or than an inner one, which
-    leads nowhere from outside.
+    If no such node is ready, all of them count: an address that may work again is better than none, and better than an
+    internal address, which clients outside cannot reach.
     """
     outer = [node for node in nodes if node.external]
     ready = [node for node in outer or nodes if node.ready] or outer or nodes
@@ -139,7 +140,7 @@ def _places(
     hosts: Sequence[str],
     present: str,
 ) -> list[str] | str:
-    """Return the addresses of a group, or of the name servers, the best first; a sentence when there is none."""
+    """Return the addresses of a broker group, or of the name servers, best first; a sentence if there is none."""
     target = target_name(cluster, group)
     name = names.listener_service(target, listener.name)
     service = find(SERVICES, name)
@@ -172,7 +173,7 @@ def _routed(
     group: str | None,
     find: Find | None,
 ) -> list[str] | Missing:
-    """Return the one address by which a gateway leads to a group, or to the name servers."""
+    """Return the single address at which a gateway serves a broker group, or the name servers."""
     if find is None:
         text = "the API server has no TLSRoute; install Gateway API, or choose another type"
         return Missing(f"{listener.name}: {text}", "GatewayApiMissing")
@@ -210,14 +211,14 @@ def _host_of(address: str) -> str:
 
 
 def _ranked(hosts: Sequence[str], target: str) -> list[str]:
-    """Return *hosts* in an order of the target's own, which the coming and going of others does not change."""
+    """Return *hosts* in an order that depends on *target* and stays the same when hosts are added or removed."""
     return sorted(
         hosts, key=lambda host: hashlib.sha256(f"{target} {host}".encode()).digest(), reverse=True
     )
 
 
 def published_addresses(config: Json | None) -> Addresses:
-    """Return the addresses that stand in the ConfigMap of the name servers."""
+    """Return the addresses in the ConfigMap of the name servers."""
     text = ((config or {}).get("data") or {}).get(ADDRESSES_FILE, "{}")
     try:
         return {
@@ -225,4 +226,4 @@ def published_addresses(config: Json | None) -> Addresses:
             for listener, table in json.loads(text).items()
         }
     except (ValueError, AttributeError, RecursionError):
-        return {}  # somebody's hand; it is put right
+        return {}  # a person edited it; the operator will overwrite it

@@ -1,9 +1,9 @@
 """
-Lists of the objects that were made for one Cluster or Pipeline, with as few requests as possible.
+Lists the objects that were made for one Cluster or Pipeline, with as few requests as possible.
 
-Rules: a kind is read again when a watch shows an object of it otherwise than it was read, or was interrupted; all are read
-after an action or a failure, and when the last reading is old. What is kept shows whether there is something to do, and
-never what: `api.by_what_is_kept`.
+Rules: a kind is read again when a watch shows one of its objects in another state than the read one, or when the watch was
+interrupted. All kinds are read after an action or a failure, and when the last read is old. From the cache, the operator
+may only conclude whether there is something to do, never what: `api.by_what_is_kept`.
 """
 
 import asyncio
@@ -15,11 +15,12 @@ from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.resources import Json, Resource
 from orderlymq_runtime.process.supervisor import end_tasks
 
-# Where watches report changes: only what vanished while a watch was interrupted waits so long.
+# How long the cache is valid if watches report changes. Only objects that disappear while a watch is interrupted stay in the
+# cache for so long.
 WATCHED_KEPT_S: Final = 1_800.0
-# Where no watch reports; less than the interval of a resync, so that each resync reads everything.
+# How long the cache is valid without watches. It is less than the interval of a resync, so that each resync reads everything.
 KEPT_S: Final = 45.0
-# Lists of one owner that are read at the same time: others find connections free, too.
+# Lists of one owner that are read at the same time. Other requests need connections, too.
 _AT_ONCE: Final = 3
 
 
@@ -32,14 +33,14 @@ class _Known:
 
 
 class Lister:
-    """Last reading of each owner; *clock* gives seconds that never go back."""
+    """The last lists of each owner; *clock* returns monotonic seconds."""
 
     def __init__(self, api: Api, clock: Callable[[], float], kept_s: float = KEPT_S) -> None:
         self._api = api
         self._clock = clock
         self._kept_s = kept_s
         self._known: dict[Hashable, _Known] = {}
-        self._read: dict[Hashable, _Known] = {}  # by reconciles that have not ended yet
+        self._read: dict[Hashable, _Known] = {}  # lists of reconciles that have not ended yet
         self._reading: set[Hashable] = set()
         self._again: dict[Hashable, set[str]] = {}  # kinds that the next reconcile reads
 
@@ -52,13 +53,13 @@ class Lister:
         kinds: Collection[Resource],
         spare: Collection[Resource] = (),
     ) -> dict[Resource, list[Json]]:
-        """Return the objects with *labels* by kind.
+        """Return the objects with *labels*, by kind.
 
-        What is kept of another *edition* of the owner is not used. A kind of *spare* that the API server refuses to list has
-        no objects, see `refused`.
+        Cached lists of another *edition* of the owner are not used. If the API server refuses to list a kind of *spare*, the
+        kind has no objects, see `refused`.
 
         Raises:
-            ApiError: they cannot be read now; no request for them is under way any more.
+            ApiError: the objects cannot be read now; all requests for them have ended.
         """
         known = self._known.pop(owner, None)
         self._read.pop(owner, None)
@@ -72,7 +73,7 @@ class Lister:
             known, due = _Known(edition, self._clock(), {}), list(kinds)
         else:
             due = [each for each in kinds if each.kind in again or each in known.refused]
-        # Objects that are shown meanwhile may be newer or older than the answers, so they are read once more.
+        # Objects from watch events during the read may be newer or older than the answers, so their kinds are read again.
         self._reading.add(owner)
         refused: dict[Resource, ApiError] = {}
         gate = asyncio.Semaphore(_AT_ONCE)
@@ -96,27 +97,27 @@ class Lister:
             found = await asyncio.gather(*tasks)
         finally:
             self._reading.discard(owner)
-            await end_tasks(tasks)  # after a failure those that nobody waits for any more
+            await end_tasks(tasks)  # after a failure, cancel the remaining requests
         lists = {**known.lists, **dict(zip(due, found, strict=True))}
         self._read[owner] = _Known(edition, known.at, lists, refused)
         return lists
 
     def refused(self, owner: Hashable) -> dict[str, ApiError]:
-        """Return the kinds that the last reading of an owner was refused."""
+        """Return the kinds that the API server refused in the last read of an owner, with the errors."""
         known = self._read[owner]
         return {resource.kind: error for resource, error in known.refused.items()}
 
     def keeps(self, owner: Hashable) -> bool:
-        """Return whether something is kept of an owner."""
+        """Return whether the cache has lists of an owner."""
         return owner in self._known
 
     def interrupted(self, kinds: Collection[str]) -> None:
-        """Read *kinds* of every owner again: their watches may have missed something."""
+        """Have *kinds* of every owner read again, because their watches may have missed changes."""
         for owner in (*self._known, *self._read, *self._reading):
             self._again.setdefault(owner, set()).update(kinds)
 
     def shown(self, owner: Hashable, found: Json, *, gone: bool) -> bool:
-        """Note what a watch shows of an owner; return whether that is news."""
+        """Note an owner's object from a watch event; return False if the object is known in this version."""
         kind, meta = found["kind"], found["metadata"]
         known = self._known.get(owner) or self._read.get(owner)
         if known is not None:
@@ -132,13 +133,13 @@ class Lister:
         return True
 
     def keep(self, owner: Hashable, again: Iterable[Resource] = ()) -> None:
-        """Keep what was read last: nothing had to be done. Kinds in *again* are read the next time all the same."""
+        """Keep the last lists in the cache, because nothing had to be done; kinds in *again* are read again next time."""
         found = self._read.pop(owner, None)
         if found is not None:
             self._known[owner] = found
             self._again.setdefault(owner, set()).update(resource.kind for resource in again)
 
     def forget(self, owner: Hashable) -> None:
-        """Drop everything about an owner, so that all of it is read again."""
+        """Drop all lists of an owner, so that everything is read again."""
         for kept in (self._known, self._read, self._again):
             kept.pop(owner, None)

@@ -1,8 +1,8 @@
 """
-The nodes whose ports clients of other networks call: their addresses, and whether they are ready.
+The nodes whose ports clients of other networks connect to: their addresses, and whether they are ready.
 
-Rule: what watches show is enough once all nodes were listed. A node that is wrongly taken for ready costs its clients a
-refused connection until the next look.
+Rule: after all nodes were listed, watch events are accurate enough. If a node wrongly counts as ready, its clients get refused
+connections until the next list.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.resources import NODES, Json
 
-# A watch may miss a deletion; less than the interval of a resync.
+# All nodes are listed again after this time, because a watch may miss a deletion. It is less than a resync's interval.
 KEPT_S: Final = 45.0
 
 
@@ -22,7 +22,7 @@ class NodeFacts:
     """One node.
 
     Attributes:
-        external, internal: its addresses, those of IPv4 before those of IPv6 as the node names them.
+        external, internal: its addresses, in the order that the node reports: IPv4 before IPv6.
     """
 
     name: str
@@ -32,7 +32,7 @@ class NodeFacts:
 
 
 class Nodes:
-    """All nodes; *clock* gives seconds that never go back."""
+    """All nodes; *clock* returns monotonic seconds."""
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
@@ -41,7 +41,7 @@ class Nodes:
         self._read_at: float | None = None
 
     def shown(self, found: Json, *, gone: bool) -> bool:
-        """Note what a watch shows of a node; return whether that is news."""
+        """Store a node from a watch event; return whether its facts have changed."""
         facts = node_facts(found)
         if gone:
             return self._known.pop(facts.name, None) is not None
@@ -64,7 +64,7 @@ class Nodes:
 
 
 def node_facts(found: Json) -> NodeFacts:
-    """Return what counts of a node."""
+    """Return the facts about a node."""
     status = found.get("status") or {}
     addresses = status.get("addresses") or []
 

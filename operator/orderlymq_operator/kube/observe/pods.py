@@ -1,8 +1,8 @@
 """
-Observed state of a pod and of a volume claim, reduced to the fields that are used here.
+Observed state of a pod and of a volume claim, reduced to the fields that the operator uses.
 
-Pure. An API object of some kilobytes becomes a record of a few fields, so that thousands of pods of clients can be
-remembered.
+Pure. An API object of some kilobytes becomes a record of a few fields, so that the operator can keep thousands of client
+pods in memory.
 """
 
 from collections.abc import Collection
@@ -26,10 +26,10 @@ _IMAGE_REASONS: Final = {
 _BEGINNING: Final = ("initContainerStatuses", "containerStatuses")
 _HELPERS: Final = ("initContainerStatuses", "ephemeralContainerStatuses")
 IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
-# Of a claim: drivers that grow no volume in use wait for its pod to start again, and some growths fail.
+# Conditions of a claim: some drivers cannot expand a volume in use and wait for its pod to restart, and some growths fail.
 _GROWTH_WAITS: Final = {"FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}
 _STARTING: Final = {"ContainerCreating", "PodInitializing"}
-# Phases of a pod in which no container is started any more.
+# Phases of a pod in which the kubelet starts no container any more.
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -43,16 +43,16 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """One pod as it was read.
+    """The state of a pod when it was last read.
 
     Attributes:
-        containers: names of all containers that the node reports, helpers of every kind included.
-        starts: when each of them was started, as the node says; None for one that does not run.
+        containers: names of all containers that the node reports, including init and ephemeral containers.
+        starts: when each of them was started, as the node reports; None for a container that does not run.
         ips: all its addresses, one of each family; `ip` is the first.
-        access: how a broker or name server is spoken to, as it was made; None where it does not say.
-        tls_mode: the TLS mode of a broker or name server, as it was made.
-        image: the image of a broker or name server, as it was made; empty for other pods.
-        ready_since: when it became ready, in seconds since the epoch; None while it is not.
+        access: how to connect to the broker or name server in the pod; None if the pod does not tell.
+        tls_mode: the TLS mode with which the broker or name server was made.
+        image: the image of a broker or name server; empty for other pods.
+        ready_since: when it became ready, in seconds since the epoch; None while it is not ready.
     """
 
     namespace: str
@@ -77,17 +77,17 @@ class PodFacts:
 
     @property
     def running(self) -> bool:
-        """Whether it has an address and has not ended."""
+        """True if it has an address and its phase is Running."""
         return bool(self.ip) and self.phase == "Running"
 
     @property
     def is_over(self) -> bool:
-        """Whether none of its containers runs, and none is started any more."""
+        """True if no container runs and the kubelet will start none."""
         return self.phase in ENDED and not any(self.starts)
 
     @property
     def serves(self) -> bool:
-        """Whether the operator's own container runs; a sidecar says nothing about it."""
+        """True if the container that the operator defined runs; sidecars do not count."""
         return any(
             start is not None
             for name, start in zip(self.containers, self.starts, strict=True)
@@ -96,21 +96,21 @@ class PodFacts:
 
     @property
     def leads(self) -> bool:
-        """Whether it carries the label of the leader."""
+        """True if it has the label of the leader."""
         return self.labels.get(names.LABEL_ROLE) == names.LEADER
 
     @property
     def term(self) -> int:
-        """The raft term in which it took the leader's label; 0 when it never did."""
+        """The raft term in which it took the leader's label; 0 if it never did."""
         text = self.annotations.get(names.ANNOTATION_TERM, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def pod_facts(pod: Json) -> PodFacts:
-    """Return what matters of a pod."""
+    """Return the facts about a pod."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     containers = status.get("containerStatuses") or []
-    # A consumer may run in a helper that starts before the others, or in one that was added later.
+    # A consumer may run in an init container or in an ephemeral container.
     every = [*containers, *(each for kind in _HELPERS for each in status.get(kind) or [])]
     own = {key: value for key, value in (meta.get("labels") or {}).items() if key in _LABELS}
     notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key in _NOTES}
@@ -148,9 +148,9 @@ def pod_facts(pod: Json) -> PodFacts:
 
 
 def container_status(pod: Json, called: Collection[str], kind: str = "containerStatuses") -> Json:
-    """Return what the node says of the container with one of these names, empty before it does.
+    """Return the status of the first container with one of these names; empty before the node reports it.
 
-    Others put containers of their own into a pod, and some of them stand first.
+    The position does not identify a container, because webhooks add containers to pods, some of them at the start.
     """
     statuses: list[Json] = (pod.get("status") or {}).get(kind) or []
     return next((each for each in statuses if each.get("name") in called), {})
@@ -196,7 +196,7 @@ def _trouble(name: str, status: Json) -> Trouble | None:
             return Trouble(
                 "VolumePending" if volume else "Unschedulable", f"pod {name}: {text or 'no node'}"
             )
-    # While one that runs before the others waits, they say no more than that they are about to begin.
+    # While an init container waits, the other containers only report that they are starting.
     for container in (each for kind in _BEGINNING for each in status.get(kind) or []):
         waiting = (container.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") not in _STARTING:
@@ -218,11 +218,11 @@ def _waiting_trouble(name: str, container: Json, waiting: Json) -> Trouble:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """One volume claim: its size as asked for and as it is.
+    """A volume claim with its requested and its actual size.
 
     Attributes:
-        goes_with: UIDs of StatefulSets; when they are gone it is deleted.
-        waits_for: what Kubernetes says of a growth that does not end by itself; empty where it says nothing.
+        goes_with: UIDs of the StatefulSets that own it; it is deleted when they are gone.
+        waits_for: Kubernetes' message about a growth that cannot complete by itself; empty if there is none.
     """
 
     name: str
@@ -237,7 +237,7 @@ class ClaimFacts:
 
 
 def claim_facts(claim: Json) -> ClaimFacts:
-    """Return what matters of a volume claim."""
+    """Return the facts about a volume claim."""
     spec, status = claim["spec"], claim.get("status") or {}
     return ClaimFacts(
         name=claim["metadata"]["name"],

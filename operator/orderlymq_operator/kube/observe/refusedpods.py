@@ -1,8 +1,8 @@
 """
-Why a pod is missing: what the API server said when Kubernetes was to make it, as of a quota or of an admission rule.
+Why a pod is missing: the API server's refusal when Kubernetes tried to create it, such as by a quota or an admission rule.
 
-Rule: only an event of the workload says so, and only while a pod is missing somebody looks. A pod that was made since is not
-missing for that.
+Rules: only an event of the workload contains the refusal. The operator reads events only while a pod is missing. A refusal
+that is older than the last successful creation does not count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,9 +19,9 @@ _DONE: Final = "SuccessfulCreate"
 
 
 async def refused_pod(api: Api, namespace: str, missing: Mapping[str, Sequence[str]]) -> str:
-    """Return the newest refusal of a missing pod; empty where none is known.
+    """Return the newest refusal of a missing pod; empty if none is known.
 
-    *missing* has what events about such pods contain, by the UID of their workload.
+    *missing* has, by the UID of the workload, words that occur in the events about its missing pods.
     """
     if not missing:
         return ""
@@ -39,12 +39,12 @@ async def refused_pod(api: Api, namespace: str, missing: Mapping[str, Sequence[s
             if all(_at(each) < _at(event) for each in made):
                 return text
     except ApiError:
-        return ""  # it explains, and nothing is decided by it
+        return ""  # the text only explains; no decision depends on it
     return ""
 
 
 async def refused_replica(api: Api, live: Live) -> str:
-    """Return why a broker or name server has no pod; empty where none is missing, or nobody says."""
+    """Return why a broker or name server has no pod; empty if no pod is missing or no event explains it."""
     missing, namespace = {}, ""
     for made in live.stateful_sets():
         meta = made["metadata"]
@@ -56,7 +56,7 @@ async def refused_replica(api: Api, live: Live) -> str:
 
 
 async def refused_run(api: Api, made: Json | None, pods: Iterable[Json]) -> str:
-    """Return why a workload of one pod has none that lives; empty where it has one or needs none, or nobody says."""
+    """Return why a workload of one pod has no living pod; empty if it has or needs none, or no event explains it."""
     if made is None:
         return ""
     known, uid = workload_of(made, None), made["metadata"]["uid"]
@@ -68,5 +68,5 @@ async def refused_run(api: Api, made: Json | None, pods: Iterable[Json]) -> str:
 
 
 def _at(event: Json) -> str:
-    """Return when an event was seen last; such times order as texts."""
+    """Return when an event was seen last, as a text that sorts by time."""
     return str(event.get("lastTimestamp") or event["metadata"].get("creationTimestamp") or "")
