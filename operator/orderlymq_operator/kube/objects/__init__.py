@@ -1,6 +1,6 @@
 """
-Kubernetes objects of a Cluster and a Pipeline.
+Kubernetes objects of a Cluster, a Pipeline and a Backup.
 
 Pure functions from models to JSON objects; nothing here reads or writes the API server.
-Begin with `cluster` (StatefulSets, Services, settings) or `pipeline` (Deployments, Jobs); `names` has all names.
+Begin with `cluster` (StatefulSets, Services, settings) or `pipeline` (StatefulSets, Jobs); `names` has all names.
 """

@@ -1,7 +1,7 @@
 """
-The Secret of a User that names none: access key and secret, in the User's own namespace.
+The Secret that the operator makes for a User that names none: access key and secret, in the User's own namespace.
 
-Pure. Rule: it goes with its User. A Secret of that name which belongs to somebody else is never read as an account's.
+Pure. Rules: the User owns the Secret. A Secret of that name with another owner is never used for the account.
 """
 
 from orderlymq_operator.kube.objects import names
@@ -12,7 +12,7 @@ from orderlymq_operator.resources.kinds import Cluster, User
 
 
 def account_secret(user: User, namespace: str, name: str, text: str) -> Json:
-    """Return the Secret of *user*, an object called *name* whose secret is *text*."""
+    """Return the Secret with the access key of *user* and the secret *text*; the User object has the name *name*."""
     meta = user.metadata.model_copy(update={"name": name, "namespace": namespace})
     labels = {
         "app.kubernetes.io/name": "orderlymq",

@@ -1,8 +1,8 @@
 """
 The canary of a Cluster as Kubernetes objects: a Deployment.
 
-Pure. Rules: one pod, because two canaries on the same topics disturb each other. Its pages are plain HTTP: they hold counts, and
-neither names nor messages of others.
+Pure. Rules: one pod, because two canaries on the same topics disturb each other. Its pages are plain HTTP, because they
+contain only counts, and no names or messages of users.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,7 +21,7 @@ KINDS: Final = (DEPLOYMENTS, NETWORK_POLICIES)
 def canary_objects(
     cluster: Cluster, *, image: str, pull_policy: str, draining: Collection[str] = ()
 ) -> list[Json]:
-    """Return the objects of the canary, which leaves *draining* groups alone; none where it is not enabled."""
+    """Return the objects of the canary, which does not send to *draining* broker groups; empty if it is not enabled."""
     if not cluster.spec.canary.enabled:
         return []
     groups = [group for group in cluster.group_names if group not in draining]

@@ -1,8 +1,8 @@
 """
-Secrets with the authorities of a Cluster and with the certificates of its groups; what they say when they are read.
+Builds and parses the Secrets with the authorities of a Cluster and with the certificates of its broker groups.
 
-Pure. Rules: such a Secret is never changed, and Kubernetes keeps it immutable. One of that name which was not made for this very
-Cluster is never read as one of it.
+Pure. Rules: such a Secret never changes, and Kubernetes enforces that (`immutable`). A Secret of that name that was not made
+for exactly this Cluster is never used.
 """
 
 import base64
@@ -31,10 +31,10 @@ _PEM_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KnownAuthority:
-    """An authority without its key, which may be remembered.
+    """An authority without its key, so that it may be kept in memory.
 
     Attributes:
-        issuer: the Secret that it was copied from; empty for one of the Cluster's own.
+        issuer: the Secret that it was copied from; empty if the operator made it.
     """
 
     facts: Authority
@@ -44,7 +44,7 @@ class KnownAuthority:
 
 
 def authority_secret(cluster: Cluster, number: int, pair: Pair, issuer: str) -> Json:
-    """Return the Secret with an authority, which no pod mounts."""
+    """Return the Secret with an authority; no pod mounts it."""
     texts = {
         _CERTIFICATE: pair.certificate,
         _KEY: pair.key,
@@ -58,7 +58,7 @@ def authority_secret(cluster: Cluster, number: int, pair: Pair, issuer: str) -> 
 def certificates_secret(
     cluster: Cluster, group: str, issued: Issued, pairs: Mapping[str, Pair], trusted: Sequence[str]
 ) -> Json:
-    """Return the Secret with the certificates of a group, by pod, and the authorities that its pods trust."""
+    """Return the Secret with the certificates of a broker group, by pod, and the authorities that its pods trust."""
     texts = {_TRUSTED: "".join(dict.fromkeys(trusted))}
     for pod, pair in pairs.items():
         texts |= {f"{pod}.crt": pair.certificate, f"{pod}.key": pair.key}
@@ -69,7 +69,7 @@ def certificates_secret(
 
 
 def known_authority(cluster: Cluster, number: int, secret: Json | None) -> KnownAuthority | None:
-    """Return what a Secret says of an authority; None when it is none of this Cluster."""
+    """Return the authority in a Secret; None if the Secret is missing, unreadable or not of this Cluster."""
     if secret is None or not is_of(cluster, secret):
         return None
     pair = pair_in(secret)
@@ -83,7 +83,7 @@ def known_authority(cluster: Cluster, number: int, secret: Json | None) -> Known
 
 
 def issued_in(cluster: Cluster, secret: Json | None) -> Issued | None:
-    """Return what a Secret with certificates says of itself; None when it is none of this Cluster."""
+    """Return the record of a Secret with certificates; None if the Secret is missing, invalid or not of this Cluster."""
     if secret is None or not is_of(cluster, secret):
         return None
     notes = secret["metadata"].get("annotations") or {}
@@ -91,7 +91,7 @@ def issued_in(cluster: Cluster, secret: Json | None) -> Issued | None:
 
 
 def pair_in(secret: Json) -> Pair:
-    """Return an authority as a Secret holds it, its certificates written again; texts are empty where it holds none."""
+    """Return the authority in a Secret, with its certificates encoded again; texts that are missing are empty."""
     certificate, trusted = (_certificates(secret, name) for name in (_CERTIFICATE, _TRUSTED))
     key = _text(secret, _KEY)
     return Pair(certificate, key, trusted or certificate)

@@ -1,7 +1,7 @@
 """
-How a pod of our own tools reaches a Cluster: its name servers, the operator's account, and TLS as the Cluster has it.
+The access of the operator's tool pods to a Cluster: its name servers, the operator's account, and the Cluster's TLS.
 
-Pure. The pod is in the Cluster's namespace, where the Secrets are. Its program takes all of it from ORDERLYMQ_ variables.
+Pure. The pod is in the Cluster's namespace, where the Secrets are. Its program reads all settings from ORDERLYMQ_ variables.
 """
 
 from orderlymq_operator.kube.objects import names
@@ -27,7 +27,7 @@ def name_servers(cluster: Cluster) -> str:
 
 
 def access_variables(cluster: Cluster) -> list[Json]:
-    """Return what a tool signs with, and its TLS towards brokers and name servers."""
+    """Return the variables with the account that a tool signs with, and with its TLS settings."""
     secret = {"name": names.operator_secret(cluster), "key": SECRET_KEY}
     return [
         {"name": "ORDERLYMQ_ACCESS_KEY", "value": OPERATOR_ACCOUNT},
@@ -37,6 +37,6 @@ def access_variables(cluster: Cluster) -> list[Json]:
 
 
 def tls_volumes(cluster: Cluster) -> list[Mounted]:
-    """Return the volume with the certificates, and its mount; none without TLS."""
+    """Return the volume with the certificates, and its mount; empty without TLS."""
     secret = cluster.spec.tls.secret_name if has_tls(cluster) else None
     return [] if secret is None else [mounted("tls", TLS_FOLDER, secret_source(secret))]

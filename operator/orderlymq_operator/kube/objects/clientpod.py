@@ -1,8 +1,8 @@
 """
-The shared part of a Cluster's console and canary: a Deployment of one pod that calls brokers as the operator does.
+The shared part of a Cluster's console and canary: a Deployment of one pod that calls brokers with the operator's account.
 
-Pure. Rules: the pod signs as the operator's account and speaks TLS as the Cluster does (`clientaccess`). It has a token of the API
-server only where it asks something there. There is never a second one beside it.
+Pure. Rules: the pod signs with the operator's account and uses the Cluster's TLS (`clientaccess`). It has a token for the API
+server only if it sends requests there. Two such pods never run at the same time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,13 @@ from orderlymq_operator.resources.workload import Resources
 
 @dataclass(frozen=True, slots=True)
 class ClientPod:
-    """One of them.
+    """The pod of the console or the canary.
 
     Attributes:
-        component: its name behind that of the Cluster, and its label.
-        scheme: how its pages are asked for.
-        variables: of its program, beside those by which it reaches the Cluster.
-        account: its ServiceAccount, none for a pod that asks no API server.
+        component: its label, and the part of its name after the Cluster's name.
+        scheme: the scheme of its HTTP pages.
+        variables: variables of its program, in addition to those for the access to the Cluster.
+        account: its ServiceAccount; empty if the pod sends no requests to the API server.
         notes: its annotations.
     """
 
@@ -82,7 +82,7 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
 
 
 def locked_down_pod(container: Json, cluster: Cluster | None, volumes: Sequence[Mounted]) -> Json:
-    """Return a pod of one container that runs as the Cluster's pods do, and writes to /tmp and its volumes alone."""
+    """Return a pod of one container with the user and nodes of the Cluster's pods; it writes only to /tmp and its volumes."""
     tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - of the container
     mounts = [tmp, *(mount for _, mount in volumes)]
     template = (cluster.spec.pod_template if cluster else None) or PodTemplate()

@@ -1,9 +1,9 @@
 """
 A Cluster as Kubernetes objects: StatefulSets, Services, budgets, settings, rights.
 
-Pure. Rules: names and selectors never change. Fields that Kubernetes does not let anybody change (claims of a
-StatefulSet) stay as they were made. Only the planner replaces pods (OnDelete), so a changed template restarts nothing by
-itself. `pods` makes the pod templates, `drift` finds objects that differ.
+Pure. Rules: names and selectors never change. Fields that Kubernetes makes immutable (claims of a StatefulSet) keep their
+first value. Only the planner replaces pods (OnDelete), so a changed template alone restarts nothing. `pods` makes the pod
+templates, `drift` finds objects that differ.
 """
 
 import json
@@ -71,12 +71,13 @@ class GroupForm:
     """Facts of a raft group that do not follow from its Cluster alone.
 
     Attributes:
-        replicas: replicas that were started and not taken away.
-        first: how many of them began the group together.
-        address: ClusterIP of its Service; None before it exists.
+        replicas: replicas that were started and not removed.
+        first: how many of them formed the raft group at its beginning.
+        address: ClusterIP of its Service; None before the Service exists.
         claim: size of each volume when the StatefulSet was made.
-        certificates: what its next pods show each other; None without TLS between them.
-        closed: it takes no messages, or did not when its StatefulSet went, until the operator has opened it.
+        certificates: the certificates of its next pods; None without TLS between them.
+        closed: it accepts no messages until the operator opens it again; also set if that was so when its StatefulSet was
+            deleted.
     """
 
     replicas: int
@@ -92,17 +93,17 @@ class Environment:
     """Additions of the operator to a Cluster.
 
     Attributes:
-        image: of brokers and name servers.
-        revision: of settings and image that new pods of brokers get.
-        name_server_revision: likewise of name servers.
-        name_server_claim: size of the volumes when the StatefulSet was made.
-        operator_namespace: where the operator runs, which must reach the pods.
-        accepted: the spec that is carried out, as it was written; that of the Cluster when None.
-        addresses: where clients of each further listener reach each group, as far as that is known.
-        restoring: the backup that the replicas are restored from now; None where brokers run.
-        restored: id of the backup that they began with; empty for none.
-        routes: the version of Gateway API's TLSRoute that is served, where a listener needs it.
-        draining: groups that are to go.
+        image: image of brokers and name servers.
+        revision: revision of the settings and image of new broker pods.
+        name_server_revision: revision of the settings and image of new name server pods.
+        name_server_claim: size of the name servers' volumes when the StatefulSet was made.
+        operator_namespace: namespace of the operator, which must reach the pods.
+        accepted: the accepted spec, as the user wrote it; None means that of the Cluster.
+        addresses: known addresses of each broker group, for clients of each additional listener.
+        restoring: the backup from which the replicas are being restored; None if brokers run.
+        restored: id of the backup from which the replicas were restored; empty for none.
+        routes: the version of Gateway API's TLSRoute that the API server serves, if a listener needs it.
+        draining: broker groups that will be removed.
     """
 
     image: str
@@ -121,21 +122,21 @@ class Environment:
 
     @property
     def every_address(self) -> str:
-        """Where pods listen, as far as the addresses of groups tell."""
+        """The address at which pods listen, derived from the known addresses of raft groups."""
         known = (form.address for form in self.groups.values() if form.address is not None)
         return every_address(next(known, ""))
 
 
 def accepted_text(spec: ClusterSpec) -> str:
-    """Return the annotation that says which spec is carried out: what it says beyond the defaults."""
+    """Return the annotation with the accepted spec: only the fields that differ from the defaults."""
     said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return json.dumps(said, sort_keys=True)
 
 
 def accepted_spec(stateful_sets: Iterable[Json]) -> ClusterSpec | None:
-    """Return the spec that the first of these StatefulSets with a usable note says is carried out; None without one.
+    """Return the accepted spec from the first of these StatefulSets with a valid annotation; None if none has one.
 
-    Fields that only an operator of another version knows count for nothing.
+    Fields that only another version of the operator knows are ignored.
     """
     for made in stateful_sets:
         notes = made["metadata"].get("annotations") or {}
@@ -147,19 +148,19 @@ def accepted_spec(stateful_sets: Iterable[Json]) -> ClusterSpec | None:
 
 
 def kube_revision(cluster: Cluster, image: str) -> str:
-    """Return a text that differs when pods of brokers must be replaced to obey *cluster*.
+    """Return a text that changes when broker pods must be replaced because *cluster* changed.
 
-    Made from what the manifest says beyond the defaults, never from what this version makes of it: another
-    operator that knows more settings or forms pods otherwise finds the same revision and restarts nothing.
+    It depends only on the fields of the manifest that differ from the defaults, never on the pods that this version builds.
+    Another version of the operator, with more settings or other pods, finds the same revision and restarts nothing.
     """
     said = _said(cluster, "nameServers.resources", *LIVE_SETTINGS)
-    # How much is kept follows from the size of the disk unless it is said.
+    # The default of the retention size depends on the size of the disk.
     said["retentionSize"] = broker_options(cluster)["storage"]["retention_size"]
     return revision_of({**said, "image": image})
 
 
 def name_server_revision(cluster: Cluster, image: str) -> str:
-    """Return the same of name servers; most settings do not concern them."""
+    """Return the same text for name servers, which most settings do not concern."""
     said = _said(
         cluster,
         *(
@@ -176,7 +177,7 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
     return revision_of({**said, "image": image})
 
 
-# What changes no pod.
+# Fields that do not change a pod.
 _MEANINGLESS: Final = (
     *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image", "imagePullPolicy"),
     *("imagePullSecrets", "allowedNamespaces", "network", "console", "canary", "bootstrap"),
@@ -187,9 +188,9 @@ _MEANINGLESS: Final = (
 
 
 def _said(cluster: Cluster, *meaningless: str) -> dict[str, Any]:
-    """Return what the manifest says beyond the defaults, without what is *meaningless* to a pod.
+    """Return the fields of the manifest that differ from the defaults, except those that are *meaningless* to a pod.
 
-    A field that a later version adds counts until it is named here: a needless restart is better than a missed one.
+    A field that a later version adds counts until it is listed here: a needless restart is better than a missed one.
     """
     said = cluster.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for path in (*_MEANINGLESS, *meaningless):
@@ -201,7 +202,7 @@ def _said(cluster: Cluster, *meaningless: str) -> dict[str, Any]:
 
 
 def account_objects(cluster: Cluster) -> list[Json]:
-    """Return what lets brokers label their own pods: ServiceAccount, Role, RoleBinding."""
+    """Return the objects with which brokers may label their own pods: ServiceAccount, Role, RoleBinding."""
     name = names.broker_account(cluster)
     pods = [
         names.pod_name(group, node)
@@ -219,7 +220,7 @@ def account_objects(cluster: Cluster) -> list[Json]:
 
 
 def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
-    """Return the Services: one for the names of the name servers, two for each group."""
+    """Return the Services: one headless Service for the name servers, two for each broker group."""
     found = [
         _service(
             cluster,
@@ -233,7 +234,7 @@ def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
         chosen = names.selector(cluster, names.BROKER, group)
         ports = {"remoting": names.BROKER_PORT, "remoting-old": names.OLD_CLIENT_PORT}
         inner = {"raft": names.RAFT_PORT, "http": names.HTTP_PORT}
-        # The pages of the leader, too: it alone knows what consumer groups have to do.
+        # Includes the leader's HTTP pages, because only the leader knows the backlog of consumer groups.
         clients = _service(
             cluster,
             group,
@@ -259,7 +260,7 @@ def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 
 
 def listener_objects(cluster: Cluster) -> list[Json]:
-    """Return the Services of the further listeners."""
+    """Return the Services of the additional listeners."""
     return [
         _of_listener(cluster, listener, group, SERVICES)
         for listener in cluster.spec.listeners
@@ -268,7 +269,7 @@ def listener_objects(cluster: Cluster) -> list[Json]:
 
 
 def route_objects(cluster: Cluster, environment: Environment) -> list[Json]:
-    """Return the TLSRoutes of the further listeners, in the version that is served; none where none is."""
+    """Return the TLSRoutes of the additional listeners in the served version; empty if no version is served."""
     if environment.routes is None:
         return []
     return [
@@ -282,7 +283,7 @@ def route_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 def _of_listener(
     cluster: Cluster, listener: Listener, group: str | None, resource: Resource
 ) -> Json:
-    """Return the Service that leads to a group, or to the name servers, or the route to that Service."""
+    """Return the Service of a listener for a broker group or for the name servers (None), or the route to that Service."""
     is_service = resource is SERVICES
     component = names.NAME_SERVER if group is None else names.BROKER
     name = names.listener_service(target_name(cluster, group), listener.name)
@@ -295,7 +296,7 @@ def _of_listener(
 
 
 def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
-    """Return the ConfigMaps with the settings files: one for the name servers, one for each group."""
+    """Return the ConfigMaps with the settings files: one for the name servers, one for each broker group."""
     form = settings_form(environment.name_server_revision)
     file = settings_file(NAME_SERVER_FILE, form)
     data = {file: _text(name_server_settings(cluster, environment.every_address))}
@@ -326,7 +327,7 @@ def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 
 
 def with_live_settings(cluster: Cluster, text: str) -> str:
-    """Return a broker's settings file of before with what brokers read again while they run; one that nobody can read stays."""
+    """Update a broker's previous settings file with the settings that running brokers reload; keep a file that is invalid."""
     try:
         before = json.loads(text)
     except ValueError:
@@ -336,7 +337,7 @@ def with_live_settings(cluster: Cluster, text: str) -> str:
 
 
 def budget_objects(cluster: Cluster) -> list[Json]:
-    """Return the disruption budgets: of each group, and of the name servers, one pod at a time."""
+    """Return the disruption budgets: one pod at a time of each broker group, and of the name servers."""
     places: list[tuple[str, str, str | None]] = [
         (names.name_server_set(cluster), names.NAME_SERVER, None)
     ]
@@ -415,7 +416,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
 
 
 def _notes(cluster: Cluster, environment: Environment) -> dict[str, str]:
-    """Return the notes of every StatefulSet, so that the loss of one loses them not."""
+    """Return the annotations that every StatefulSet has, so that they survive the loss of one StatefulSet."""
     return {
         names.ANNOTATION_ACCEPTED: accepted_text(environment.accepted or cluster.spec),
         names.ANNOTATION_IMAGE: environment.image,
@@ -428,7 +429,7 @@ def operator_secret(cluster: Cluster, text: str) -> Json:
 
 
 def identity_secret(cluster: Cluster, text: str) -> Json:
-    """Return the Secret that replicas and name servers of a cluster know each other by."""
+    """Return the Secret by which replicas and name servers of a Cluster identify each other."""
     return _secret(cluster, names.identity_secret(cluster), IDENTITY_KEY, text)
 
 
@@ -454,8 +455,8 @@ def _stateful_set(
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": names.selector(cluster, component, group)},
-        # A replica is taken away by the planner, which then deletes its claim; a user who only lowers the
-        # number by hand must not lose a volume.
+        # The planner removes a replica and then deletes its claim. A user who lowers the number by hand must not lose a
+        # volume.
         "persistentVolumeClaimRetentionPolicy": {
             "whenDeleted": delete_claim,
             "whenScaled": "Retain",

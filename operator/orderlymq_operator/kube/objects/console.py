@@ -1,9 +1,9 @@
 """
-The console of a Cluster as Kubernetes objects: a Deployment, a Service, the right to list Pipelines and pods, and an Ingress where one is wanted.
+The console of a Cluster as Kubernetes objects: Deployment, Service, rights to list Pipelines and pods, optional Ingress.
 
-Pure. Rules: one pod, because sessions and what it remembers are its memory. It speaks TLS as the Cluster does, towards brokers
-and towards browsers. Of the API server it asks two lists, the Pipelines and the pods of its namespace, and its token is good for
-nothing else. `clientpod` makes the pod.
+Pure. Rules: one pod, because sessions and other state are in its memory. It uses the Cluster's TLS with brokers and with
+browsers. From the API server it requests two lists, the Pipelines and the pods of its namespace; its token permits nothing
+else. `clientpod` makes the pod.
 """
 
 from functools import partial
@@ -36,7 +36,7 @@ from orderlymq_runtime.sockets.addresses import join_address
 
 COMPONENT: Final = "console"
 PORT: Final = 9870
-# The account goes last: what runs with it is gone then.
+# The account is deleted last, when nothing runs with it any more.
 KINDS: Final = (DEPLOYMENTS, SERVICES, INGRESSES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS)
 _ACCOUNTS: Final = "/etc/orderlymq-accounts"
 
@@ -44,7 +44,7 @@ _ACCOUNTS: Final = "/etc/orderlymq-accounts"
 def console_objects(
     cluster: Cluster, *, image: str, pull_policy: str, every: str = every_address("")
 ) -> list[Json]:
-    """Return the objects of the console, which listens at *every* address; none where it is not enabled."""
+    """Return the objects of the console, which listens at *every* address; empty if it is not enabled."""
     console = cluster.spec.console
     if not console.enabled:
         return []
@@ -62,7 +62,7 @@ def console_name(cluster: Cluster) -> str:
 
 
 def _rights(cluster: Cluster) -> list[Json]:
-    """Return the account of its pod, which may list the Pipelines of the namespace, and the pods: it names those of consumers."""
+    """Return the pod's account, which may list the Pipelines and the pods of the namespace, to name consumers' pods."""
     group = PIPELINES.api_version.partition("/")[0]
     rules = [
         {"apiGroups": [group], "resources": [PIPELINES.plural], "verbs": ["list"]},
@@ -118,7 +118,7 @@ def _scheme(cluster: Cluster) -> str:
 
 
 def _variables(cluster: Cluster) -> tuple[Json, ...]:
-    """Return what the console of an earlier image, which may stay, knows no option for: it does not mind a variable."""
+    """Return settings as variables, not options: an earlier console image, which may stay, fails on unknown options."""
     ingress = cluster.spec.console.ingress
     if ingress is None or not ingress.tls_secret_name:
         return ()
@@ -126,7 +126,7 @@ def _variables(cluster: Cluster) -> tuple[Json, ...]:
 
 
 def _service(cluster: Cluster) -> Json:
-    """Return the Service; from the name of its port proxies such as Traefik and Istio know what it speaks."""
+    """Return the Service; proxies such as Traefik and Istio take the protocol from the name of its port."""
     spec = {
         "type": "ClusterIP",
         "selector": names.selector(cluster, COMPONENT),

@@ -1,9 +1,9 @@
 """
-Which objects differ from what is desired, without asking the API server to compare.
+Finds objects that differ from the desired ones, without a comparison by the API server.
 
-Pure. A desired object carries a fingerprint of itself. A live object is right when it has the same fingerprint and every
-desired field. Fields that others added (defaults, injected containers) are left to them. So are desired fields that the API
-server, or an admission rule, writes otherwise whenever the object is applied: `Answers` knows them.
+Pure. A desired object contains a fingerprint of itself. A live object is right if it has the same fingerprint and every
+desired field. Fields that others add (defaults, injected containers) are ignored. Desired fields that the API server or an
+admission rule changes at each apply are ignored, too: `Answers` knows them.
 """
 
 import copy
@@ -17,29 +17,29 @@ from orderlymq_operator.plan.settings import revision_of
 from orderlymq_operator.resources.quantities import quantity
 
 _FINGERPRINT_LENGTH: Final = 16
-# A volume may be mounted at several paths, so that mounts are no list by name.
+# Volume mounts are matched by path first, because a volume may be mounted at several paths.
 _MERGE_KEYS: Final = ("mountPath", "name")
-# An object that comes back otherwise is applied again after so long: the rule that did it may be gone.
+# An object that comes back changed is applied again after this time, because the rule that changes it may be gone.
 TRIED_AGAIN_S: Final = 1_800.0
 
 
 def stamped(made: Json) -> Json:
-    """Return *made* with the fingerprint of itself among its annotations."""
+    """Return *made* with its fingerprint as an annotation."""
     stamped_one = copy.deepcopy(made)
     stamped_one["metadata"].setdefault("annotations", {})[ANNOTATION_APPLIED] = fingerprint(made)
     return stamped_one
 
 
 def fingerprint(made: Any) -> str:
-    """Return a text that differs when *made* does."""
+    """Return a text that changes when *made* changes."""
     return revision_of(made, _FINGERPRINT_LENGTH)
 
 
 class Answers:
-    """What became of objects that came back from their application otherwise than they are wanted.
+    """Objects that the API server returned changed when the operator applied them.
 
     Args:
-        clock: gives seconds that never go back.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -47,7 +47,7 @@ class Answers:
         self._known: dict[tuple[str, str], tuple[float, str, str]] = {}
 
     def note(self, made: Json, found: Json) -> bool:
-        """Note the object that was *found* when *made* had been applied; return whether that is news."""
+        """Note the object *found* that an apply of *made* returned; return False if it has the same change as before."""
         before = self._known.pop(_identity(made), None)
         if contains(found, made):
             return True
@@ -56,7 +56,7 @@ class Answers:
         return before is None or before[1:] != answer
 
     def is_right(self, live: Json, made: Json) -> bool:
-        """Return whether *live* is as it is wanted, or as it came back a while ago."""
+        """Return whether *live* has every desired field, or is as the API server recently returned it."""
         if contains(live, made):
             return True
         at, *answer = self._known.get(_identity(made), (0.0, "", ""))
@@ -67,7 +67,7 @@ class Answers:
 def changes(
     wanted: Iterable[Json], live: Iterable[Json], answers: Answers | None = None
 ) -> list[Json]:
-    """Return, stamped and in their order, the objects that must be applied."""
+    """Return the objects that must be applied, with their fingerprints and in their order."""
     present = {_identity(found): found for found in live}
     is_right = contains if answers is None else answers.is_right
     work = []
@@ -93,14 +93,14 @@ def _contains_list(live: Any, wanted: list[Any]) -> bool:
     if not isinstance(live, list):
         return not wanted and live is None
     if key := _merge_key(wanted):
-        # Others may have put theirs between ours.
+        # Others may have inserted items of their own.
         present = _by(key, live)
         return all(contains(present.get(item[key]), item) for item in wanted)
     return len(live) == len(wanted) and all(map(contains, live, wanted))
 
 
 def _part(live: Any, wanted: Any) -> Any:
-    """Return of *live* what stands in the place of what is *wanted*."""
+    """Return the parts of *live* that correspond to *wanted*."""
     if isinstance(wanted, Mapping) and isinstance(live, Mapping):
         return {key: _part(live.get(key), value) for key, value in wanted.items()}
     if isinstance(wanted, list) and isinstance(live, list) and (key := _merge_key(wanted)):
@@ -114,7 +114,7 @@ def _by(key: str, items: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _merge_key(items: Sequence[Any]) -> str | None:
-    """Return the field by which Kubernetes merges *items*, of which each has its own; None where it keeps the list whole."""
+    """Return the field by which Kubernetes merges *items*, if it is unique in them; None if it replaces the whole list."""
     for key in _MERGE_KEYS:
         values = [item.get(key) if isinstance(item, Mapping) else None for item in items]
         distinct = {each for each in values if isinstance(each, str)}
@@ -129,7 +129,7 @@ def _same_quantity(live: Any, wanted: Any) -> bool:
 
 
 def _as_kept(amount: Decimal) -> Decimal:
-    """Return *amount* in thousandths: the API server rounds resources of containers up to whole ones."""
+    """Return *amount* in thousandths, rounded up as the API server rounds container resources."""
     return (amount * 1000).to_integral_value(ROUND_CEILING)
 
 

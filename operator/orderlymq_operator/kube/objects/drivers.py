@@ -1,8 +1,8 @@
 """
-The pods of a Pipeline: the driver, its settings of Spark, and the template of executors.
+The pods of a Pipeline: the driver, its Spark settings, and the template of executors.
 
 Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop.
-"Alive" means that the driver's process answers, "ready" that it is at work: that Spark has begun, where it begins with Spark.
+"Alive" means that the driver's process answers. "Ready" means that it works: Spark has started, if the driver uses Spark.
 """
 
 import math
@@ -26,18 +26,18 @@ from orderlymq_operator.resources.pipelines.spark import SparkSettings
 from orderlymq_operator.resources.quantities import quantity
 
 CONTAINER: Final = "driver"
-# The names that Spark and Kubeflow's operator look for.
+# The container names that Spark and Kubeflow's operator expect.
 _EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
-# Attempts of a run that ends: Kubernetes waits 10, 20, 40 s ... between them, so about five minutes.
+# Attempts of a run that has an end. Kubernetes waits 10, 20, 40 s ... between them, about five minutes in all.
 ATTEMPTS: Final = 5
-# `spark.sql.streaming.stopTimeout` is a minute; then the status is written.
+# `spark.sql.streaming.stopTimeout` is a minute; after that, the driver writes its status.
 _GRACE_S: Final = 90
-_START_S: Final = 180  # a JVM on a busy node; the pages are there before it
+_START_S: Final = 180  # for a JVM on a busy node; the HTTP pages are available before the JVM
 _LOCAL_ANY: Final = "local[*]"
-# A stream needs a thread for a task while another one is planned.
+# A stream needs one thread for a task while it plans the next one.
 _THREADS_MIN: Final = 2
 API_SERVER: Final = "k8s://https://kubernetes.default.svc"
 
@@ -77,7 +77,7 @@ def driver_pod(
         "startupProbe": driver_probe("/healthz", period_s=1, failures=_START_S),
         "livenessProbe": driver_probe("/healthz", period_s=10, failures=6),
         "readinessProbe": driver_probe("/readyz", period_s=2, failures=3),
-        # A driver that was killed could not say why; its last lines may.
+        # A killed driver cannot report the reason, but the last lines of its log may show it.
         "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": locked_down(),
@@ -99,7 +99,7 @@ def driver_pod(
             {"name": "tmp", "emptyDir": {}},
             {"name": "settings", "configMap": {"name": settings}},
         ],
-        # A single driver is spread over nothing.
+        # A single driver needs no spreading.
         **node_choice(spec.placement),
     }
     pod |= pull_secrets(spec.image_pull_secrets)
@@ -107,13 +107,13 @@ def driver_pod(
 
 
 def executor_pod(pipeline: Pipeline, labels: Mapping[str, str]) -> Json:
-    """Return the form that Spark fills in for each executor: what Spark has no settings for."""
+    """Return the pod template that Spark completes for each executor: the fields for which Spark has no settings."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "labels": {
-                # Not those by which drivers are found.
+                # Without the label by which the operator finds drivers.
                 **{key: value for key, value in labels.items() if key != names.LABEL_PIPELINE},
                 "app.kubernetes.io/component": names.EXECUTOR,
             }
@@ -123,16 +123,16 @@ def executor_pod(pipeline: Pipeline, labels: Mapping[str, str]) -> Json:
 
 
 def executor_template(pipeline: Pipeline) -> Json:
-    """Return the same for somebody else's spark-submit, who gives it labels of his own."""
+    """Return the same without labels, for the spark-submit of another operator, which sets its own labels."""
     return {
         "spec": {"automountServiceAccountToken": False, **_spark_pod(pipeline, _EXECUTOR_CONTAINER)}
     }
 
 
 def spark_driver_pod(pipeline: Pipeline) -> Json:
-    """Return the form of a driver that somebody else's spark-submit makes a pod for."""
+    """Return the template of a driver pod that the spark-submit of another operator makes."""
     pod = _spark_pod(pipeline, SPARK_DRIVER_CONTAINER)
-    # It makes executors, which its account lets it do; that account gives no token by itself.
+    # The driver makes executors and needs a token for that; its account does not mount one by default.
     return {
         "spec": {
             "automountServiceAccountToken": True,
@@ -161,14 +161,14 @@ def _spark_pod(pipeline: Pipeline, container: str) -> Json:
 
 
 def spark_settings(pipeline: Pipeline, *, image: str, pull_policy: str, claim: str) -> Json:
-    """Return `spec.spark` as the driver is to read it: the master is the backend's choice, the rest the user's."""
+    """Return `spec.spark` for the driver: the backend chooses the master, the user the rest."""
     spec = pipeline.spec
     given = spec.spark.model_dump(mode="json", by_alias=True)
     match spec.backend:
         case "pod":
             return {**given, "master": _local_master(spec.spark, pipeline)}
         case "sparkApplication":
-            # spark-submit has said it all before the driver's program begins.
+            # spark-submit sets the master before the driver's program starts.
             return {**given, "master": ""}
     own = {
         **executor_settings(pipeline, claim),
@@ -183,7 +183,7 @@ def spark_settings(pipeline: Pipeline, *, image: str, pull_policy: str, claim: s
 
 
 def executor_settings(pipeline: Pipeline, claim: str) -> dict[str, str]:
-    """Return what Spark must know to make executors that see the volume."""
+    """Return the Spark settings for executors that mount the volume."""
     executors = pipeline.spec.executors
     volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.data"
     return {
@@ -208,7 +208,7 @@ def variables(pipeline: Pipeline) -> list[Json]:
 
 
 def _local_master(given: SparkSettings, pipeline: Pipeline) -> str:
-    """Return as many threads as the pod may use CPUs: a JVM counts those of the node where it is not limited."""
+    """Return a local master with one thread per CPU of the pod, because a JVM without a limit counts the node's CPUs."""
     if given.master != _LOCAL_ANY:
         return given.master
     room = pipeline.spec.resources

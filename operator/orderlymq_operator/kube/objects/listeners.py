@@ -1,8 +1,8 @@
 """
-Objects for further listeners of a Cluster: Services, settings of brokers and name servers, ports, key pairs.
+Objects for additional listeners of a Cluster: Services, settings of brokers and name servers, ports, key pairs.
 
-Pure. The Services of a listener lead to the name servers, and to the leader of each group by the same label as the
-group's own Service: clients hold one address of each group (ADR 4). `observe.listeners` finds the addresses.
+Pure. The Services of a listener select the name servers, and the leader of each broker group, by the same label as the broker
+group's own Service: clients have one address for each broker group (ADR 4). `observe.listeners` finds the addresses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,33 +15,33 @@ from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener, named
 from orderlymq_runtime.sockets.listener import EVERY_ADDRESS
 
-# A key of the name servers' ConfigMap, so a file in their settings folder.
+# A key in the name servers' ConfigMap, and therefore a file in their settings folder.
 ADDRESSES_FILE: Final = "addresses.json"
 _TLS: Final = "/etc/orderlymq-listeners"
 
-# Listener, then group: `host:port`.
+# `host:port` by listener and broker group.
 Addresses = Mapping[str, Mapping[str, str]]
 
 
 def targets(cluster: Cluster) -> list[str | None]:
-    """Return what the Services of a listener lead to: the name servers (None), and each group."""
+    """Return the targets of a listener's Services: the name servers (None), and each broker group."""
     return [None, *cluster.group_names]
 
 
 def target_name(cluster: Cluster, group: str | None) -> str:
-    """Return what `{service}` stands for."""
+    """Return the value of the placeholder `{service}`."""
     return names.name_server_set(cluster) if group is None else group
 
 
 def node_port(listener: Listener, group: str | None) -> int | None:
-    """Return the wanted port of the nodes; None leaves it to Kubernetes."""
+    """Return the desired node port; None lets Kubernetes choose it."""
     if listener.node_port is None or group is None:
         return listener.node_port
     return listener.node_port + 1 + int(group.rpartition("-")[2])
 
 
 def service_spec(cluster: Cluster, listener: Listener, group: str | None) -> Json:
-    """Return the spec of the Service that leads to the leader of *group*, or to the name servers."""
+    """Return the spec of a listener's Service for the leader of *group*, or for the name servers (None)."""
     if group is None:
         chosen = names.selector(cluster, names.NAME_SERVER)
     else:
@@ -60,13 +60,13 @@ def service_spec(cluster: Cluster, listener: Listener, group: str | None) -> Jso
         "type": kind,
         "selector": chosen,
         "ports": [port],
-        # Always, because the API server keeps what it was when nothing is said.
+        # Always set, because the API server keeps the previous value if the field is missing.
         "ipFamilyPolicy": listener.ip_family_policy,
     }
 
 
 def route_spec(cluster: Cluster, listener: Listener, group: str | None) -> Json:
-    """Return the spec of the TLSRoute to such a Service, with the defaults, because lists are compared whole."""
+    """Return the spec of the TLSRoute to such a Service; it contains the defaults, because lists are compared as a whole."""
     gateway, target = listener.gateway, target_name(cluster, group)
     assert gateway is not None, "the model asks for it"
     parent = {
@@ -95,9 +95,9 @@ def route_spec(cluster: Cluster, listener: Listener, group: str | None) -> Json:
 def in_turn(
     wanted: Sequence[Json], live: Mapping[tuple[str, str], Json]
 ) -> tuple[list[Json], list[str]]:
-    """Return objects in an order in which each Service finds its node port free; and Services that must be deleted for it.
+    """Return the objects in an order in which each Service's node port is free, and the Services to delete for that.
 
-    The API server gives a node port to one Service at a time; those that exchange theirs would wait for each other.
+    A node port belongs to one Service at a time, so Services that exchange their node ports would wait for each other.
     """
     waiting = {(made["kind"], made["metadata"]["name"]): made for made in wanted}
     holders = {
@@ -121,7 +121,7 @@ def in_turn(
 
 
 def _own_node_port(made: Json) -> int | None:
-    """Return the node port of a Service of a listener, which has one; None for all else."""
+    """Return the node port of a listener's Service; None if it has none or is another kind of object."""
     if made["kind"] != SERVICES.kind:
         return None
     port: int | None = made["spec"]["ports"][0].get("nodePort")
@@ -129,13 +129,13 @@ def _own_node_port(made: Json) -> int | None:
 
 
 def annotations(cluster: Cluster, listener: Listener, group: str | None) -> dict[str, str]:
-    """Return the annotations of such a Service, or of the route to it."""
+    """Return the annotations of a listener's Service, or of the route to it."""
     name = target_name(cluster, group)
     return {key: named(value, name) for key, value in listener.annotations.items()}
 
 
 def listener_settings(cluster: Cluster, every: str) -> dict[str, Any]:
-    """Return the setting of brokers and name servers; nothing without listeners, as earlier versions do not know it."""
+    """Return the setting for brokers and name servers; empty without listeners, because earlier versions do not know it."""
     made = [
         {
             "name": each.name,
@@ -149,12 +149,12 @@ def listener_settings(cluster: Cluster, every: str) -> dict[str, Any]:
 
 
 def container_ports(cluster: Cluster) -> dict[str, int]:
-    """Return the further ports of a container by their names."""
+    """Return the additional ports of a container, by name."""
     return {f"outside-{each.port}": each.port for each in cluster.spec.listeners}
 
 
 def tls_volumes(cluster: Cluster) -> list[Mounted]:
-    """Return volume and mount of each listener's key pair."""
+    """Return the volume and mount of each listener's key pair."""
     return [
         mounted(f"listener-{each.name}", f"{_TLS}/{each.name}", secret_source(each.tls.secret_name))
         for each in cluster.spec.listeners

@@ -1,8 +1,8 @@
 """
-The NetworkPolicies of a Cluster: who may reach brokers and name servers.
+The NetworkPolicies of a Cluster: the peers that may reach brokers and name servers.
 
-Pure. Rules: raft is for brokers of the same Cluster alone. Kubernetes lets a node reach its own pods in any case, so
-probes need no rule. Outgoing calls of a pod are not restricted. A network that enforces no policies ignores all of them.
+Pure. Rules: only brokers of the same Cluster may reach the raft port. Kubernetes always lets a node reach its own pods, so
+probes need no rule. Outgoing traffic of pods is not restricted. A network plugin without support for policies ignores them.
 """
 
 import ipaddress
@@ -21,7 +21,7 @@ _OPERATOR_POD = {"app.kubernetes.io/component": "operator"}
 
 
 def policy_objects(cluster: Cluster, operator_namespace: str) -> list[Json]:
-    """Return the policies of brokers and of name servers; none where they are switched off."""
+    """Return the policies of brokers, of name servers and of the canary; empty if policies are switched off."""
     if not cluster.spec.network.policies:
         return []
     operator = _pods(operator_namespace, _OPERATOR_POD)
@@ -54,7 +54,7 @@ def policy_objects(cluster: Cluster, operator_namespace: str) -> list[Json]:
 
 
 def _clients(cluster: Cluster) -> list[Json]:
-    """Return everybody who may call as a client: namespaces that may use the Cluster, and who is listed."""
+    """Return the peers that may connect as clients: namespaces that may use the Cluster, and the listed peers."""
     allowed = cluster.spec.allowed_namespaces
     found: list[Json] = [{"podSelector": {}}]
     if ANY_NAMESPACE in allowed:
@@ -65,7 +65,7 @@ def _clients(cluster: Cluster) -> list[Json]:
 
 
 def _outside(cluster: Cluster) -> list[Json]:
-    """Return the rule of further listeners: everybody, because nodes and balancers stand before their clients."""
+    """Return the rule of additional listeners: any peer, because nodes and load balancers hide the clients' addresses."""
     ports = [listener.port for listener in cluster.spec.listeners]
     return [{"ports": _ports(ports)}] if ports else []
 
@@ -80,7 +80,7 @@ def _peer(peer: Peer) -> Json:
 
 
 def _block(cidr: str) -> str:
-    """Return a network as every version of Kubernetes takes it: no bits behind its length, no IPv4 address in IPv6."""
+    """Return a network in a form that every Kubernetes version accepts: no host bits, no IPv4 address mapped to IPv6."""
     found = ipaddress.ip_network(cidr, strict=False)
     inner = getattr(found.network_address, "ipv4_mapped", None)
     if inner is not None:

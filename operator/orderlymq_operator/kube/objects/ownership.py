@@ -1,7 +1,7 @@
 """
-Which object goes with which: the owner references that Kubernetes' garbage collector follows.
+The owner references of objects, by which Kubernetes' garbage collector deletes objects together with their owner.
 
-Pure. Rule: an object of a former Cluster or Pipeline of the same name has the former's UID, and nobody adopts it.
+Pure. Rule: an object of a former Cluster or Pipeline of the same name has the former's UID, and the operator never adopts it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ def owned(
     labels: Mapping[str, str],
     **content: Any,
 ) -> Json:
-    """Return an object with *content* that goes with *owner*."""
+    """Return an object with *content* that *owner* owns."""
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -28,7 +28,7 @@ def owned(
             "namespace": owner.namespace,
             "labels": dict(labels),
             "annotations": {},
-            # Never blocking: a deletion must not wait for anything that the operator would have to do.
+            # Never blocking, because the deletion of the owner must not wait for an action of the operator.
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
@@ -45,11 +45,11 @@ def owned(
 
 
 def owners(found: Json, kind: str) -> set[str]:
-    """Return the UIDs of what an object goes with, of one kind."""
+    """Return the UIDs of an object's owners of one kind."""
     references = found["metadata"].get("ownerReferences") or []
     return {each["uid"] for each in references if each["kind"] == kind}
 
 
 def is_former(owner: ObjectMeta, found: Json, kind: str = "Cluster") -> bool:
-    """Return whether an object was made for another one of *kind*, which had the same name and is gone."""
+    """Return whether an object has an owner of *kind* other than *owner*: a former one of the same name, which is gone."""
     return bool(owners(found, kind) - {owner.uid})

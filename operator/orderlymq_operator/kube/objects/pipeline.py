@@ -1,9 +1,9 @@
 """
 A Pipeline as Kubernetes objects: its manifest, its volume, and the workload that makes its drivers.
 
-Pure. Rules: names and selectors never change. The volume has no owner unless it is to be deleted with the Pipeline.
-Nothing runs as root or writes to its root file system. A driver has no rights in the API server unless it makes
-executors. `drivers` makes the pods, `sparkapplication` the object for Kubeflow's operator.
+Pure. Rules: names and selectors never change. The volume has an owner only if it should be deleted with the Pipeline. No
+process runs as root or writes to its root file system. A driver has rights in the API server only if it makes executors.
+`drivers` makes the pods, `sparkapplication` the object for Kubeflow's operator.
 """
 
 import json
@@ -39,11 +39,11 @@ from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 MANIFEST: Final = "pipeline.json"
 EXECUTOR_FORM: Final = "executor.yaml"
-# Exit codes of `orderlymq_spark.driver` that another attempt would only repeat: a manifest that cannot be used, an
-# audit that has found something.
+# Exit codes of `orderlymq_spark.driver` that another attempt would only repeat: an invalid manifest, an audit that has
+# found problems.
 _FINAL_CODES: Final = [2, 3]
-_HISTORY: Final = 1  # runs of a CronJob that are kept, because the last one says how it ended
-# What Spark does in the API server when it makes executors.
+_HISTORY: Final = 1  # runs of a CronJob that are kept, because the last run shows how it ended
+# The verbs that Spark needs in the API server to make executors.
 _EXECUTOR_VERBS: Final = [
     *("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 ]
@@ -59,17 +59,17 @@ class DriverEnvironment:
 
 
 def object_name(pipeline: Pipeline) -> str:
-    """Return the name of everything that is made for a Pipeline, but for Jobs."""
+    """Return the name of all objects that are made for a Pipeline, except Jobs."""
     return f"{pipeline.metadata.name}-pipeline"
 
 
 def claim_name(pipeline: Pipeline) -> str:
-    """Return the claim that holds the checkpoint."""
+    """Return the name of the volume claim with the checkpoint."""
     return pipeline.spec.storage.claim_name or object_name(pipeline)
 
 
 def labels(pipeline: Pipeline) -> dict[str, str]:
-    """Return the labels by which everything of a Pipeline is found."""
+    """Return the labels by which the operator finds all objects of a Pipeline."""
     return {
         "app.kubernetes.io/name": "orderlymq",
         "app.kubernetes.io/instance": pipeline.metadata.name,
@@ -80,7 +80,7 @@ def labels(pipeline: Pipeline) -> dict[str, str]:
 
 
 def manifest(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
-    """Return the manifest that the driver reads: what it does, with addresses and Spark's settings filled in."""
+    """Return the manifest that the driver reads: the user's spec, with addresses and Spark settings filled in."""
     said: Json = pipeline.spec.said()
     reference = pipeline.spec.cluster_ref
     if reference is not None:
@@ -105,7 +105,7 @@ def manifest(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
 
 
 def work_of(pipeline: Pipeline) -> str:
-    """Return a text that differs when a driver has other work to do; the image and its room are none of it."""
+    """Return a text that changes when a driver has other work to do; image, resources and Spark settings do not count."""
     said = pipeline.spec.said()
     said.pop("spark", None)
     reference = pipeline.spec.cluster_ref
@@ -115,7 +115,7 @@ def work_of(pipeline: Pipeline) -> str:
 
 
 def supporting_objects(pipeline: Pipeline, environment: DriverEnvironment) -> list[Json]:
-    """Return what a driver needs, in the order in which it is applied."""
+    """Return the objects that a driver needs, in the order in which they are applied."""
     found = _account_objects(pipeline)
     if form_of(pipeline.spec) != "SparkApplication":
         found += [_service(pipeline), _settings(pipeline, environment)]
@@ -125,7 +125,7 @@ def supporting_objects(pipeline: Pipeline, environment: DriverEnvironment) -> li
 
 
 def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
-    """Return what makes the drivers in pods of our own."""
+    """Return the workload that makes the drivers in the operator's own pods: a StatefulSet, Job or CronJob."""
     form = form_of(pipeline.spec)
     assert form != "SparkApplication", "`sparkapplication` makes those"
     work = work_of(pipeline)
@@ -156,11 +156,11 @@ def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
             "schedule": pipeline.spec.schedule,
             "timeZone": "UTC",
             "suspend": pipeline.spec.suspend,
-            # One checkpoint, one driver.
+            # Only one driver may use the checkpoint.
             "concurrencyPolicy": "Forbid",
             "successfulJobsHistoryLimit": _HISTORY,
             "failedJobsHistoryLimit": _HISTORY,
-            # Not labelled: the pods of its Jobs are, and they say all that matters.
+            # Jobs need no labels: the pods of the Jobs have labels, and they show all that matters.
             "jobTemplate": stamped({"metadata": {}, "spec": _job(pod)}),
         }
     made = owned_object(pipeline, resource, name, spec=spec)
@@ -169,17 +169,17 @@ def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
 
 
 def selector(pipeline: Pipeline, form: Form) -> dict[str, str]:
-    """Return the labels by which a StatefulSet and the Service choose pods; they never change."""
+    """Return the labels by which a StatefulSet and the Service select pods; they never change."""
     chosen = {**labels(pipeline), names.LABEL_FORM: form}
     return {key: value for key, value in chosen.items() if "managed-by" not in key}
 
 
 def _job(pod: Json) -> Json:
-    pod["spec"]["restartPolicy"] = "Never"  # a pod that failed stays, and with it what it said
+    pod["spec"]["restartPolicy"] = "Never"  # a failed pod stays, and with it its report
     return {
         "backoffLimit": ATTEMPTS,
         "podFailurePolicy": {
-            # Evictions count: a drained node and one that the driver has filled look the same.
+            # Evictions count as failures: a drained node and a node that the driver has filled look the same.
             "rules": [
                 {
                     "action": "FailJob",
@@ -196,7 +196,7 @@ def _job(pod: Json) -> Json:
 
 
 def _account_objects(pipeline: Pipeline) -> list[Json]:
-    """Return what lets a driver make executors; without them it has no rights at all."""
+    """Return the account of a driver, with rights to make executors; without executors it has no rights."""
     name = object_name(pipeline)
     rule = {
         "apiGroups": [""],
@@ -209,7 +209,7 @@ def _account_objects(pipeline: Pipeline) -> list[Json]:
 
 
 def _service(pipeline: Pipeline) -> Json:
-    """Return the Service that a StatefulSet must have; it also gives scrapers a name."""
+    """Return the Service that a StatefulSet must have; it also gives metric scrapers a name."""
     spec = {
         "type": "ClusterIP",
         "clusterIP": "None",
@@ -248,7 +248,7 @@ def _claim(pipeline: Pipeline) -> Json:
 
 
 def owned_object(pipeline: Pipeline, resource: Resource, name: str, **content: Any) -> Json:
-    """Return an object that goes with the Pipeline."""
+    """Return an object that the Pipeline owns."""
     return owned("Pipeline", pipeline.metadata, resource, name, labels(pipeline), **content)
 
 

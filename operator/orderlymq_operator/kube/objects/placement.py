@@ -1,8 +1,9 @@
 """
-On which nodes pods run: what `spec.placement` says, and what `spec.podTemplate` adds.
+The placement of pods on nodes, from `spec.placement` and the additions of `spec.podTemplate`.
 
-Pure. Rules: the replicas of a group are spread, and so are the name servers. A constraint of the template replaces that of
-the same topologyKey; its values win over those of placement; affinities and tolerations of both hold.
+Pure. Rules: the replicas of a broker group are spread, and so are the name servers. A constraint of the template replaces the
+constraint with the same topologyKey. The template's values override those of placement. Affinities and tolerations of both
+apply.
 """
 
 from typing import Any, Final
@@ -19,7 +20,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 
 
 def placement(cluster: Cluster, component: str, group: str | None) -> Json:
-    """Return the fields of a pod that place it; the pods of *component* and *group* are spread."""
+    """Return the fields that place a pod; the pods of *component* and *group* are spread."""
     given, template = cluster.spec.placement, cluster.spec.pod_template or PodTemplate()
     chosen = {"matchLabels": names.selector(cluster, component, group)}
     required = given.anti_affinity == "Required"
@@ -44,12 +45,12 @@ def placement(cluster: Cluster, component: str, group: str | None) -> Json:
 
 
 def node_choice(placement: Placement) -> Json:
-    """Return on which nodes a pod may run and how it is ranked there; spreading is the caller's."""
+    """Return the node selector, tolerations and priority class of a pod; they contain no spreading."""
     return _node_choice(placement, PodTemplate())
 
 
 def _domains(given: Placement) -> dict[str, bool]:
-    """Return over what placement spreads, and whether strictly."""
+    """Return the topology keys over which placement spreads pods, and whether each is strict."""
     if given.anti_affinity == "None":
         return {}
     required = given.anti_affinity == "Required"
@@ -57,7 +58,9 @@ def _domains(given: Placement) -> dict[str, bool]:
     if not required:
         domains[given.topology_key] = False
     if given.topology_key != HOSTNAME:
-        domains[HOSTNAME] = False  # two of a zone on one node would go together
+        domains[HOSTNAME] = (
+            False  # otherwise two pods of a zone might share a node and fail together
+        )
     return domains
 
 
@@ -67,12 +70,12 @@ def _constraint(key: str, *, strict: bool) -> Json:
         "topologyKey": key,
         "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
     }
-    # A zone in which no pod of ours may run must not hold the others back.
+    # A zone whose taints exclude these pods must not limit the other zones.
     return {**made, "nodeTaintsPolicy": "Honor"} if strict else made
 
 
 def _affinity(given: Affinity | None, chosen: Json) -> dict[str, Any]:
-    """Return an affinity whose terms without a selector are about the pods that are *chosen*."""
+    """Return an affinity in which anti-affinity terms without a selector get the selector *chosen*."""
     made = {} if given is None else plain(given)
     apart = made.get("podAntiAffinity", {})
     weighted = [each["podAffinityTerm"] for each in apart.get(PREFERRED, [])]
@@ -85,7 +88,7 @@ def _node_choice(given: Placement, template: PodTemplate) -> Json:
     found: Json = {}
     if labels := {**given.node_selector, **template.node_selector}:
         found["nodeSelector"] = labels
-    # The same one twice would be of no use.
+    # Remove duplicates.
     if tolerations := list(dict.fromkeys([*given.tolerations, *template.tolerations])):
         found["tolerations"] = [
             each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in tolerations

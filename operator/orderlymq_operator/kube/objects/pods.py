@@ -1,8 +1,8 @@
 """
 The pods of brokers and name servers, and their settings files.
 
-Pure. Rules: nothing runs as root or writes to its root file system; "alive" means that the event loop turns, "ready"
-that the replica leads or follows. Only the leader knows whether a replica has the whole log, and only the planner asks.
+Pure. Rules: no process runs as root or writes to its root file system. "Alive" means that the event loop runs. "Ready" means
+that the replica leads or follows. Only the leader knows whether a replica has the whole log, and only the planner asks it.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ from orderlymq_operator.resources.workload import Resources
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.sockets.addresses import join_address
 
-NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
+NODES_MAX: Final = 10  # nodes of one raft group while it replaces five replicas by five others
 _DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
 NAME_SERVER_FILE: Final = "settings"
@@ -53,14 +53,15 @@ SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
 _INTERNAL_TLS: Final = "/etc/orderlymq-internal-tls"
 _IDENTITY: Final = "/etc/orderlymq-identity"
 IDENTITY_KEY: Final = "secret"
-# What the Secret of a cluster's key pair holds, as Secrets of cert-manager do.
+# The keys in the Secret of a Cluster's key pair, as in Secrets of cert-manager.
 TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
 
-# A leader hands over, answers what waits and flushes. A process that hangs ends itself long before (`SERVER_CLOSE_MAX_MS`).
+# Time for a leader to hand over, answer waiting requests and flush. A process that hangs ends itself much earlier
+# (`SERVER_CLOSE_MAX_MS`).
 GRACE_S: Final = 30
-# A store is opened before anybody answers; a large one that crashed replays for minutes.
+# A process answers only after it has opened its store; a large store replays for minutes after a crash.
 _START_S: Final = 600
-_TOKEN_S: Final = 3607  # Kubernetes' own length for mounted tokens
+_TOKEN_S: Final = 3607  # Kubernetes' own lifetime for mounted tokens
 
 
 def broker_settings(
@@ -75,8 +76,8 @@ def broker_settings(
 ) -> dict[str, Any]:
     """Return the settings file of one replica.
 
-    A first member begins with the first members as voters; who joins needs everybody's address. Once a group has
-    grown nobody is a first member any more: one that lost its disk would begin a group of its own.
+    A first member starts with the first members as voters; a replica that joins needs the addresses of all replicas. After a
+    raft group has grown, no replica starts as a first member: a replica that lost its disk would form a new raft group.
     """
     namespace = cluster.metadata.namespace
     join = max(replicas, node) > first
@@ -85,7 +86,7 @@ def broker_settings(
     every = every_address(address)
     return {
         **options,
-        # With or without access control: what is the operator's is signed with its account.
+        # Set even without access control, because the operator's requests are always signed with its account.
         "access": {
             **options["access"],
             "operator_key": OPERATOR_ACCOUNT,
@@ -126,25 +127,25 @@ def broker_settings(
 
 
 def replica_host(cluster: Cluster, group: str, node: int) -> str:
-    """Return the name under which the other replicas find one."""
+    """Return the DNS name by which other replicas reach a replica."""
     service = names.replica_service(group)
     return f"{names.pod_name(group, node)}.{service}.{cluster.metadata.namespace}.svc"
 
 
 def name_server_host(cluster: Cluster, index: int) -> str:
-    """Return the name of one name server."""
+    """Return the DNS name of a name server."""
     name = names.name_server_set(cluster)
     return f"{name}-{index}.{name}.{cluster.metadata.namespace}.svc"
 
 
 def has_tls(cluster: Cluster) -> bool:
-    """Whether brokers and name servers speak TLS."""
+    """Return whether brokers and name servers use TLS."""
     tls = cluster.spec.tls
     return tls.mode != "Disabled" and tls.secret_name is not None
 
 
 def tls_variables(cluster: Cluster) -> list[Json]:
-    """Return the TLS of commands and the SDK in a pod that has the Cluster's certificates; nothing without TLS."""
+    """Return TLS variables for commands and the SDK in a pod with the Cluster's certificates; empty without TLS."""
     if not has_tls(cluster):
         return []
     variables = {"TLS": "true", "TLS_VERIFY_HOST": "false", "TLS_CA": f"{TLS_FOLDER}/ca.crt"}
@@ -157,14 +158,14 @@ def tls_variables(cluster: Cluster) -> list[Json]:
 
 
 def _command_variables(cluster: Cluster) -> list[Json]:
-    """Return how an `orderlymq` command in the pod finds the Cluster; its name is that of all name servers."""
+    """Return the variables by which an `orderlymq` command in the pod finds the Cluster, by a name for all name servers."""
     host = f"{names.name_server_set(cluster)}.{cluster.metadata.namespace}.svc"
     address = join_address(host, names.NAME_SERVER_PORT)
     return [{"name": "ORDERLYMQ_NAME_SERVER", "value": address}, *tls_variables(cluster)]
 
 
 def every_address(address: str) -> str:
-    """Return where a pod listens, whose group has *address*: with IPv6, at its addresses of both families."""
+    """Return the listen address of a pod whose raft group has *address*; with IPv6, the pod listens on both families."""
     return "::" if ":" in address else "0.0.0.0"  # noqa: S104 - it is a pod
 
 
@@ -186,17 +187,17 @@ def name_server_settings(cluster: Cluster, every: str = every_address("")) -> di
 
 
 def settings_form(revision: str, certificates: Issued | None = None) -> str:
-    """Return a text that differs when settings need other mounts than before."""
+    """Return a text that changes when settings need other mounts."""
     return revision if certificates is None else f"{revision}-{certificates.mode}"
 
 
 def settings_file(process: str, form: str) -> str:
-    """Return the name of a settings file; those of an earlier version, without a form, name none."""
+    """Return the name of a settings file; files of an earlier version have no form in their name."""
     return f"{process}.{form}.json" if form else f"{process}.json"
 
 
 def form_of(file: str) -> str:
-    """Return the form of a settings file by its name."""
+    """Return the form in the name of a settings file."""
     return file.removesuffix(".json").partition(".")[2]
 
 
@@ -214,16 +215,16 @@ def _internal_tls(certificates: Issued | None) -> dict[str, Any]:
 
 
 def http_scheme(cluster: Cluster) -> str:
-    """Return how the HTTP pages of the cluster's pods are asked for."""
+    """Return the scheme of the HTTP pages of the Cluster's pods."""
     mode = _tls(cluster)["mode"]
     if cluster.spec.security.pages_token is not None and mode == "permissive":
-        return "https"  # the token must not be read on the way
+        return "https"  # the token must not be sent in plain text
     return "https" if mode == "enforcing" else "http"
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a process is spoken to: the scheme of its pages, the Secret of its key pair, Secret and key of its token."""
+    """How to connect to a process: the scheme of its pages, the Secret of its key pair, Secret and key of its token."""
 
     scheme: str
     tls_secret: str | None = None
@@ -231,7 +232,7 @@ class Access:
 
 
 def access_by(cluster: Cluster) -> Access:
-    """Return how a pod is spoken to that is made by the spec of *cluster*."""
+    """Return how to connect to a pod that is made from the spec of *cluster*."""
     token = cluster.spec.security.pages_token
     return Access(
         http_scheme(cluster),
@@ -241,7 +242,7 @@ def access_by(cluster: Cluster) -> Access:
 
 
 def access_to(pod: Json) -> Access | None:
-    """Return how a pod is spoken to, as it was made; None where it does not say."""
+    """Return how to connect to an existing pod; None if its annotations do not tell."""
     scheme = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_SCHEME)
     if scheme is None:
         return None
@@ -256,7 +257,7 @@ def access_to(pod: Json) -> Access | None:
 
 
 def tls_mode_of(pod: Json) -> str:
-    """Return the TLS mode that a pod was made with; one of an earlier version does not say it, its pages and volumes do."""
+    """Return the TLS mode of an existing pod; without its annotation, infer the mode from scheme and volumes."""
     access = access_to(pod)
     if access is None or access.tls_secret is None:
         guess = "Disabled"
@@ -371,9 +372,9 @@ def _container(
         ],
         "resources": resources.model_dump(mode="json", exclude_none=True),
         "startupProbe": own_probe("/healthz", period_s=1, failures=_START_S),
-        # A process that hangs for a minute is beyond help; one that is slow must not be killed.
+        # A process that hangs for a minute will not recover. A slow process must not be killed.
         "livenessProbe": own_probe("/healthz", period_s=10, failures=6),
-        # Often, because after an outage of a whole group its address waits for this.
+        # Frequent, because after an outage of a whole raft group its address works only when a pod is ready.
         "readinessProbe": own_probe("/readyz", period_s=1, failures=3),
         "securityContext": locked_down(),
     }
@@ -403,7 +404,7 @@ def _pod(
     ]
     pod: Json = {
         "automountServiceAccountToken": False,
-        # One variable for every Service of the namespace makes the environment of a busy one too large.
+        # A variable for every Service would make the environment too large in a namespace with many Services.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": pod_user(template.security_context),
@@ -426,10 +427,10 @@ def _pod(
 
 
 def _own_certificate(group: str, number: int) -> Mounted:
-    """Return the volume with the certificates of a group, and the mount of the pod's own one.
+    """Return the volume with the certificates of a raft group, and the mount of the pod's own certificate.
 
-    The template is the same for all pods of the group, so the name of the pod chooses the folder. Such a mount
-    never follows its Secret, which never changes either.
+    The template is the same for all pods of the raft group, so the name of the pod selects the folder. Kubernetes does not
+    update such a mount, but the Secret never changes anyway.
     """
     items = [{"key": "ca.crt", "path": f"{pod}/ca.crt"} for pod in _pods_of(group)]
     for pod in _pods_of(group):
@@ -444,7 +445,7 @@ def _pods_of(group: str) -> list[str]:
 
 
 def account_token() -> Mounted:
-    """Return volume and mount that Kubernetes makes by itself where it may, named here so that only who needs it has it."""
+    """Return volume and mount of the API server's token, as in an automatic mount, for the container that needs it."""
     source = {
         "projected": {
             "sources": [

@@ -1,8 +1,8 @@
 """
-The common part of all pods that the operator makes, and the pod template of a Cluster, merged into them.
+The common part of all pods that the operator makes, and the merge of a Cluster's pod template into them.
 
-Pure. Rules: the operator's own container stays the first one, and its values win should both name the same thing, which
-`resources.podtemplate` refuses before. A sidecar runs locked down as the others do and has no probes.
+Pure. Rules: the operator's own container stays the first one. Its values have priority if both set the same thing, but
+`resources.pod.template` refuses that earlier. A sidecar has the same restrictions as other containers, and no probes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _USER: Final = 10_001
 
 
 def with_template(made: Json, template: PodTemplate) -> Json:
-    """Return a pod with one container of the operator, and what *template* adds to it."""
+    """Return a pod with the additions of *template*; *made* has one container, that of the operator."""
     meta, spec = made["metadata"], made["spec"]
     (own,) = spec["containers"]
     container = {
@@ -47,13 +47,13 @@ def with_template(made: Json, template: PodTemplate) -> Json:
 
 
 def plain(model: Model) -> Json:
-    """Return what *model* says beyond Kubernetes' defaults, which the API server leaves out, too."""
+    """Return the fields of *model* that differ from Kubernetes' defaults; the API server leaves out defaults, too."""
     found: Json = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return found
 
 
 def locked_down() -> Json:
-    """Return what a container may not do."""
+    """Return a security context that restricts a container as far as possible."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -62,7 +62,7 @@ def locked_down() -> Json:
 
 
 def pod_user(given: PodSecurityContext | None = None) -> Json:
-    """Return as whom the containers of a pod run: as *given* says and nothing more, or as the image's user."""
+    """Return the security context of a pod: the user from *given* and nothing more, or the image's user if None."""
     chosen: Json = {
         "runAsUser": _USER,
         "runAsGroup": _USER,
@@ -70,18 +70,18 @@ def pod_user(given: PodSecurityContext | None = None) -> Json:
         "fsGroupChangePolicy": "OnRootMismatch",
     }
     if given is not None:
-        # Another user may have written the files of a volume whose root has the right group.
+        # A different user may have written the files in the volume, even if its root folder has the right group.
         chosen = {**plain(given), "fsGroupChangePolicy": "Always"}
     return {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def mounted(name: str, path: str, source: Json) -> Mounted:
-    """Return a volume with *source*, and its mount at *path*, which nobody writes to."""
+    """Return a volume with *source*, and its read-only mount at *path*."""
     return {"name": name, **source}, {"name": name, "mountPath": path, "readOnly": True}
 
 
 def secret_source(name: str, items: Sequence[Json] = ()) -> Json:
-    """Return the source of a volume with a Secret, whole or with *items* of it."""
+    """Return the source of a volume with a whole Secret, or with *items* of it."""
     named: Json = {"secretName": name, "defaultMode": 0o440}
     return {"secret": {**named, "items": [*items]} if items else named}
 
@@ -92,12 +92,12 @@ def pull_secrets(secrets: Sequence[str]) -> Json:
 
 
 def pod_field(name: str, path: str) -> Json:
-    """Return a variable that has a fact of the pod for its container."""
+    """Return an environment variable with the value of the pod's field *path*."""
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
 def probe(path: str, *, scheme: str, period_s: int, timeout_s: int, failures: int) -> Json:
-    """Return a look at a page of the container's port "http"."""
+    """Return a probe of a page on the container's port "http"."""
     return {
         "httpGet": {"path": path, "port": "http", "scheme": scheme.upper()},
         "periodSeconds": period_s,
@@ -118,11 +118,11 @@ def _sidecar(sidecar: Sidecar) -> Json:
 def _security(given: SidecarSecurity) -> Json:
     writes = not given.read_only_root_filesystem
     chosen = given.model_dump(mode="json", by_alias=True, exclude_none=True)
-    # The API server keeps a False here.
+    # The API server keeps a False in this field.
     return {**locked_down(), **chosen, "readOnlyRootFilesystem": not writes}
 
 
 def _variables(given: Iterable[EnvironmentVariable]) -> list[Json]:
-    """Return variables; one with an empty value has none in the API server's words."""
+    """Return environment variables; empty values are left out, as the API server does."""
     made = [plain(each) for each in given]
     return [{key: value for key, value in each.items() if value != ""} for each in made]

@@ -1,4 +1,4 @@
-"""The rights of a pod in the API server: an account, what it may do, and the binding of the two, all of one name. Pure."""
+"""The rights of a pod in the API server: a ServiceAccount, a Role and their RoleBinding, all with one name. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,11 +8,11 @@ from orderlymq_operator.kube.resources import ROLE_BINDINGS, ROLES, SERVICE_ACCO
 def account_with_rights(
     make: Callable[..., Json], name: str, namespace: str | None, rules: Sequence[Json]
 ) -> list[Json]:
-    """Return a ServiceAccount that may do what *rules* say, its Role and its RoleBinding; *make* makes an object of a kind."""
+    """Return a ServiceAccount with the rights in *rules*, its Role and its RoleBinding; *make* builds an object of a kind."""
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": ROLES.kind, "name": name}
     account = {"kind": SERVICE_ACCOUNTS.kind, "name": name, "namespace": namespace}
     return [
-        # Who needs the token asks for it by a projected volume.
+        # A pod that needs the token mounts it by a projected volume.
         make(SERVICE_ACCOUNTS, automountServiceAccountToken=False),
         make(ROLES, rules=rules),
         make(ROLE_BINDINGS, roleRef=role, subjects=[account]),

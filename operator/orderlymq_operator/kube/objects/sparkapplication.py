@@ -1,10 +1,10 @@
 """
 A Pipeline as a SparkApplication of Kubeflow's Spark operator, for clusters that have it.
 
-Pure. Rules: the operator writes no pods then, the other one does; the manifest travels as an argument, the volume by
-Spark's own settings, and what Spark has no settings for in templates of the pods, so that Kubeflow's webhook is not
-needed. Nothing empty is written: a webhook that reads and writes an object again leaves it out, and it would be put
-back for ever. What Kubeflow's definition does not know the API server would drop in silence: `unknown_fields` finds it.
+Pure. Rules: Kubeflow's operator makes the pods, not this one. The manifest is passed as an argument and the volume by Spark
+settings. Pod templates contain the rest, so that Kubeflow's webhook is not needed. Empty fields are never written, because a
+webhook that rewrites the object would drop them and the operator would add them again forever. The API server silently drops
+fields that Kubeflow's definition does not know: `unknown_fields` finds them.
 """
 
 import json
@@ -30,15 +30,15 @@ from orderlymq_operator.kube.objects.pipeline import (
 from orderlymq_operator.kube.resources import SPARK_APPLICATIONS, Json
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
-# In the image; it calls `orderlymq_spark.driver`.
+# A file in the image, which calls `orderlymq_spark.driver`.
 MAIN_FILE: Final = "local:///opt/orderlymq/spark/main.py"
-SPARK_VERSION: Final = "4.3.0"  # of the image; Kubeflow's operator only shows it
-# Likewise for streams: what failed begins again from its checkpoint.
+SPARK_VERSION: Final = "4.3.0"  # the version in the image; Kubeflow's operator only shows it
+# The pause before a restart, also for streams: a failed driver starts again from its checkpoint.
 _RETRY_S: Final = 10
 
 
 def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
-    """Return the SparkApplication."""
+    """Return the SparkApplication of a Pipeline."""
     spec = pipeline.spec
     claim = claim_name(pipeline)
     account = object_name(pipeline)
@@ -53,7 +53,7 @@ def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
         conf.pop(f"spark.executor.{managed}", None)
     made = owned_object(pipeline, SPARK_APPLICATIONS, account)
     made["metadata"]["annotations"][names.ANNOTATION_WORK] = work_of(pipeline)
-    # Kubeflow's operator hands the labels on to the pods, by which their form is known.
+    # Kubeflow's operator copies the labels to the pods; this label shows what made them.
     made["metadata"]["labels"][names.LABEL_FORM] = SPARK_APPLICATIONS.kind
     made["spec"] = {
         "type": "Python",
@@ -100,7 +100,7 @@ def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
 
 
 def unknown_fields(definition: Json, made: Json) -> list[str]:
-    """Return what an object says and its definition does not know: the API server would drop it without a word."""
+    """Return the paths of an object's fields that its definition does not know; the API server would drop them silently."""
     version = made["apiVersion"].rpartition("/")[2]
     for each in (definition.get("spec") or {}).get("versions") or []:
         if each["name"] == version:

@@ -1,8 +1,8 @@
 """
 Jobs that run one command of `orderlymq backup` in a pod: create, delete, show.
 
-Pure. Rules: a Job has no rights in the API server. Its pod says in its termination message how it ended. Kubernetes tries
-again what failed, some times; a command that cannot be right is tried once. No two pods of a Job run at the same time.
+Pure. Rules: a Job has no rights in the API server. Its pod reports its result in its termination message. Kubernetes repeats
+a failed command a few times, but a command with wrong usage only runs once. Two pods of a Job never run at the same time.
 """
 
 import json
@@ -34,20 +34,20 @@ CONTAINER: Final = "backup"
 COMPONENT: Final = "backup"
 PROGRAM: Final = ("python", "-m", "orderlymq_backup")
 WORK: Final = "/work"
-# Attempts after the first one: Kubernetes waits 10, 20, 40 s between them, and a copy that a dead reader had left is
-# gone after a minute.
+# Attempts after the first one. Kubernetes waits 10, 20, 40 s between them. A copy that a dead reader left is removed after a
+# minute.
 _RETRIES: Final = 3
-# The commands' code for a wrong usage, which another attempt would only repeat.
+# The commands' exit code for wrong usage, which another attempt would only repeat.
 _WRONG_USAGE: Final = 2
-# Of those that delete and look; the mark of a backup that is made is renewed for as long as it takes.
+# The deadline of Jobs that delete or show. A Job that creates a backup has its own deadline.
 _DEADLINE_S: Final = 24 * 3600
-# As of pods, 68 years. The Job controller counts in nanoseconds of 64 bits, so that 293 years are below zero.
+# 68 years, as for pods. The Job controller counts nanoseconds in 64 bits, so 293 years would overflow to below zero.
 _DEADLINE_MAX_S: Final = (1 << 31) - 1
-# Logs of a Job that has ended, for people; its result is in the status by then.
+# How long an ended Job and its logs are kept, for people to read. The status has the result by then.
 _KEPT_S: Final = 24 * 3600
 _JOB_NAME_MAX: Final = 63
 _UID_PART: Final = 8
-# Ends of the names of a Backup's Jobs; with its UID as a label they show which one it is.
+# The last parts of the names of a Backup's Jobs. Together with the UID label, they identify a Job.
 CREATION: Final = "backup"
 DELETION: Final = "delete"
 
@@ -57,8 +57,8 @@ class ToolEnvironment:
     """Additions of the operator to a Job.
 
     Attributes:
-        cluster: the Cluster whose image, user and nodes the pod has, None where nothing is known of it.
-        pull_secrets: of the pod, where the Cluster names none.
+        cluster: the Cluster whose user, nodes and pull Secrets the pod gets; None if the Cluster is not known.
+        pull_secrets: pull Secrets of the pod, if the Cluster names none.
     """
 
     image: str
@@ -68,14 +68,14 @@ class ToolEnvironment:
 
     @property
     def image_form(self) -> str:
-        """A text that differs when a pod gets its image in another way."""
+        """A text that changes when image, pull policy or pull Secrets change."""
         own = self.cluster.spec.image_pull_secrets if self.cluster is not None else []
         return fingerprint([self.image, self.pull_policy, *(own or self.pull_secrets)])
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Task of a Job, and its inputs.
+    """The task of a Job, and its inputs.
 
     Attributes:
         fills_node: whether it writes much to the disk of its node.
@@ -92,7 +92,7 @@ class _Work:
     deadline_s: int = _DEADLINE_S
 
 
-# What a Cluster says of how such pods run.
+# The fields of a Cluster that decide how such pods run.
 _POD_SETTINGS: Final[dict[str, Any]] = {
     "image": True,
     "image_pull_policy": True,
@@ -103,7 +103,7 @@ _POD_SETTINGS: Final[dict[str, Any]] = {
 
 
 def pod_settings(cluster: Cluster) -> str:
-    """Return what *cluster* says of how its pods run, as JSON; empty when it says nothing."""
+    """Return the fields of *cluster* that decide how its pods run, as JSON; empty if all have their defaults."""
     said = cluster.spec.model_dump(
         mode="json", include=_POD_SETTINGS, exclude_defaults=True, by_alias=True
     )
@@ -111,7 +111,7 @@ def pod_settings(cluster: Cluster) -> str:
 
 
 def cluster_with(settings: str, meta: ObjectMeta) -> Cluster | None:
-    """Return a Cluster that says what `pod_settings` returned; None where that cannot be used."""
+    """Return a Cluster with the fields that `pod_settings` returned; None if the text is invalid."""
     try:
         return Cluster(metadata=meta, spec=ClusterSpec.model_validate_json(settings))
     except ValidationError:
@@ -124,33 +124,33 @@ def creation_name(backup: Backup) -> str:
 
 
 def deletion_name(backup: Backup) -> str:
-    """Return the name of the Job that deletes what is stored of a backup."""
+    """Return the name of the Job that deletes the stored data of a backup."""
     return _name(backup, DELETION)
 
 
 def _name(backup: Backup, end: str) -> str:
-    # Part of the UID, because a Job outlives a Backup; with it a long name is cut to what a pod's label may have.
+    # Contains a part of the UID, because a Job may outlive its Backup. A long name is cut to the limit of a pod's label.
     meta, own = backup.metadata, (backup.metadata.uid or "")[:_UID_PART]
     return f"{meta.name[: _JOB_NAME_MAX - len(own) - len(end) - 2]}-{own}-{end}"
 
 
 def lookup_name(cluster: Cluster) -> str:
-    """Return the name of the Job that looks for the backup that a Cluster begins with."""
+    """Return the name of the Job that finds the backup from which a Cluster is restored."""
     return f"{cluster.metadata.name}-restore"
 
 
 def creation_job(
     backup: Backup, cluster: Cluster, groups: Sequence[str], environment: ToolEnvironment
 ) -> Json:
-    """Return the Job that makes a backup of *cluster* with all of its broker *groups*; it goes with the Backup."""
+    """Return the Job that makes a backup of *cluster* with all of its broker *groups*; the Backup owns it."""
     spec = backup.spec
     arguments = ["create", "--to", spec.destination.place, "--name-server", name_servers(cluster)]
     arguments += ["--groups", ",".join(groups)]
     if spec.verify:
         arguments += ["--verify", "--workdir", WORK]
-    # The program of an earlier image, which the Cluster may pin, has no option against it, and minds no variable.
+    # A variable, because an earlier image, which the Cluster may pin, has no option to disable this but ignores variables.
     verification = {"name": "ORDERLYMQ_BACKUP_VERIFY", "value": str(spec.verify).lower()}
-    # An attempt whose pod is lost may have stored all, and the next one reports that backup.
+    # An attempt whose pod was lost may have stored everything; the next attempt then reports that backup.
     label = {"name": "ORDERLYMQ_BACKUP_LABEL", "value": backup.metadata.uid or ""}
     work = _Work(
         arguments,
@@ -167,9 +167,9 @@ def creation_job(
 
 
 def deletion_job(backup: Backup, backup_id: str, environment: ToolEnvironment) -> Json:
-    """Return the Job that deletes what is stored of a Backup that is being deleted.
+    """Return the Job that deletes the stored data of a Backup that is being deleted.
 
-    It has no owner: the garbage collector would end it together with the Backup, which waits for it.
+    It has no owner, because the garbage collector might delete it before the Backup, which waits for it, is gone.
     """
     spec = backup.spec
     arguments = ["delete", "--from", spec.destination.place, "--id", backup_id]
@@ -183,7 +183,7 @@ def deletion_job(backup: Backup, backup_id: str, environment: ToolEnvironment) -
 def lookup_job(
     cluster: Cluster, destination: Destination, backup: str | None, environment: ToolEnvironment
 ) -> Json:
-    """Return the Job that reports which backup a new Cluster begins with, and whether it fits."""
+    """Return the Job that reports from which backup a new Cluster is restored, and whether the backup fits the Cluster."""
     groups = ",".join(cluster.group_names)
     arguments = ["show", "--from", destination.place, "--groups", groups]
     if backup is not None:
@@ -194,7 +194,7 @@ def lookup_job(
 
 
 def backup_labels(backup: Backup) -> dict[str, str]:
-    """Return the labels by which the Jobs and pods of this very Backup are found."""
+    """Return the labels by which the operator finds the Jobs and pods of exactly this Backup."""
     name = backup.metadata.name
     uid = backup.metadata.uid or ""
     return {**_labels(name), names.LABEL_BACKUP: name, names.LABEL_BACKUP_UID: uid}
@@ -229,11 +229,12 @@ def _job(
 
 
 def _rules(work: _Work) -> list[Json]:
-    """Return which ends of a pod are no failed attempt."""
+    """Return the rules for failed pods that do not count as a normal failed attempt."""
     wrong = {"containerName": CONTAINER, "operator": "In", "values": [_WRONG_USAGE]}
     found: list[Json] = [{"action": "FailJob", "onExitCodes": wrong}]
     if not work.fills_node:
-        # A drained node is no failure of ours. A full one looks the same, and must not be followed by all others.
+        # A drained node does not count as a failed attempt. A full node looks the same, so this rule is only for work that
+        # does not fill nodes; otherwise attempts might fill one node after another.
         disrupted = {"type": "DisruptionTarget", "status": "True"}
         found.append({"action": "Ignore", "onPodConditions": [disrupted]})
     return found
@@ -248,7 +249,7 @@ def _pod(work: _Work, environment: ToolEnvironment) -> Json:
         "env": [*work.variables, *work.place.variables],
         "resources": work.resources.model_dump(mode="json", exclude_none=True),
         "terminationMessagePath": names.TERMINATION_LOG,
-        # One that was killed could not say why; its last lines may.
+        # A killed program cannot report the reason, but the last lines of its log may show it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     scratch = _scratch(work.scratch), {"name": "work", "mountPath": WORK}

@@ -1,7 +1,7 @@
 """
-The place of backups as a pod sees it: a mounted claim, or the variables of an object store's tools.
+A pod's access to the place of backups: a mounted claim, or the variables of an object store's tools.
 
-Pure. Secrets are named, never read: the kubelet gives them to the container.
+Pure. The operator only names Secrets and never reads them: the kubelet gives them to the container.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from orderlymq_operator.resources.backups.destination import (
 )
 
 _VOLUME: Final = "backups"
-# `orderlymq backup` reads it, and an earlier one does not mind it.
+# `orderlymq backup` reads this variable; earlier versions ignore it.
 _GROUP_ACCESS: Final = "ORDERLYMQ_BACKUP_GROUP_ACCESS"
 # Name of the variable, and whether the Secret must have it.
 _CREDENTIALS: Final = {
@@ -28,14 +28,14 @@ _CREDENTIALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Access of a container to a destination."""
+    """The variables and volumes by which a container reaches a destination."""
 
     variables: tuple[Json, ...] = ()
     volumes: tuple[Mounted, ...] = ()
 
 
 def place_of(destination: Destination) -> Place:
-    """Return how a pod reaches *destination*."""
+    """Return the access of a pod to *destination*."""
     if destination.object_store is not None:
         return Place(variables=tuple(_variables(destination.object_store)))
     assert destination.pvc is not None, "one of both is there"
@@ -44,7 +44,7 @@ def place_of(destination: Destination) -> Place:
         "persistentVolumeClaim": {"claimName": destination.pvc.claim_name},
     }
     return Place(
-        # Every pod that may mount the claim may read it: the pods of another Cluster may run as another user of its group.
+        # Files are readable by the user group: the pods of another Cluster may run as another user of the same user group.
         variables=({"name": _GROUP_ACCESS, "value": "true"},),
         volumes=((volume, {"name": _VOLUME, "mountPath": MOUNT}),),
     )

@@ -1,9 +1,10 @@
 """
-The pods in which the replicas of a new Cluster are restored: those of brokers, with another program in them.
+The pods in which the replicas of a new Cluster are restored: pods of brokers with another program.
 
-Pure. Rules: they are made by the same StatefulSet, so that volumes, nodes and spreading are those of the brokers, and no
-broker runs in them. An init container restores; the broker's own container only keeps the backup from being deleted, because
-other replicas may still need it, until the operator has written down that every replica is restored and has replaced the pods.
+Pure. Rules: the brokers' own StatefulSet makes the pods, so that they have the brokers' volumes, nodes and spreading, but no
+broker runs in them. An init container restores the replica. The broker's container then only protects the backup from
+deletion, because other replicas may still need it. The operator replaces the pods after it has recorded that every replica is
+restored.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from orderlymq_operator.kube.objects.pods import SETTINGS_FLAG
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.backups.destination import Destination
 
-# In place of a revision of settings: no pod of a broker has it.
+# Used in place of a settings revision; no broker pod has this revision.
 RESTORING: Final = "restoring"
 CONTAINER: Final = "restore"
 _OF_SERVERS: Final = ("ports", "startupProbe", "livenessProbe", "readinessProbe")
@@ -24,7 +25,7 @@ _OF_SERVERS: Final = ("ports", "startupProbe", "livenessProbe", "readinessProbe"
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Which backup every replica begins with."""
+    """The backup from which every replica is restored."""
 
     destination: Destination
     backup_id: str
@@ -32,7 +33,7 @@ class Restore:
 
 
 def restoring_pod(broker: Json, restore: Restore) -> Json:
-    """Return the pod template that restores what *broker*, a pod template, would serve, by its settings."""
+    """Return a pod template that restores the data of the broker pod template *broker*, with the broker's settings."""
     meta, spec = broker["metadata"], broker["spec"]
     own = spec["containers"][0]
     settings = own["command"][own["command"].index(SETTINGS_FLAG) :]
@@ -68,6 +69,6 @@ def restoring_pod(broker: Json, restore: Restore) -> Json:
 
 
 def is_restoring(stateful_set: Json) -> bool:
-    """Return whether the pods of a StatefulSet restore, so that no broker has run in them."""
+    """Return whether the pods of a StatefulSet restore a backup; if so, no broker has run in them."""
     notes = stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
     return bool(notes.get(names.ANNOTATION_REVISION) == RESTORING)
