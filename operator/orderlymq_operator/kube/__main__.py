@@ -1,8 +1,8 @@
 """
 `python -m orderlymq_operator.kube`: run the operator until SIGTERM or SIGINT.
 
-Settings come from variables ORDERLYMQ_… or flags of the same name; `--help` lists them. Exit code 1 means that the API
-server could not be used at all: start it again.
+Settings come from variables ORDERLYMQ_… or flags of the same name; `--help` lists them. Exit code 1 means that the operator
+could not use the API server at all: start the process again.
 """
 
 import getpass
@@ -54,7 +54,7 @@ async def _release(given: OperatorSettings) -> int:
 
 
 async def release(api: Api, given: OperatorSettings) -> int:
-    """Take the finalizers off where no operator of another release serves; return the exit code."""
+    """Remove the finalizers in namespaces that no operator of another release serves; return the exit code."""
     election = Election(api, given.namespace, given.identity, lambda _: None)
     if not await election.sees_others():
         return 1
@@ -64,7 +64,7 @@ async def release(api: Api, given: OperatorSettings) -> int:
 
 
 def _name_the_user() -> None:
-    """Give the process a user name: kopf asks for it, and a number without a line in passwd has none."""
+    """Set a user name for the process, because kopf needs one and a user ID without an entry in passwd has none."""
     try:
         getpass.getuser()
     except (KeyError, OSError):

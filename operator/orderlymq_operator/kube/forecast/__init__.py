@@ -1,7 +1,6 @@
 """
-The forecast of a change in Kubernetes, from the answers of the API server: no broker is asked.
+The forecast of a change in Kubernetes, from data of the API server only: no requests are sent to brokers.
 
-`applied` merges a manifest with the object that it is applied over, `present` makes an observed state of objects and
-statuses, `change` puts manifests over it and forecasts, `reader` reads what these need. Nothing is written here. Begin
-with `change.py`.
+`applied` merges a manifest with the existing object, `present` derives an observed state from objects and statuses, `change`
+and `using` forecast the effects of manifests, `reader` reads the inputs. Nothing is written here. Begin with `change.py`.
 """

@@ -1,8 +1,8 @@
 """
-The object after a manifest is applied over it, as `kubectl apply` merges both.
+The object that results when a manifest is applied over an existing object, merged as `kubectl apply` does.
 
-Pure. Rule: what stands there stays, defaults of the schema included, unless the manifest says otherwise. What former applies
-wrote goes where the manifest says it no more, with all below it that nobody else wrote. A list is one value.
+Pure. Rules: existing fields stay, including defaults of the schema, unless the manifest sets them. A field that a former apply
+wrote and that the manifest no longer has is removed, except nested fields that others wrote. A list counts as one value.
 """
 
 import json
@@ -16,10 +16,10 @@ from orderlymq_operator.resources.kinds import Resource
 
 
 def applied(manifest: Resource, found: Json) -> Json:
-    """Return *found*, an object of the API server, with spec and annotations as they are after the apply.
+    """Return *found*, an object of the API server, with the spec and annotations that it has after the apply.
 
     Raises:
-        ApiError: The former manifest, which kubectl keeps in an annotation, cannot be read; kubectl refuses it, too.
+        ApiError: The former manifest, which kubectl stores in an annotation, cannot be read; kubectl fails then, too.
     """
     meta = found["metadata"]
     notes = meta.get("annotations") or {}
@@ -36,7 +36,7 @@ def applied(manifest: Resource, found: Json) -> Json:
 
 
 def _merged(present: Json, former: Json, others: Json, written: Json) -> Json:
-    """Return *present* with what is *written*; of what was *former*ly written only that stays which *others* wrote, too."""
+    """Merge *written* into *present*; *former* fields that are not written any more stay only if *others* wrote them, too."""
     after = dict(present)
     for name, value in former.items():
         if name not in after or written.get(name) is not None:
@@ -72,7 +72,7 @@ def _object(value: Any) -> Json:
 
 
 def _owned(managers: Sequence[Json], operation: str) -> Json:
-    """Return the fields that operations of a kind wrote, for every program that asked for them."""
+    """Return the fields that all field managers wrote by one kind of operation."""
     found: Json = {}
     for each in managers:
         if each.get("operation") == operation and not each.get("subresource"):
@@ -81,7 +81,7 @@ def _owned(managers: Sequence[Json], operation: str) -> Json:
 
 
 def _fields(tree: Json) -> Json:
-    """Return a set of fields as nested objects; what is below a list counts as the list."""
+    """Return a set of fields as nested objects; fields inside a list count as the list."""
     return {
         name.removeprefix("f:"): _fields(below)
         for name, below in tree.items()

@@ -1,9 +1,8 @@
 """
-Forecast for one Cluster in Kubernetes: the planner's, and decisions beside the planner.
+The forecast for one Cluster in Kubernetes: the planner's steps, and decisions outside the planner.
 
-Pure. Rules: the functions that decide are those of the reconcile: which objects differ, which volumes grow, which groups
-are to go, which pods have a previous form. As `kubectl apply` does, an object that is refused stays as it is, and the
-others are applied.
+Pure. Rules: the reconcile's own functions decide which objects differ, which volumes grow, which broker groups will be removed
+and which pods have a previous form. As with `kubectl apply`, a refused object stays unchanged and the others are applied.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -65,7 +64,7 @@ from orderlymq_operator.resources.crd import fields_set_once
 from orderlymq_operator.resources.kinds import Cluster, Desired, Resource
 from orderlymq_protocol.plurals import counted
 
-# What is newer than everything that exists: of two objects with one name the older one wins.
+# Newer than everything that exists: if two objects declare the same name, the older one has it.
 _NEWEST: Final = "9999-01-01T00:00:00Z"
 _UNKNOWN_IMAGE: Final = "the operator's image"
 
@@ -75,7 +74,7 @@ class Present:
     """Existing objects of one Cluster.
 
     Attributes:
-        item: the Cluster; None when there is none yet.
+        item: the Cluster; None if it does not exist yet.
         parts: its Topics, ConsumerGroups and Users, the oldest of a kind first.
     """
 
@@ -85,7 +84,7 @@ class Present:
 
 
 def item_of(manifest: Resource, namespace: str, found: Json | None) -> Item:
-    """Return the object as it will be when *manifest* is applied over what was *found* in the API server."""
+    """Return the object that results when *manifest* is applied over *found*, the existing object or None."""
     resource = resource_of({"kind": manifest.kind})
     if found is None:
         meta = manifest.metadata
@@ -111,7 +110,7 @@ def item_of(manifest: Resource, namespace: str, found: Json | None) -> Item:
 
 
 def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:
-    """Return what happens to a Cluster when the objects *changed* replace those of the same name."""
+    """Return the forecast for a Cluster when the objects in *changed* replace those of the same names."""
     by_name = {(each.kind, each.namespace, each.name): each for each in changed}
     cluster_item = next((each for each in changed if each.kind == "Cluster"), present.item)
     if cluster_item is None or not isinstance(cluster_item.manifest, Cluster):
@@ -141,7 +140,7 @@ def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:
 
 
 def _waiting(others: Collection[Refuse], said: Forecast) -> Forecast:
-    """Return what is said, in which *others* are not refused: they wait as they did before the change."""
+    """Return the forecast *said* with *others* as waiting, not as refused: they waited before the change, too."""
     waits = [
         ResourceForecast(
             Subject(each.kind, each.name),
@@ -175,7 +174,7 @@ def _forecast(
             waits = _held(item, cluster, present.item) if effects or beside else []
             old = _carried_out(before, live)
             lives = live_effects(old, cluster) if old is not None else ()
-            # They hold the whole edit of the Cluster back; the other effects follow the confirmation.
+            # Missing confirmations hold back the whole edit of the Cluster; the other effects follow the confirmation.
             acts = unconfirmed(old, cluster, item.annotations) if before is not None else ()
             confirms = [
                 Effect("NeedsConfirmation", f"{act.name}: {act.text}; {act.advice}", (act.token,))
@@ -208,7 +207,7 @@ def _state(item: Item | None, parts: Sequence[Item]) -> DesiredState | None:
 
 
 def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
-    """Return what the API server refuses: the rules of the schemas are those of `refusals`."""
+    """Return the changes that the API server refuses: the schemas have the same rules as `refusals`."""
     if before is None:
         return []
     accepted = before.desired
@@ -216,7 +215,7 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
     if desired.cluster.spec.scale_down.policy == "Drain":
         groups = min(cluster.spec.groups, desired.cluster.spec.groups)
         accepted = replace(accepted, cluster=cluster.with_spec(groups=groups))
-    # The API server asks for no confirmation; the operator does.
+    # The API server needs no confirmation, so all are given here; only the operator needs them.
     tokens = " ".join(act.token for act in dangerous(accepted.cluster, desired.cluster))
     meta = desired.cluster.metadata.model_copy(update={"annotations": {ANNOTATION_CONFIRM: tokens}})
     confirmed = desired.cluster.model_copy(update={"metadata": meta})
@@ -226,7 +225,7 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
 
 
 def _set_later(present: Present, changed: Sequence[Item]) -> Iterator[Refuse]:
-    """Yield what can neither be set nor changed nor taken away later, also where the name would be the same."""
+    """Yield changes of fields that can only be set at creation, even if a change would not change the declared name."""
     known = {(each.kind, each.namespace, each.name): each for each in present.parts}
     if present.item is not None:
         known["Cluster", present.item.namespace, present.item.name] = present.item
@@ -237,7 +236,7 @@ def _set_later(present: Present, changed: Sequence[Item]) -> Iterator[Refuse]:
 
 
 def set_later(old: Item, item: Item) -> Iterator[Refuse]:
-    """Yield which fields of one object can neither be set nor changed nor taken away later, and are."""
+    """Yield the differing fields of one object that can only be set at creation, not set, changed or removed later."""
     if old.manifest is None or item.manifest is None:
         return
     for field in fields_set_once(item.kind):
@@ -254,7 +253,7 @@ def _value(manifest: Resource, field: str) -> object:
 def _environment(
     cluster: Cluster, desired: Desired, live: Live, default_image: str
 ) -> tuple[Environment, int]:
-    """Return what pods are made of then, and by how many steps certificates between replicas change."""
+    """Return the environment of the pods after the change, and the number of steps that replica certificates need."""
     image = image_of(cluster, live, default_image)
     forms, steps = {}, 0
     for name, form in forms_of(desired, live, desired.cluster.group_names).items():
@@ -277,7 +276,7 @@ def _environment(
 
 
 def _default_image(item: Item | None, live: Live) -> str:
-    """Return what the operator takes by itself: the image of the pods where its last report says so."""
+    """Return the operator's default image: that of the pods if the last report says that they are up to date."""
     cluster = None if item is None else item.manifest
     report = {} if item is None else previous_conditions(item)
     is_known = "UpdateAvailable" in report and report["UpdateAvailable"].status == "False"
@@ -288,7 +287,7 @@ def _default_image(item: Item | None, live: Live) -> str:
 
 
 def _addresses(cluster: Cluster, live: Live) -> Addresses:
-    """Return where clients of other networks will be sent, as far as that is known; nodes are not read, so theirs stay."""
+    """Return the known addresses for clients of other networks; addresses of nodes stay, because nodes are not read."""
     present = published_addresses(live.find(CONFIG_MAPS, names.name_server_set(cluster)))
     view = outside_view(cluster, live.find, (), present, routes=live.routes is not None)
     of_nodes = {
@@ -300,7 +299,7 @@ def _addresses(cluster: Cluster, live: Live) -> Addresses:
 
 
 def _certified(cluster: Cluster, live: Live, name: str, form: GroupForm) -> tuple[GroupForm, int]:
-    """Return a form with the certificates that its StatefulSet names, and how many steps lie before the wanted mode."""
+    """Return *form* with the certificates that its StatefulSet names, and the number of steps to the desired mode."""
     present = live.find(STATEFUL_SETS, name)
     if present is None:
         return form, 0
@@ -309,7 +308,7 @@ def _certified(cluster: Cluster, live: Live, name: str, form: GroupForm) -> tupl
     found = group_certificates(cluster, live, name, form, paused=False)
     wanted = found.mode if found is not None else None
     now = issued.mode if issued is not None else None
-    # Between plain and enforced connections lie permissive ones.
+    # The permissive mode lies between plain and enforced connections.
     steps = (
         0
         if wanted == now
@@ -321,7 +320,7 @@ def _certified(cluster: Cluster, live: Live, name: str, form: GroupForm) -> tupl
 
 
 def _pull_policy(cluster: Cluster, live: Live) -> str:
-    """Return the pull policy of pods: where the manifest says none it stays."""
+    """Return the pull policy of pods; if the manifest sets none, the current one stays."""
     if cluster.spec.image_pull_policy is not None:
         return cluster.spec.image_pull_policy
     sets = live.stateful_sets()
@@ -331,7 +330,7 @@ def _pull_policy(cluster: Cluster, live: Live) -> str:
 
 
 def _pull_secrets(cluster: Cluster, live: Live) -> list[str]:
-    """Return the Secrets with which the pods' images are pulled now: the operator's where the manifest says none."""
+    """Return the pull Secrets of the current pods, which are the operator's if the manifest names none."""
     found = live.stateful_sets()[:1]
     return [
         each["name"]
@@ -341,7 +340,7 @@ def _pull_secrets(cluster: Cluster, live: Live) -> list[str]:
 
 
 def _operator_namespace(live: Live) -> str:
-    """Return the namespace that the policies let in first, which is the operator's."""
+    """Return the first namespace that the NetworkPolicies allow, which is the operator's; "default" without policies."""
     for (kind, _), made in live.made.items():
         if kind == "NetworkPolicy":
             chosen: Mapping[str, Any] = made["spec"]["ingress"][0]["from"][0].get(
@@ -357,7 +356,7 @@ def _operator_namespace(live: Live) -> str:
 def _beside(
     cluster: Cluster, desired: Desired, live: Live, environment: Environment, steps: int
 ) -> Iterator[Effect]:
-    """Yield what the reconcile does beside the planner's steps."""
+    """Yield the effects of the reconcile in addition to the planner's steps."""
     if steps:
         text = f"certificates between replicas change in {steps} steps; every replica restarts in each of them"
         yield Effect("Changes", text, tuple(environment.groups))
@@ -376,7 +375,7 @@ def _beside(
         *early_objects(desired.cluster, environment),
         *late_objects(desired.cluster, environment, live),
     ]
-    # When pods have restarted, the files go that the ones of before read.
+    # After the pods have restarted, the settings files of the previous pods are removed.
     final = [*wanted, *settings_objects(cluster, environment)]
     differ = list(
         dict.fromkeys(
@@ -401,7 +400,7 @@ def _beside(
 
 
 def _draining(cluster: Cluster, live: Live) -> Iterator[Effect]:
-    """Yield what becomes of the groups above spec.groups."""
+    """Yield the removal of the broker groups above spec.groups."""
     surplus = groupremoval.surplus_groups(cluster, live)
     for group in reversed(surplus):
         text = f"group {group} takes no more messages, and goes when nothing is retained in it; the highest goes first"
@@ -412,7 +411,7 @@ def _draining(cluster: Cluster, live: Live) -> Iterator[Effect]:
 
 
 def _removed_data(said: Forecast) -> Iterator[Effect]:
-    """Yield the volumes of replicas that leave; the other replicas have every message."""
+    """Yield the deletion of the volumes of removed replicas; the other replicas have every message."""
     claims = [
         names.claim_name(step.group, step.node)
         for step in said.steps
@@ -424,7 +423,7 @@ def _removed_data(said: Forecast) -> Iterator[Effect]:
 
 
 def _kept_pods(said: Forecast, live: Live) -> Iterator[Effect]:
-    """Yield the restarts that wait, because a volume would go with the pod."""
+    """Yield the restarts that wait because a volume would be deleted together with its pod."""
     steps = {(each.group, each.node) for each in said.steps if isinstance(each, RestartReplica)}
     for group, node in sorted(steps):
         if text := lost_volume_text(live, group, node):
@@ -432,7 +431,7 @@ def _kept_pods(said: Forecast, live: Live) -> Iterator[Effect]:
 
 
 def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:
-    """Return the Cluster as it is carried out now: an edit that waits is in the API server only; None where nobody knows."""
+    """Return the Cluster with its accepted spec, without edits that wait; None if the accepted spec is unknown."""
     if before is None:
         return None
     sets = live.stateful_sets()
@@ -443,7 +442,7 @@ def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:
 
 
 def _held(item: Item, cluster: Cluster, before: Item | None) -> list[Effect]:
-    """Return why what is said waits: a pause, or a Secret that the operator has reported as missing."""
+    """Return why the forecast effects wait: a pause, or a Secret that the operator has reported as missing."""
     if item.is_paused:
         text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is there"
         return [Effect("Waits", text, (cluster.metadata.name,))]

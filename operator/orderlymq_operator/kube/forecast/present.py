@@ -1,8 +1,8 @@
 """
-The observed state of a Cluster as its objects and their statuses show it.
+The observed state of a Cluster, derived from its objects and their statuses.
 
-Pure. Brokers cannot be reached from everywhere, the API server can. Rule: what the operator last reported counts as what
-is. A pod that is ready is healthy, the pod with the leader's label leads, and an object that is Ready is effective.
+Pure. The API server is reachable from everywhere, brokers are not. Rules: the operator's last report counts as the current
+state. A ready pod counts as healthy, the pod with the leader's label as the leader, and a Ready object as effective.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,18 +41,18 @@ from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
-# Secrets are not read: an account whose rights stay keeps its secret, too.
+# Secrets are not read; the forecast assumes that accounts keep their secrets.
 _FINGERPRINT: Final = "as it is"
-# Only that it is there counts: the canary makes it, and the operator deletes it.
+# Only the presence of the canary's consumer group counts: the canary makes it, and the operator deletes it.
 _CANARY_GROUP: Final = GroupConfig(True, True, 16, 1, 15)
-# Of a topic that is deleted only the queues count.
+# The settings of a topic that is being deleted; only its queues count.
 _LEAVING: Final = TopicConfig(0, PERMISSION_BITS["ReadWrite"], order=False)
 
 
 def observed_state(
     cluster: Cluster, present: DesiredState, live: Live, environment: Environment
 ) -> Observed:
-    """Return the observed state of what *present* wants; pods of *environment* have the settings of *cluster*."""
+    """Return the observed state of the objects in *present*; pods of *environment* have the settings of *cluster*."""
     started = [name for name in environment.groups if live.find(STATEFUL_SETS, name) is not None]
     layouts = _layouts(present)
     accounts = _accounts(present)
@@ -63,7 +63,7 @@ def observed_state(
     groups = {}
     for name in started:
         form = environment.groups[name]
-        topics = {AUTO_CREATE_TOPIC: TEMPLATE}  # no status has it
+        topics = {AUTO_CREATE_TOPIC: TEMPLATE}  # no status contains this topic
         topics |= {
             topic: replace(config, queues=layout[name])
             for topic, (layout, config) in layouts.items()
@@ -98,7 +98,7 @@ def observed_state(
 
 
 def secrets_of(state: DesiredState) -> Mapping[str, str | None]:
-    """Return a fingerprint for the secret of every User; None where the operator has reported that there is none."""
+    """Return a fingerprint for the secret of every User; None if the operator has reported it as missing."""
     names = [user.metadata.name for user in state.desired.users]
     return {
         name: None if missing_secret(state.subjects[Subject("User", name)]) else _FINGERPRINT
@@ -107,7 +107,7 @@ def secrets_of(state: DesiredState) -> Mapping[str, str | None]:
 
 
 def missing_secret(item: Item) -> str:
-    """Return what the operator has reported of the Secret of a User as it is now; empty where nothing is wrong with it."""
+    """Return the operator's report SecretMissing about the current generation of an object; empty if there is none."""
     ready = condition_of(item.status, "Ready") or {}
     is_current = ready.get("observedGeneration") == item.generation
     return str(ready["message"]) if is_current and ready["reason"] == "SecretMissing" else ""
@@ -122,7 +122,7 @@ def is_effective(item: Item) -> bool:
 
 
 def _tell(live: Live, group: str, form: GroupForm) -> None:
-    """Let every ready replica of a group say what its pod shows."""
+    """Set a status for every ready replica of a raft group, derived from its pod."""
     pods = {node: pod for node, pod in live.group_pods(group).items() if _is_ready(pod)}
     leading = [(pod.term, node) for node, pod in pods.items() if pod.leads]
     leader = max(leading)[1] if leading else None
@@ -139,7 +139,7 @@ def _is_ready(pod: PodFacts) -> bool:
 
 
 def _layouts(present: DesiredState) -> dict[str, tuple[dict[str, int], TopicConfig]]:
-    """Return every topic that has queues: how many by group, and its settings as a whole."""
+    """Return every topic that has queues: its queues by broker group, and its settings with the total of queues."""
     found = {}
     for topic in present.desired.topics:
         item = present.subjects[Subject("Topic", topic.metadata.name)]

@@ -1,7 +1,7 @@
 """
-Reads the inputs of the forecast from the API server by a kubeconfig; and the forecast of files.
+The forecast of manifest files; reads its inputs from the API server through a kubeconfig.
 
-Rule: it only reads: custom resources, what the operator made for their Clusters, and Backups of a schedule.
+Rule: it only reads: custom resources, the objects that the operator made for their Clusters, and Backups of a schedule.
 """
 
 import time
@@ -43,10 +43,10 @@ from orderlymq_operator.resources.manifests.reader import Manifest
 async def forecast_files(
     manifests: Sequence[Manifest], *, namespace: str | None, context: str | None
 ) -> Forecast:
-    """Return what applying *manifests* will do, over all Clusters that they concern.
+    """Return the forecast of applying *manifests*, for all Clusters that they concern.
 
     Raises:
-        ApiError: the API server could not be read, or KUBECONFIG names none.
+        ApiError: the API server could not be read, or KUBECONFIG cannot be used.
     """
     try:
         connection = await Api.connect(OperatorMetrics(), context)
@@ -58,7 +58,7 @@ async def forecast_files(
 
 
 async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str) -> Forecast:
-    """Return what applying *manifests* will do; those without a namespace go to *namespace*."""
+    """Return the forecast of applying *manifests*; those without a namespace go to *namespace*."""
     every = [each.resource for each in manifests]
     for definition in dict.fromkeys(
         (CLUSTERS, *(resource_of({"kind": each.kind}) for each in every))
@@ -91,7 +91,7 @@ def _joined(said: Sequence[Forecast]) -> Forecast:
 
 
 async def _of_using(api: Api, wanted: Using, place: str, made: Collection[ClusterKey]) -> Forecast:
-    """Return what applying one manifest will do; *made* are Clusters that are applied with it."""
+    """Return the forecast of applying one manifest; *made* are the Clusters that are applied with it."""
     present = await _read(api, resource_of({"kind": wanted.kind}), place, wanted.metadata.name)
     after = item_of(wanted, place, present)
     is_schedule = isinstance(wanted, ScheduledBackup)
@@ -106,7 +106,7 @@ async def _of_using(api: Api, wanted: Using, place: str, made: Collection[Cluste
 
 
 async def _has_cluster(api: Api, item: Item, made: Collection[ClusterKey]) -> bool:
-    """Return whether the Cluster is there that an object uses; where nobody may look, it counts as there."""
+    """Return whether the Cluster that an object uses exists; also True if the caller may not read it."""
     reference = getattr(getattr(item.manifest, "spec", None), "cluster_ref", None)
     if reference is None:
         return True
@@ -125,7 +125,7 @@ async def _read(api: Api, resource: Resource, namespace: str, name: str) -> Json
 async def _of_clusters(
     api: Api, resources: Sequence[Cluster | Topic | ConsumerGroup | User], namespace: str
 ) -> Forecast:
-    """Return what applying manifests of Clusters and their parts will do, over all Clusters that they concern."""
+    """Return the forecast of applying manifests of Clusters and their parts, for all Clusters that they concern."""
     places = {each.metadata.namespace or namespace for each in resources}
     places |= {
         each.spec.cluster_ref.namespace
@@ -142,7 +142,7 @@ async def _of_clusters(
         assert item.cluster is not None, "what only uses a Cluster was left out"
         if found and (before := cluster_of(each.kind, found)) not in (None, item.cluster):
             refused.append(_moved(item, before))
-            continue  # it stays as it is
+            continue  # the object stays unchanged
         changed.setdefault(item.cluster, []).append(item)
     said = [
         forecast_change(await _present(api, inventory, key, items), items)
@@ -157,7 +157,7 @@ async def _whole_inventory(
     namespace: str,
     places: set[str],
 ) -> Inventory:
-    """Return what stands in *places*, and in each namespace that a Cluster of *resources* allows and that can be read."""
+    """Return the objects in *places*, and in the namespaces that a Cluster of *resources* allows, if these can be read."""
     inventory = Inventory(api, tuple(sorted(places)))
     await inventory.refresh()
     clusters: list[object] = []
@@ -183,7 +183,7 @@ async def _whole_inventory(
     try:
         await wider.refresh()
     except ForbiddenError:
-        return inventory  # few may read all namespaces
+        return inventory  # few users may read all namespaces
     return wider
 
 

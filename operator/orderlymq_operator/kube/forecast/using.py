@@ -1,8 +1,8 @@
 """
-Forecast for what uses a Cluster as clients do: a Pipeline, a Backup, a ScheduledBackup.
+The forecast for objects that use a Cluster as clients do: a Pipeline, a Backup, a ScheduledBackup.
 
-Pure. Rules: the functions that decide are those of the reconcile. What the operator last reported counts as what is. What only
-the operator's settings forbid is not known here.
+Pure. Rules: the reconcile's own functions decide. The operator's last report counts as the current state. The forecast does
+not know the operator's settings, which may forbid more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ from orderlymq_operator.resources.meta import IMMUTABLE, Model
 from orderlymq_operator.resources.quantities import Quantity
 from orderlymq_protocol.plurals import counted
 
-# Of both sides of a comparison, whatever the operator's setting is.
+# Used on both sides of a comparison, so that the operator's real settings do not matter.
 _ENVIRONMENT: Final = DriverEnvironment("the operator's image", "IfNotPresent")
 
 
@@ -59,14 +59,14 @@ def forecast_using(
     backups: Sequence[Item],
     now: datetime,
 ) -> Forecast:
-    """Return what happens when *after* takes the place of *before*.
+    """Return the forecast of replacing *before* by *after*.
 
     Args:
-        before: the object that is there; None when there is none.
-        after: the object as it is then.
-        cluster_found: whether the Cluster that it uses is there; true where it names none.
-        backups: the Backups of its namespace, where it is a ScheduledBackup.
-        now: the time.
+        before: the existing object; None if it does not exist.
+        after: the object after the change.
+        cluster_found: whether the Cluster that it uses exists; true if it names none.
+        backups: the Backups in its namespace, if it is a ScheduledBackup.
+        now: the current time.
     """
     refused = list(_refused(before, after))
     if refused:
@@ -93,7 +93,7 @@ def forecast_using(
 
 
 def _refused(before: Item | None, after: Item) -> Iterator[Refuse]:
-    """Yield what the schema does not let change."""
+    """Yield the changes that the schema refuses."""
     if before is None or before.manifest is None or after.manifest is None:
         return
     yield from set_later(before, after)
@@ -111,7 +111,7 @@ def _refused(before: Item | None, after: Item) -> Iterator[Refuse]:
 def _differing(
     old: Model, new: Model, path: str = "spec"
 ) -> Iterator[tuple[str, object, object, bool]]:
-    """Yield the fields that differ, with both values, and whether the schema lets none change that is there."""
+    """Yield the fields that differ, with both values, and whether the schema forbids the change of a set value."""
     for name, field in type(old).model_fields.items():
         was, now = getattr(old, name), getattr(new, name)
         if was == now:
@@ -231,7 +231,7 @@ def _pipeline(before: Item | None, wanted: Pipeline, *, cluster_found: bool) -> 
 
 
 def _workload(before: Item | None, old: Pipeline | None, wanted: Pipeline) -> Workload | None:
-    """Return what makes the drivers now, by what the operator last reported."""
+    """Return the workload that makes the drivers now, by the operator's last report; None if there is none."""
     if before is None or old is None:
         return None
     phase, driver = before.status.get("phase"), before.status.get("driver")
@@ -253,14 +253,14 @@ def _form(pipeline: Pipeline) -> Json:
 
 
 def _stale(old: Pipeline, wanted: Pipeline) -> int:
-    """Return how many objects beside the workload change; a claim only grows."""
+    """Return how many objects change in addition to the workload, except the volume claim, which only grows."""
     before, after = (supporting_objects(each, _ENVIRONMENT) for each in (old, wanted))
     changed = drift.changes(after, map(drift.stamped, before))
     return sum(each["kind"] != CLAIMS.kind for each in changed)
 
 
 def _reported_refusal(before: Item) -> str:
-    """Return why the operator runs nothing of a Pipeline, where the forecast cannot see that; empty where it does."""
+    """Return the reported reason why a Pipeline waits, if the forecast cannot see it itself; empty if there is none."""
     ready = condition_of(before.status, "Ready") or {}
     if before.status.get("phase") != "Waiting" or ready.get("reason") == "ClusterNotFound":
         return ""
