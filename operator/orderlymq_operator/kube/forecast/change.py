@@ -225,7 +225,7 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
 
 
 def _set_later(present: Present, changed: Sequence[Item]) -> Iterator[Refuse]:
-    """Yield changes of fields that can only be set at creation, even if a change would not change the declared name."""
+    """Yield changes of fields that can only be set at creation, even if the declared name would stay the same."""
     known = {(each.kind, each.namespace, each.name): each for each in present.parts}
     if present.item is not None:
         known["Cluster", present.item.namespace, present.item.name] = present.item

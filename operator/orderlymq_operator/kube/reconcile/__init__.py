@@ -1,6 +1,6 @@
 """
 One reconcile: observe, plan, apply, report.
 
-Nothing here defines objects (`objects`) or decides about brokers (`plan`).
+`objects` defines the objects and `plan` makes the decisions about brokers; nothing here does either.
 Begin with `cluster`: it calls `observe.cluster`, `plan.planner`, `executor` and `writer` in this order.
 """

@@ -1,9 +1,9 @@
 """
-Which spec, image and pull secrets of a Cluster are carried out: an edit may wait for its confirmation, or for the end of a pause.
+The accepted spec, image and pull Secrets of a Cluster: an edit may wait for its confirmation, or for the end of a pause.
 
-An edit that cannot be used waits for its correction: the Cluster that runs goes on with the spec before.
+An invalid edit waits for its correction; meanwhile, the running Cluster keeps the previous spec.
 
-Pure, but for `read_accepted_cluster`. `plan.guard` decides what waits for a confirmation.
+Pure, except `read_accepted_cluster`. `plan.guard` decides which edits need a confirmation.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ Pulling = TypeVar("Pulling", Cluster, Pipeline)
 
 
 def named(item: Item) -> Cluster:
-    """Return the Cluster of an object; where its spec cannot be used one that has no more than its name."""
+    """Return the Cluster of an object; if its spec is invalid, a Cluster with only its metadata and a default spec."""
     if isinstance(item.manifest, Cluster):
         return item.manifest
     meta = ObjectMeta.model_construct(
@@ -42,9 +42,9 @@ def named(item: Item) -> Cluster:
 
 
 def obstacle(item: Item, live: Live) -> ConditionReport | None:
-    """Return why no spec of a Cluster is carried out; None where one is.
+    """Return why a Cluster has no usable spec; None if it has one.
 
-    That before is not known, and that of the manifest cannot be used or, as the Cluster runs, is not confirmed.
+    This happens if no accepted spec is known, and the spec in the manifest is invalid or, for a running Cluster, not confirmed.
     """
     sets = live.stateful_sets()
     if accepted_spec(sets) is not None:
@@ -55,9 +55,9 @@ def obstacle(item: Item, live: Live) -> ConditionReport | None:
 
 
 def carried_out(item: Item, live: Live) -> tuple[Cluster, ConditionReport | None]:
-    """Return the Cluster with the spec that is carried out, and the condition Confirmed where an edit lacks it.
+    """Return the Cluster with its accepted spec, and the condition Confirmed if an edit is not confirmed.
 
-    In a pause, and while an edit is not confirmed or cannot be used, that is the spec before.
+    During a pause, and while an edit is not confirmed or is invalid, the accepted spec is the previous one.
     """
     cluster = named(item)
     spec = accepted_spec(live.stateful_sets())
@@ -76,7 +76,7 @@ def _confirmation(acts: Sequence[Act]) -> ConditionReport | None:
 
 
 def may_wait(item: Item) -> bool:
-    """Return whether a Cluster may be carried out otherwise than it says; its status says so, unless it is older."""
+    """Return whether the accepted spec may differ from the manifest: its status says so, or is out of date."""
     confirmed = previous_conditions(item).get("Confirmed")
     return (
         item.manifest is None
@@ -90,7 +90,7 @@ def may_wait(item: Item) -> bool:
 
 
 async def read_accepted_cluster(api: Api, item: Item) -> Cluster | None:
-    """Return a Cluster as `accepted_cluster` does; its StatefulSets are read where they matter.
+    """Return the result of `accepted_cluster`; read the StatefulSets if they matter.
 
     Raises:
         ApiError: they cannot be read now.
@@ -103,9 +103,9 @@ async def read_accepted_cluster(api: Api, item: Item) -> Cluster | None:
 
 
 def accepted_cluster(item: Item, sets: Iterable[Json]) -> Cluster | None:
-    """Return a Cluster as it is carried out, for others than its own reconcile; None where no usable spec is known.
+    """Return a Cluster with its accepted spec, for code outside its own reconcile; None if no usable spec is known.
 
-    *sets* are the StatefulSets of that name, also of a former Cluster.
+    *sets* are the StatefulSets with the Cluster's label, possibly including those of a former Cluster.
     """
     cluster = named(item)
     live = Live()
@@ -116,24 +116,24 @@ def accepted_cluster(item: Item, sets: Iterable[Json]) -> Cluster | None:
 
 
 def with_pull_secrets(manifest: Pulling, default: Sequence[str]) -> Pulling:
-    """Return *manifest* with the operator's pull secrets where it names none; they must be in its namespace."""
+    """Return *manifest* with the operator's pull Secrets if it names none; they must exist in its namespace."""
     if manifest.spec.image_pull_secrets or not default:
         return manifest
     return manifest.with_spec(image_pull_secrets=list(default))
 
 
 def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
-    """Return *cluster* with the TLS mode of its next pods, and what the wanted mode waits for; empty for nothing.
+    """Return *cluster* with the TLS mode of its next pods, and what the desired mode waits for; empty if nothing.
 
-    Disabled and Enforcing do not reach each other, and any pod may restart at any time. So no pod gets the one before the
-    last pod of the other has gone, and until then new pods are Permissive.
+    Pods with Disabled and pods with Enforcing cannot connect to each other, and any pod may restart at any time. A pod
+    therefore gets one of these modes only after the last pod with the other one is gone; until then, new pods are Permissive.
     """
     wanted = cluster.spec.tls
     obstacle = next(_tls_obstacles(wanted.mode, live), "")
     has_pair = wanted.secret_name is not None or wanted.mode == "Disabled"
     if not obstacle or not has_pair:
         return cluster, ""
-    # A spec with Disabled need not name the key pair any more.
+    # A spec with mode Disabled may no longer name the key pair, so its name is taken from existing pods.
     made = [access_to(each["spec"]["template"]) for each in live.stateful_sets()]
     made += [pod.access for pod in live.pods.values()]
     named = (each.tls_secret for each in made if each is not None and each.tls_secret)
@@ -144,7 +144,7 @@ def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
 
 
 def _tls_obstacles(mode: str, live: Live) -> Iterator[str]:
-    """Yield what keeps pods from being made with *mode*."""
+    """Yield the reasons why pods cannot be made with *mode* yet."""
     other = {"Disabled": "Enforcing", "Enforcing": "Disabled"}.get(mode)
     if other is None:
         return
@@ -165,17 +165,17 @@ def _tls_obstacles(mode: str, live: Live) -> Iterator[str]:
 
 
 def image_of(cluster: Cluster, live: Live, default: str) -> str:
-    """Return the image of the pods: a new operator with another *default* alone changes none that runs."""
+    """Return the image of the pods; a new operator with another *default* does not change running pods."""
     if cluster.spec.image is not None:
         return cluster.spec.image
     sets = live.stateful_sets()
     if not sets or cluster.spec.update.on_operator_upgrade == "Adopt":
         return default
-    # Whichever somebody deletes, the others know it.
+    # Every StatefulSet has the annotation, so that it survives the deletion of one of them.
     notes = (
         (each["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE) for each in sets
     )
-    # An operator of an earlier version has left no note.
+    # An operator of an earlier version wrote no annotation.
     return str(
         next(filter(None, notes), None)
         or sets[0]["spec"]["template"]["spec"]["containers"][0]["image"]

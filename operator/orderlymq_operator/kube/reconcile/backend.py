@@ -1,8 +1,8 @@
 """
 The backend of one Cluster in Kubernetes: it observes the Cluster and performs the planner's actions.
 
-Rules: what must survive a crash is in annotations of the StatefulSet before the action begins. Replicas come and go at
-the upper end, as StatefulSets have them. A pod is deleted only by the UID that was observed.
+Rules: state that must survive a crash is written to annotations of the StatefulSet before the action begins. Replicas are
+added and removed at the highest number, because StatefulSets require that. A pod is only deleted by its observed UID.
 """
 
 import asyncio
@@ -103,13 +103,13 @@ from orderlymq_runtime.wallclock import monotonic_ms
 
 _log = logging.getLogger(__name__)
 
-# Consumer groups that are asked about at a time.
+# Consumer groups that are observed at the same time.
 _AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Settings of the operator for pods."""
+    """The operator's default settings for pods."""
 
     image: str
     pull_policy: str
@@ -119,7 +119,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What reconciles of a Cluster leave for later ones: who was silent, and what became of objects that were applied."""
+    """State that reconciles of a Cluster keep for later ones: silent processes, and results of applied objects."""
 
     detector: FailureDetector = field(default_factory=FailureDetector)
     answers: drift.Answers = field(default_factory=lambda: drift.Answers(time.monotonic))
@@ -130,20 +130,20 @@ class KubeBackend:
     """One Cluster during one reconcile.
 
     Attributes:
-        secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
-        pages: how the pages of pods are asked for, by how those were made.
-        reports: what the planner says about objects, filled by `execute`.
-        holds: whether no pod is replaced: in a pause, and while its successor could not start.
+        secrets: the content of the Users' Secrets, by the planner's name of the User; never kept longer.
+        pages: the access to the HTTP pages of pods, by the form in which the pods were made.
+        reports: the planner's reports about objects, filled by `execute`.
+        holds: whether no pod is replaced: during a pause, and while a new pod could not start.
         expanding: topics that were expanding at the last reconcile.
-        in_use: consumer groups that stay because their members consume, and a broker's words, filled by `execute`.
-        used_before: what the last reconcile found of that.
-        refused: what the API server refused of objects that no broker needs, filled by `ensure`.
+        in_use: consumer groups that stay because members consume, with the broker's message, filled by `execute`.
+        used_before: the value of `in_use` in the last reconcile.
+        refused: the API server's refusals of objects that no broker needs, filled by `ensure`.
         failed: why the last action of a lane failed, filled by `execute`.
-        silent: addresses that have not answered an action, filled by `execute`.
-        held: why pods that are to be replaced must stay for now.
-        nodes: all of them, where a listener publishes addresses of nodes.
-        outside: where clients of other networks reach the Cluster.
-        label_of: returns a label of a node as `Zones.label` does.
+        silent: addresses that did not answer an action, filled by `execute`.
+        held: why pods that should be replaced must stay for now.
+        nodes: all nodes, if a listener publishes addresses of nodes.
+        outside: the addresses of the Cluster for clients of other networks.
+        label_of: returns a label of a node, see `Zones.label`.
     """
 
     api: Api
@@ -172,7 +172,7 @@ class KubeBackend:
     # -- observing -------------------------------------------------------------------------------
 
     async def observe(self) -> Observed:
-        """Ask brokers and name servers; objects were read before."""
+        """Return the observed state of brokers and name servers; the objects were read before."""
         await read_statuses(self.session, self.live, self._page_of)
         forms = self.environment.groups
         started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
@@ -222,7 +222,7 @@ class KubeBackend:
         return replace(found, replicas=kept)
 
     def _domains_of(self, node: str) -> tuple[str, ...]:
-        """Return the zone of a node, its domain of placement.topologyKey, and the node; nothing while its labels are not known."""
+        """Return the zone of a node, its domain of placement.topologyKey, and the node; empty if its labels are unknown."""
         placement = self.desired.cluster.spec.placement
         keys = dict.fromkeys((placement.zone_key or ZONE, placement.topology_key))
         labels = [self.label_of(node, key) for key in keys if key != HOSTNAME]
@@ -239,7 +239,7 @@ class KubeBackend:
     async def consumer_groups(
         self, groups: Sequence[str], zone_of: Callable[[str], str]
     ) -> dict[str, ObservedConsumerGroup] | None:
-        """Return how the raft groups see consumer *groups*; None while one of them is silent.
+        """Return the state of the consumer *groups* from all raft groups; None if a raft group does not answer.
 
         *zone_of* returns the zone of a member by its address.
         """
@@ -273,7 +273,7 @@ class KubeBackend:
             for place, table in tables.items():
                 for lock in table:
                     locks.setdefault(lock.group, {}).setdefault(place, []).append(lock)
-            # The first one that fails ends the others: each would wait as long for a leader that is gone.
+            # The first failure ends the other tasks, because each of them would wait as long for a lost leader.
             async with asyncio.TaskGroup() as tasks:
                 views = {name: tasks.create_task(see(name, places)) for name in groups}
             return {name: view.result() for name, view in views.items()}
@@ -284,18 +284,22 @@ class KubeBackend:
     # -- the addresses and secrets for `requests` ----------------------------------------------------------------------
 
     def group_address(self, group: str) -> str:
-        """Return where the leader itself answers, which needs no Service to follow it first."""
+        """Return the address of the leader's pod, which works before the Service has followed a new leader.
+
+        Raises:
+            AdminError: the raft group has no leader, or the leader did not answer an earlier action.
+        """
         pod = self.live.leader(group)
         if pod is None:
             raise AdminError(f"nobody leads group {group} at present")
         return self._answering(join_address(pod.ip, names.BROKER_PORT))
 
     def replica_address(self, group: str, node: int) -> str:
-        """Return where the other replicas reach one."""
+        """Return the address at which other replicas reach a replica."""
         return f"{replica_host(self.desired.cluster, group, node)}:{names.RAFT_PORT}"
 
     def name_server_addresses(self) -> list[str]:
-        """Return the addresses of all name servers that run."""
+        """Return the addresses of all running name servers."""
         return [
             self._answering(join_address(pod.ip, names.NAME_SERVER_PORT))
             for pod in self.live.name_server_pods().values()
@@ -303,30 +307,30 @@ class KubeBackend:
         ]
 
     def _answering(self, address: str) -> str:
-        """Return *address*, unless it has not answered an action of this reconcile.
+        """Return *address*, unless it did not answer an action of this reconcile.
 
         Raises:
-            AdminError: it has not.
+            AdminError: it did not answer.
         """
         if address in self.silent:
             raise AdminError(f"{address} did not answer the request before")
         return address
 
     def secret_of(self, user: str) -> str | None:
-        """Return what the Secret of a User held at the beginning of the reconcile."""
+        """Return the secret of a User as it was at the beginning of the reconcile."""
         return self.secrets.get(user)
 
     # -- objects -------------------------------------------------------------------------------
 
     async def ensure(self) -> int:
-        """Apply every object that is not as it should be; return how many were applied.
+        """Apply every object that differs from its desired form, delete surplus objects; return how many were changed.
 
         Raises:
-            ApiError: an object was refused that brokers need; what they do not need is noted in `refused`.
+            ApiError: an object that brokers need was refused; refusals of other objects are noted in `refused`.
         """
         cluster = self.desired.cluster
         early = early_objects(cluster, self.environment)
-        # First, because a node port that goes may be wanted by another Service.
+        # Delete first, because another Service may need a node port that becomes free.
         wanted = [*early, *accessory_objects(cluster, self.environment)]
         count = await self._remove(surplus_objects(cluster, wanted, self.live))
         early, stuck = in_turn(early, self.live.made)
@@ -340,7 +344,7 @@ class KubeBackend:
         return count
 
     async def _announce_addresses(self) -> None:
-        """Have kubelets bring the addresses to the name servers now: a ConfigMap alone takes them up to 90 s."""
+        """Annotate the name servers' pods, so that kubelets update the ConfigMap now instead of up to 90 s later."""
         addresses = self.environment.addresses
         if not addresses:
             return
@@ -352,7 +356,7 @@ class KubeBackend:
                     await self.api.patch(PODS, pod.namespace, pod.name, {"metadata": notes})
 
     async def _apply_changes(self, wanted: list[Json]) -> int:
-        # Whether what cannot be listed is as it should be nobody knows, so it is let be.
+        # Objects of a kind that cannot be listed stay unchanged, because their current state is unknown.
         unread = {kind for made in wanted if (kind := made["kind"]) in self.live.unread}
         self.refused += [self.live.unread[kind] for kind in sorted(unread)]
         wanted = [made for made in wanted if made["kind"] not in unread]
@@ -363,7 +367,9 @@ class KubeBackend:
             with nullcontext() if is_needed(made) else self._noting_refusal():
                 found = await (self.api.apply(made) if known else self.api.make(made))
                 self.live.put(found)
-                if answers.note(made, found):  # what comes back as it did before is no step
+                if answers.note(
+                    made, found
+                ):  # an object that comes back with the same change is no progress
                     count += 1
                     if not drift.contains(found, made):
                         _log.warning("%s %s is kept otherwise, as by an admission rule", kind, name)
@@ -371,7 +377,7 @@ class KubeBackend:
 
     @contextmanager
     def _noting_refusal(self) -> Iterator[None]:
-        """Go on after a refusal and note it."""
+        """Note a refusal and continue; other errors are raised."""
         try:
             yield
         except ApiError as error:
@@ -381,7 +387,7 @@ class KubeBackend:
             self.refused.append(error)
 
     async def _remove(self, found: list[tuple[Resource, str]]) -> int:
-        """Delete objects that brokers do not need; return how many."""
+        """Delete objects that brokers do not need; return how many were deleted."""
         namespace = self.desired.cluster.metadata.namespace
         before = len(self.refused)
         for resource, name in found:
@@ -392,7 +398,7 @@ class KubeBackend:
         return len(found) - (len(self.refused) - before)
 
     def observe_outside(self) -> None:
-        """Find the addresses of the further listeners; `ensure` does so when their Services are there."""
+        """Find the addresses of the additional listeners; `ensure` calls this after it has applied their Services."""
         cluster = self.desired.cluster
         present = published_addresses(self.live.find(CONFIG_MAPS, names.name_server_set(cluster)))
         served = self.live.routes is not None
@@ -446,9 +452,10 @@ class KubeBackend:
                 await perform_remote(action, self.admin, self)
 
     async def used_still(self, action: Action) -> str:
-        """Return why a consumer group stays where nothing may change now, a broker's words of before; empty where it may go.
+        """Return the broker's earlier message if a consumer group is still in use; empty if it may be deleted.
 
-        Its locks and lanes are read, which needs no look at the Cluster: to delete it does.
+        Only used if changes are not allowed now; else the result is empty. Reading the consumer group's locks and lanes needs
+        no fresh state of the Cluster, but deleting the consumer group does.
         """
         said = self.used_before.get(lane_of(action), "")
         if may_change() or not said or not isinstance(action, DeleteGroup):
@@ -459,10 +466,10 @@ class KubeBackend:
         return said if is_locked or any(each.in_hand for each in lanes) else ""
 
     def _check_name_servers(self) -> None:
-        """Hold back the queues of a list that not every name server has: who lacks it would show a part of them.
+        """Check that all name servers run, because one without the queue list would show only a part of the queues.
 
         Raises:
-            AdminError: a name server does not run at present.
+            AdminError: a name server does not run now.
         """
         pods = self.live.name_server_pods()
         for index in range(self.desired.cluster.spec.name_servers.replicas):
@@ -470,7 +477,7 @@ class KubeBackend:
                 raise AdminError(f"name server {index} does not run; it lacks the queue list")
 
     def name_failures(self) -> None:
-        """Let the reports of objects that are not effective yet say what broker or name server answered."""
+        """Add the answers of brokers and name servers to the reports of objects that are not effective yet."""
         if not self.failed:
             return
         desired = self.desired
@@ -486,10 +493,10 @@ class KubeBackend:
                 self.reports[subject] = replace(report, message=said)
 
     async def start_group(self, group: str) -> None:
-        """Make the StatefulSet of a group that has none.
+        """Make the StatefulSet of a raft group if it has none.
 
         Raises:
-            AdminError: volumes of a former one are about to go; pods that began with them would lose them.
+            AdminError: volumes of a former StatefulSet are being deleted; new pods that used them would lose them.
         """
         if self.live.find(STATEFUL_SETS, group) is not None:
             return
@@ -504,21 +511,21 @@ class KubeBackend:
             await self.start_group(group)
             return
         if not join or node <= form.replicas:
-            return  # Kubernetes starts it again, and a group that outlived its StatefulSet grows by joins alone
+            return  # Kubernetes restarts it, and a raft group that outlived its StatefulSet grows only by joins
         node = form.replicas + 1  # StatefulSets have no gaps
         name = names.claim_name(group, node)
         if name in self.live.claims and not self._is_member(group, node):
-            # Left over from a replica that was taken away: one that joins begins empty.
+            # The claim is left over from a removed replica, and a replica that joins must start empty.
             namespace, uid = self.desired.cluster.metadata.namespace, self.live.claims[name].uid
             await self.api.delete(CLAIMS, namespace, name, uid=uid)
             raise AdminError(f"volume claim {name} of a removed replica is being deleted")
         await self._apply_group(group, replace(form, replicas=node))
 
     def _is_member(self, group: str, node: int) -> bool:
-        """Return whether a replica belongs to its group, so that its volume has what the group counts on.
+        """Return whether a replica is a member of its raft group, so that the raft group relies on its volume.
 
         Raises:
-            AdminError: nobody says so at present.
+            AdminError: no leader reports its members now.
         """
         leader = self.live.leader(group)
         members = None if leader is None else self.live.statuses[leader.name].members
@@ -534,22 +541,22 @@ class KubeBackend:
         await self._apply_group(group, smaller)
 
     def _check_volume(self, group: str, node: int) -> None:
-        """Keep a replica whose volume would go with its pod, unless the others have what is on it.
+        """Check that a restart of a replica loses no data that exists only on its volume.
 
         Raises:
-            EvictionRefusedError: its claim was deleted, and they are not known to.
+            EvictionRefusedError: its claim was deleted, and the other replicas may not have all messages.
         """
         if text := lost_volume_text(self.live, group, node):
             raise EvictionRefusedError(text, 0)
 
     async def replace_pod(self, name: str) -> None:
-        """Evict a pod, the very one that was looked at; its StatefulSet makes another one.
+        """Evict a pod by its observed UID; its StatefulSet makes another one.
 
-        Where no broker runs there is nothing that a disruption budget could protect.
+        If no broker or name server runs in the pod, it is deleted even if a disruption budget refuses the eviction.
 
         Raises:
-            EvictionRefusedError: the budget keeps it for now; a later reconcile tries again.
-            BudgetsOverlapError: several budgets keep it until a person takes one away.
+            EvictionRefusedError: the budget does not allow it now; a later reconcile tries again.
+            BudgetsOverlapError: several budgets select the pod, until a person removes one.
         """
         pod = self.live.pods.get(name)
         if pod is None or pod.deleting:
@@ -564,7 +571,7 @@ class KubeBackend:
 
 
 def lost_volume_text(live: Live, group: str, node: int) -> str:
-    """Return why a replica is not restarted; empty where its volume stays, or the others have the group's messages."""
+    """Return why a replica is not restarted; empty if its volume stays or the other replicas have all messages."""
     claim = live.claims_of(group).get(node)
     if claim is None or not claim.deleting:
         return ""

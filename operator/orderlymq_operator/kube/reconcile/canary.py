@@ -1,8 +1,8 @@
 """
-The verdicts of the canaries: read every few seconds, reported in the condition OrderVerified.
+The verdicts of the canaries: read about once a second, reported in the condition OrderVerified.
 
-Rules: a canary that does not answer proves nothing, and accuses nobody. A reconcile reads what the loop has last heard; the
-loop wakes it only when the verdict has another status or reason.
+Rules: a canary that does not answer proves nothing, neither order nor its violation. A reconcile uses the loop's last verdict.
+The loop wakes the reconcile only when the status or reason of the verdict changes.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from orderlymq_runtime.sockets.addresses import join_address
 ORDER_VERIFIED: Final = "OrderVerified"
 POLL_S: Final = 1.0
 _TIMEOUT_S: Final = 1.0
-# A canary whose pod is replaced is silent for so long; the order itself was not broken meanwhile.
+# A canary may be silent for this long while its pod is replaced; that does not mean that the order was broken.
 SILENT_S: Final = 15.0
 SILENT: Final = ConditionReport("Unknown", "CanarySilent", "the canary does not answer")
 
@@ -44,9 +44,9 @@ class Canaries:
     """The canaries of all Clusters; `run` until cancelled.
 
     Args:
-        clusters: addresses of the pages of each canary, by Cluster; empty where its pod does not run.
-        orders: what each said last; reconciles read it.
-        changed: gets a Cluster whose verdict has another status or reason.
+        clusters: returns the URL of each canary's status page, by Cluster; empty if its pod does not run.
+        orders: the last verdict of each canary; reconciles read it.
+        changed: called with a Cluster whose verdict has another status or reason.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Canaries:
         self._heard_at: dict[ClusterKey, float] = {}
 
     async def run(self) -> None:
-        """Ask every canary about once a second until cancelled."""
+        """Read every canary's verdict about once a second until cancelled."""
         async with aiohttp.ClientSession() as session:
             while True:
                 if self._leads():
@@ -75,7 +75,7 @@ class Canaries:
                 await asyncio.sleep(POLL_S)
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """Ask every canary once."""
+        """Read every canary's verdict once."""
         clusters = self._clusters()
         for key in self._orders.keys() - clusters.keys():
             del self._orders[key]
@@ -85,7 +85,7 @@ class Canaries:
             self._hear(key, report)
 
     def _forget(self) -> None:
-        """Drop what was heard: who leads again later must not report it as news."""
+        """Drop all verdicts, because a process that leads again later must not report old ones."""
         self._orders.clear()
         self._heard_at.clear()
 
@@ -103,7 +103,7 @@ class Canaries:
 
 
 def canary_page(live: Live) -> str:
-    """Return where the canary of a Cluster reports its verdict; empty when none runs."""
+    """Return the URL of the canary's status page; empty if no canary runs."""
     for pod in _pods(live):
         if pod.running and not pod.deleting:
             return f"http://{join_address(pod.ip, CANARY_PORT)}/status"
@@ -111,12 +111,12 @@ def canary_page(live: Live) -> str:
 
 
 def groups_in_use(live: Live, cluster: Cluster) -> frozenset[str]:
-    """Return the groups that a canary may send to: those of its Deployment, and of each of its pods that has not ended."""
+    """Return the broker groups that a canary may send to: those in its Deployment, and in its pods that have not ended."""
     made = live.find(DEPLOYMENTS, canary_name(cluster))
     notes = [pod.annotations for pod in _pods(live) if not pod.is_over]
     if made is not None:
         notes.append(made["spec"]["template"]["metadata"].get("annotations") or {})
-    # An operator of an earlier version has left no note, and its canaries send to all.
+    # An operator of an earlier version wrote no annotation, and its canaries send to all broker groups.
     texts = [each.get(names.ANNOTATION_GROUPS) for each in notes]
     return frozenset(
         group
@@ -132,10 +132,10 @@ def _pods(live: Live) -> Iterator[PodFacts]:
 
 
 def with_canary(desired: Desired, used: frozenset[str] = frozenset()) -> Desired:
-    """Return *desired* with a topic of the canary in each group that stays, and without what it should not have.
+    """Return *desired* with a canary topic in each broker group that stays; delete the canary's other topics and group.
 
-    A topic that somebody has declared under such a name stays, and so does that of a group in *used* as long as a canary may
-    send there: it would take the end of its topic for a loss of messages, and say so.
+    A topic that a user has declared under such a name stays. A topic in a broker group of *used* stays, too, while a canary may
+    send there, because the canary would report the deletion of its topic as a loss of messages.
     """
     cluster = desired.cluster
     enabled = cluster.spec.canary.enabled
@@ -159,7 +159,7 @@ def with_canary(desired: Desired, used: frozenset[str] = frozenset()) -> Desired
 
 
 async def _ask(session: aiohttp.ClientSession, url: str) -> ConditionReport | None:
-    """Return what a canary says; None without a sensible answer."""
+    """Return a canary's verdict; None if it does not answer or the answer is invalid."""
     if not url:
         return None
     try:
@@ -169,10 +169,10 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> ConditionReport | No
 
 
 def parse_verdict(data: Mapping[str, Any]) -> ConditionReport:
-    """Return what the JSON of /status says.
+    """Return the verdict in the JSON of /status.
 
     Raises:
-        KeyError, TypeError, ValueError: it lacks something or has another form.
+        KeyError, TypeError, ValueError: the JSON lacks a field or has another form.
     """
     status, reason = data["status"], data["reason"]
     if status not in ("True", "False", "Unknown") or reason not in BY_NAME:

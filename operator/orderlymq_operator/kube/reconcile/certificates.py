@@ -1,9 +1,9 @@
 """
-The certificates of a Cluster's replicas: makes what is due, and says what the next pods of each group get.
+The certificates of a Cluster's replicas: makes those that are due, and selects those for the next pods.
 
-The shell around `kube.certificates`, which decides. Rules: a Secret is made and never changed; one that is there
-already, because an earlier reconcile ended too early, is taken as it is. Keys are read to sign and never kept. What
-cannot be made leaves running groups with what they have, and is reported.
+`kube.certificates` decides; this module reads and writes. Rules: a Secret is made and never changed. A Secret that exists
+already, because an earlier reconcile ended too early, is used unchanged. Keys are read to sign and never kept. If certificates
+cannot be made, running broker groups keep those that they have, and the problem is reported.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,24 +47,24 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.resources import SECRETS, STATEFUL_SETS, Json
 from orderlymq_operator.resources.kinds import Cluster
 
-# How often a set's Secret is looked for: while its pods run, and where one may be about to start.
+# How often the operator checks that a set's Secret exists: if all pods are ready, and if a pod may be about to start.
 SET_KEPT: Final = timedelta(minutes=30)
 SET_KEPT_AT_WORK: Final = timedelta(minutes=1)
 _MINUTE: Final = "%Y-%m-%d %H:%M"
-# Steps of one reconcile: an authority and what it signs, and some more where Secrets of an earlier life are found.
+# The most steps of one reconcile: an authority and the sets that it signs, and more if Secrets of earlier attempts exist.
 _STEPS_MAX: Final = 16
 
 
 @dataclass(slots=True)
 class GroupCertificates:
-    """One group with TLS between its replicas.
+    """The certificates of one broker group with TLS between its replicas.
 
     Attributes:
-        mode: with which its next pods start.
-        issued: its newest set.
-        running: what its pods were made with.
-        exists: whether it has a StatefulSet; one that runs in plain goes on so while nothing can be made.
-        has_all: whether every pod is there to say so, and nobody has paused the Cluster.
+        mode: the mode with which its next pods start.
+        issued: its newest set; None before the first.
+        running: the sets with which its pods were made.
+        exists: whether it has a StatefulSet; if it runs without TLS, it continues so while no certificates can be made.
+        has_all: whether every pod exists, so that its set is known, and the Cluster is not paused.
         is_calm: whether every pod is ready.
         lost: whether the Secret of the newest set is gone.
     """
@@ -79,12 +79,12 @@ class GroupCertificates:
 
     @property
     def may_change(self) -> bool:
-        """Whether it may get another set."""
+        """True if it may get another set."""
         return self.issued is None or self.has_all
 
     @property
     def use(self) -> Use:
-        """Next step of the schedule; the pods of the next moment are made with the newest set."""
+        """The sets for the schedule; includes the newest set, with which the next pods are made."""
         every = [*self.running, *([self.issued] if self.issued else [])]
         pairs = frozenset((each.made.signer, each.made.trusts) for each in every)
         return Use(self.issued.made if self.issued else None, pairs, self.lost)
@@ -92,7 +92,7 @@ class GroupCertificates:
 
 @dataclass(slots=True)
 class _Scope:
-    """One Cluster during one reconcile."""
+    """The certificates of one Cluster during one reconcile."""
 
     cluster: Cluster
     namespace: str
@@ -101,7 +101,7 @@ class _Scope:
     authorities: dict[int, KnownAuthority] = field(default_factory=dict)
 
     def is_settled(self, newest: int) -> bool:
-        """Return whether every pod uses the *newest* authority and trusts no other one."""
+        """Return whether every pod uses the *newest* authority and trusts no other."""
         only = (newest, frozenset({newest}))
         return all(group.use.running <= {only} for group in self.groups.values())
 
@@ -120,31 +120,31 @@ class Certificates:
         self._server_now = server_now
         # Authorities without their keys, by Cluster and its UID.
         self._known: dict[ClusterKey, tuple[str, dict[int, KnownAuthority]]] = {}
-        # When the Secret of a group's newest set was there, by Cluster and name.
+        # When the Secret of a broker group's newest set was last seen, by Cluster and name.
         self._sets: dict[ClusterKey, dict[str, datetime]] = {}
         self._lost: set[ClusterKey] = set()
 
     def forget(self, key: ClusterKey) -> None:
-        """Forget a Cluster that is gone."""
+        """Drop all state of a Cluster that is gone."""
         self._known.pop(key, None)
         self._sets.pop(key, None)
         self._lost.discard(key)
 
     def are_lost(self, key: ClusterKey) -> bool:
-        """Return whether pods of a group that is made again now would wait for certificates that nobody has."""
+        """Return whether the Secret of a newest set is gone, so that new pods would wait for it."""
         return key in self._lost
 
     async def settle(
         self, cluster: Cluster, live: Live, forms: Mapping[str, GroupForm], *, paused: bool
     ) -> tuple[dict[str, GroupForm], str]:
-        """Return *forms* with the certificates of their next pods, and what keeps them from being renewed.
+        """Return *forms* with the certificates of their next pods, and why certificates cannot be renewed, or empty.
 
-        A *paused* Cluster gets certificates for new groups alone. New groups that cannot get any are left out: they must not
-        start.
+        A *paused* Cluster gets certificates only for new broker groups. New broker groups that cannot get certificates are left
+        out, because they must not start.
 
         Raises:
             ApiError: a Secret cannot be read or made now.
-            CertificateError: likewise, and the Cluster cannot go on without them.
+            CertificateError: certificates cannot be made, and the Cluster cannot continue without them.
         """
         groups = {
             name: found
@@ -155,7 +155,7 @@ class Certificates:
         meta = cluster.metadata
         namespace = meta.namespace or ""
         if not groups:
-            # No pod needs an authority; one whose Secret has gone must not sign when TLS comes back.
+            # No pod needs an authority. If its Secret is deleted now, it must not sign when TLS is enabled again.
             self.forget((namespace, meta.name))
         else:
             uid, known = self._known.get((namespace, meta.name), ("", {}))
@@ -187,10 +187,10 @@ class Certificates:
         return made, problem
 
     async def _make(self, scope: _Scope) -> str:
-        """Make what is due; return what is wrong with the issuer, which stops nothing else.
+        """Make the authorities and sets that are due; return the problem of the issuer, which does not stop the rest.
 
         Raises:
-            CertificateError: a Secret that is needed is not there, or not this Cluster's.
+            CertificateError: a needed Secret does not exist or is not this Cluster's.
         """
         await self._learn(scope)
         await self._look_for_sets(scope)
@@ -215,14 +215,14 @@ class Certificates:
         return problem
 
     async def _learn(self, scope: _Scope) -> None:
-        """Read the authorities that sets name and that are not known yet."""
+        """Read the authorities that sets name and that are not in memory yet."""
         sets = [group.issued.made for group in scope.groups.values() if group.issued]
         numbers = {number for made in sets for number in (*made.trusts, made.signer)}
         for number in sorted(numbers - set(scope.authorities)):
             await self._authority(scope, number)
 
     async def _look_for_sets(self, scope: _Scope) -> None:
-        """Note which sets somebody has deleted: a pod that starts again would wait for its own for ever."""
+        """Note the sets whose Secrets were deleted, because a pod that restarts would wait forever for its Secret."""
         seen = self._sets.setdefault((scope.namespace, scope.cluster.metadata.name), {})
         for name, group in scope.groups.items():
             if group.issued is None or not group.may_change:
@@ -236,7 +236,11 @@ class Certificates:
                 seen[secret] = scope.now
 
     async def _authority(self, scope: _Scope, number: int) -> Pair:
-        """Return an authority with its key; what is known of it is remembered."""
+        """Read an authority with its key; keep the authority in memory without the key.
+
+        Raises:
+            CertificateError: its Secret is gone or not this Cluster's.
+        """
         name = names.authority_secret(scope.cluster, number)
         secret = await self._api.get(SECRETS, scope.namespace, name)
         known = known_authority(scope.cluster, number, secret)
@@ -249,9 +253,9 @@ class Certificates:
         return pair_in(secret)
 
     async def _follow_issuer(self, scope: _Scope) -> str:
-        """Take over the authority of the issuer that is named; return what is wrong with it.
+        """Copy the authority of the issuer that the spec names; return the problem with it, or empty.
 
-        One authority follows another only when no pod uses an earlier one any more.
+        An authority follows another one only when no pod uses an earlier one any more.
         """
         newest = max(scope.authorities, default=0)
         present = scope.authorities.get(newest)
@@ -277,9 +281,9 @@ class Certificates:
     async def _add_authority(
         self, scope: _Scope, number: int, issuing: Pair | None, issuer: str
     ) -> None:
-        """Make an authority with the first free number from *number* on, or take over the same one.
+        """Make an authority with the first free number from *number* on, or use an existing equal one.
 
-        *issuing* is what the Secret *issuer* holds; None for an authority of the Cluster's own.
+        *issuing* is the pair in the Secret *issuer*; None makes an authority of the Cluster's own.
         """
         self._check_clock(scope)
         pair = issuing or make_authority(scope.cluster.metadata.name, scope.now)
@@ -295,7 +299,7 @@ class Certificates:
         )
 
     async def _issue(self, scope: _Scope, step: Issue) -> None:
-        """Make a set of certificates, or take over the same one of an earlier reconcile."""
+        """Make a set of certificates, or use an equal one from an earlier reconcile."""
         self._check_clock(scope)
         group = scope.groups[step.name]
         signer = await self._authority(scope, step.signer)
@@ -305,7 +309,9 @@ class Certificates:
         }
         ends = min(scope.now + CERTIFICATE_LIFE, scope.authorities[step.signer].facts.ends)
         trusted = [scope.authorities[each].trusted for each in sorted(step.trusts)]
-        certificates_in("".join(trusted))  # pods could not start with what cannot be read
+        certificates_in(
+            "".join(trusted)
+        )  # raises if unreadable, because pods could not start with it
         for number in range(step.number, step.number + _STEPS_MAX):
             made = CertificateSet(number, step.signer, step.trusts, scope.now, ends)
             wanted = Issued(group.mode, made)
@@ -314,7 +320,7 @@ class Certificates:
             issued = issued_in(scope.cluster, found)
             if issued is None or found is None:
                 continue
-            # A set of a former authority with the same number would be trusted by nobody.
+            # No pod would trust a set of a former authority with the same number.
             if (
                 issued.made.signer,
                 issued.made.trusts,
@@ -328,10 +334,10 @@ class Certificates:
         )
 
     def _check_clock(self, scope: _Scope) -> None:
-        """Make nothing that would count much later than now, or be over before its time.
+        """Check the clock, so that no certificate becomes valid too late or expires too early.
 
         Raises:
-            CertificateError: this clock and that of the API server differ too much.
+            CertificateError: this process's clock and the API server's clock differ too much.
         """
         theirs = self._server_now()
         if theirs is not None and abs(scope.now - theirs) > CLOCK_SKEW:
@@ -341,7 +347,7 @@ class Certificates:
             )
 
     async def _created(self, scope: _Scope, made: Json) -> Json | None:
-        """Make a Secret and return it; one that is there already is returned as it is."""
+        """Make a Secret and return it; if it exists already, return the existing one."""
         try:
             return await self._api.create(SECRETS, scope.namespace, made)
         except ConflictError:
@@ -351,17 +357,17 @@ class Certificates:
 def group_certificates(
     cluster: Cluster, live: Live, group: str, form: GroupForm, *, paused: bool
 ) -> GroupCertificates | None:
-    """Return what is known of a group's certificates; None for one without TLS between its replicas."""
+    """Return the certificates of a broker group; None if it has no TLS between its replicas."""
     present = live.find(STATEFUL_SETS, group)
     notes = (present or {"metadata": {}})["metadata"].get("annotations") or {}
     issued = Issued.parsed(notes.get(names.ANNOTATION_CERTIFICATES))
     every = live.group_pods(group).values()
     pods = [Issued.parsed(pod.annotations.get(names.ANNOTATION_CERTIFICATES)) for pod in every]
-    # A pod that is away might come back with any set.
+    # A missing pod might come back with any set.
     has_all = len(pods) >= form.replicas and not paused
     target = _target(cluster, is_new=present is None, has_set=issued is not None)
     mode = target if present is None else issued.mode if issued else None
-    # Where updates are paused, settings must not change under pods that stay; renewals wait for the next pods.
+    # While updates are paused, the settings of pods that stay must not change; renewals wait for the next pods.
     if present is not None and has_all and cluster.spec.update.mode != "Paused":
         mode = next_mode(target, mode, [each.mode if each else None for each in pods])
     if mode is None:
@@ -372,7 +378,7 @@ def group_certificates(
 
 
 def _can_wait(lacking: set[str], forms: Mapping[str, GroupForm], live: Live) -> bool:
-    """Return whether a Cluster can go on without some groups: the last ones, not all, and nothing of them is there."""
+    """Return whether a Cluster can continue without the *lacking* broker groups: the last ones, not all, without pods."""
     rest = len(forms) - len(lacking)
     return rest > 0 and all(
         name in lacking and not form.closed and not live.group_pods(name)
@@ -381,7 +387,7 @@ def _can_wait(lacking: set[str], forms: Mapping[str, GroupForm], live: Live) -> 
 
 
 def in_use(cluster: Cluster, live: Live) -> dict[str, CertificateSet]:
-    """Return by group which set of those that its pods were made with must be replaced first."""
+    """Return, for each broker group, the set in use by its pods that must be replaced first."""
     found = {}
     for group in cluster.group_names:
         pods = live.group_pods(group).values()
@@ -393,7 +399,7 @@ def in_use(cluster: Cluster, live: Live) -> dict[str, CertificateSet]:
 
 
 def _target(cluster: Cluster, *, is_new: bool, has_set: bool) -> Mode | None:
-    """Return with which mode a group runs in the end; an operator's new version changes none that runs."""
+    """Return the desired mode of a broker group; without a setting, a new operator version changes no running one."""
     match cluster.spec.security.internal_tls:
         case "Enabled":
             return "enforcing"
@@ -404,7 +410,7 @@ def _target(cluster: Cluster, *, is_new: bool, has_set: bool) -> Mode | None:
 
 
 def _is_same(known: KnownAuthority, issuing: Pair | None, issuer: str) -> bool:
-    """Return whether an authority is the one that *issuer* holds, or one of the Cluster's own for None."""
+    """Return whether an authority is a copy of *issuing* from *issuer*, or, if None, one of the Cluster's own."""
     if issuing is None:
         return not known.issuer
     return known.issuer == issuer and (known.certificate, known.trusted) == (

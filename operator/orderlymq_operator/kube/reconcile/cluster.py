@@ -1,12 +1,13 @@
 """
 One reconcile of one Cluster: observe, plan, apply, report.
 
-A reader follows it in five modules: `observe.cluster` reads the objects, `observation` the custom resources and what they
-need, `plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the `status`.
+To follow a reconcile, read five modules: `observe.cluster` reads the objects, `observation` reads the custom resources and
+their inputs, `plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the `status`.
 
-Rules: a reconcile that changes something decides from what it read itself, the Cluster included, and may be repeated at
-any time; one that deletes what a Topic, ConsumerGroup or User stands for has listed that kind in all namespaces; the next one tries what failed. One that works with what is kept only finds out that there is nothing to do.
-Nothing is written twice. A failure that needs a person becomes a condition, every other one a later attempt.
+Rules: a reconcile that changes something decides only from state that it read itself, including the Cluster, and may be
+repeated at any time. A reconcile that deletes the topic, consumer group or user of an object has listed that kind in all
+namespaces. The next reconcile repeats failed actions. A reconcile that uses cached state may only find that there is nothing
+to do. Nothing is written twice. A failure that a person must fix becomes a condition; any other failure causes a retry.
 """
 
 import logging
@@ -62,17 +63,17 @@ from orderlymq_operator.plan.planner import plan_accepted
 
 _log = logging.getLogger(__name__)
 
-# While there is something to do, and while something is waited for that no watch shows.
+# The pause before the next reconcile while there is work to do.
 AT_WORK_S: Final = 0.2
-EXPANDING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
+EXPANDING_S: Final = 0.5  # short, because brokers refuse writes while a topic is fenced
 
 
 class ClusterReconciler:
     """Reconciles Clusters; `reconcile` is called for one key at a time.
 
     Attributes:
-        seen: what the last reconcile of each Cluster found.
-        orders: what the canary of each Cluster said last, filled by `canary.Canaries`.
+        seen: the scope of the last reconcile of each Cluster.
+        orders: the last verdict of each Cluster's canary, filled by `canary.Canaries`.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class ClusterReconciler:
         await self._observer.close()
 
     async def reconcile(self, key: ClusterKey) -> float | None:
-        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
+        """Reconcile once; return the seconds until the next reconcile is due, or None if none is planned.
 
         Raises:
             ApiError: the API server could not be read or written; try again.
@@ -152,17 +153,20 @@ class ClusterReconciler:
         return pause_s
 
     async def _give_up(self, item: Item) -> float | None:
-        """Let parts of a Cluster that cannot be looked at go, in time; return when to look again (s). In a pause they wait."""
+        """Release leaving parts of a Cluster that cannot be reconciled, after a while; return when to try again (s).
+
+        During a pause they wait, and None is returned.
+        """
         if item.is_paused:
             return None
         return await self._finalizers.give_up(self.inventory.parts(item.key))
 
     def shown(self, key: ClusterKey, found: Json, *, gone: bool) -> bool:
-        """Note what a watch shows of an object that was made for a Cluster; return whether that is news."""
+        """Note an object of a Cluster from a watch event; return False if the object is known in this version."""
         return self._lists.shown(owner_of(key), found, gone=gone)
 
     def interrupted(self, kinds: Collection[str]) -> None:
-        """Read *kinds* again: their watches may have missed something."""
+        """Have *kinds* read again, because their watches may have missed changes."""
         self._lists.interrupted(kinds)
 
     def _forget(self, key: ClusterKey) -> None:
@@ -185,12 +189,12 @@ class ClusterReconciler:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
 
     def _present(self, item: Item) -> Item:
-        """Return a Cluster with what this reconcile has said of it already."""
+        """Return the Cluster with the status that this reconcile has written already."""
         written = self.inventory.cluster(item.key)
         return written if written is not None and written.uid == item.uid else item
 
     async def _without_cluster(self, key: ClusterKey) -> None:
-        """Report to everything that refers to a Cluster which is not there, and hold nothing back."""
+        """Report ClusterNotFound on all parts of a Cluster that does not exist, and remove finalizers of leaving parts."""
         report = ConditionReport(
             "False", "ClusterNotFound", f"there is no Cluster {key[1]!r} in namespace {key[0]!r}"
         )
@@ -198,7 +202,7 @@ class ClusterReconciler:
         async def settle(item: Item) -> None:
             found = self.inventory.cluster(key)
             if found is not None and found.deleting_since is None:
-                return  # it was made meanwhile: its reconcile says more
+                return  # the Cluster was made meanwhile, and its reconcile will report more
             if item.deleting_since is not None:
                 await self._finalizers.release(item)
             else:
@@ -228,7 +232,7 @@ class ClusterReconciler:
             observed = await backend.observe()
             self._report.set_groups(scope, observed)
             self.seen[item.key] = scope
-            # Nothing is done, but the present state is reported.
+            # The operator does nothing but reports the current state.
             found = await self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
             await execute(backend, reports, self._metrics)
@@ -256,12 +260,12 @@ class ClusterReconciler:
         if failed and not (expanding and all(isinstance(each, AdminError) for each in failed)):
             raise failed[0]
         if failed:
-            # A fence refuses writes: its topic does not wait until what a broker refuses is put right.
+            # Brokers refuse writes to a fenced topic, so its expansion must not wait until other failures are fixed.
             self._metrics.failures.inc()
             _log.warning("%s/%s: %s", item.namespace, item.name, failed[0])
             return EXPANDING_S
         if work or applied:
-            # An action that is repeated without effect must not be repeated as fast as possible.
+            # Repeated actions without effect must not run as fast as possible.
             steps = tuple(each for each in actions if not isinstance(each, ReportCondition))
             done = (steps, work, applied)
             pause_s = self._repeats.pause_s(item.key, done, AT_WORK_S)
@@ -280,7 +284,7 @@ class ClusterReconciler:
         return scope
 
     async def _ensure(self, scope: Scope) -> int:
-        """Make the objects of a Cluster; return how many were applied. Brokers that run are served where one is refused."""
+        """Make the objects of a Cluster; return how many were applied. If one is refused, still serve running brokers."""
         item = scope.item
         try:
             applied = await scope.backend.ensure()
@@ -301,8 +305,8 @@ class ClusterReconciler:
         observed = await scope.backend.observe()
         self._report.set_groups(scope, observed)
         scope.observed = observed
-        # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
-        # lost, just when takeovers need the leaders of the last reconcile.
+        # Set only now: the leaders are unknown until the brokers have answered. That takes seconds when a node is lost, which
+        # is when takeovers need the leaders of the last reconcile.
         self.seen[key] = scope
         self._expanding[key] = topics_under_way(observed.groups)
         actions = await self._plan(scope, observed)
@@ -315,7 +319,7 @@ class ClusterReconciler:
     async def _carry_out(
         self, scope: Scope, observed: Observed, actions: list[Action]
     ) -> tuple[list[Exception], int]:
-        """Do what is planned, and what no plan says; return what failed, and how much was done."""
+        """Execute the plan, and the work outside the plan (volumes, removals); return failures and the number of changes."""
         backend = scope.backend
         failed, work = await execute(backend, actions, self._metrics)
         backend.name_failures()
@@ -329,7 +333,7 @@ class ClusterReconciler:
         return failed, work
 
     def _note_refusals(self, scope: Scope, failed: Sequence[Exception]) -> None:
-        """Let Ready say what the API server refuses of the actions, unless it passes."""
+        """Report the API server's refusal of an action in Ready, unless it is temporary."""
         key = (scope.item.namespace, scope.item.name, "actions")
         refused = [error for error in failed if isinstance(error, ApiError)]
         if not refused:
@@ -340,7 +344,7 @@ class ClusterReconciler:
             scope.found.problem = scope.found.problem or report
 
     async def _serve_parts(self, scope: Scope) -> None:
-        """Carry out what needs brokers alone, while pods of today's form cannot be made, and say how brokers are."""
+        """Execute the actions that need only brokers, while objects cannot be made, and report the brokers' health."""
         observed, actions = await self._observe_and_plan(scope)
         remote = [each for each in actions if lane_of(each)[0] not in ("RaftGroup", "NameServer")]
         await execute(scope.backend, remote, self._metrics)
@@ -349,7 +353,7 @@ class ClusterReconciler:
         await self._report.write_health(self._present(scope.item), scope, observed)
 
     async def _finish(self, scope: Scope, observed: Observed) -> None:
-        """Remove the finalizers of what is gone, and let a ConsumerGroup that is in use say what it waits for."""
+        """Remove the finalizers of deleted parts, and report what a ConsumerGroup in use waits for."""
         in_use = scope.backend.in_use
         await self._finalizers.finish(scope.state, observed, in_use.keys())
         for item in scope.state.leaving:
@@ -357,7 +361,7 @@ class ClusterReconciler:
                 await self._writer.not_ready(item, "InUse", text[:MESSAGE_MAX])
 
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
-        """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
+        """Return the pause (s) after a reconcile that had nothing to do; None if the operator waits for nothing."""
         key = scope.item.key
         if self._is_calm(scope) and not mislabelled:
             self._lists.keep(owner_of(key), _unwatched(scope.live))
@@ -367,12 +371,12 @@ class ClusterReconciler:
         return self._wait_s(key, scope.live, (reports, scope.found.step, mislabelled))
 
     def _wait_s(self, key: ClusterKey, live: Live, found: Hashable) -> float:
-        """Return when to reconcile again after a reconcile that had nothing to do and has *found* this; it lists little."""
+        """Return the pause (s) while the operator waits, after a reconcile that *found* this; the next one lists few kinds."""
         self._lists.keep(owner_of(key), (*CHANGING, *_unwatched(live)))
         return self._backoff.pause_s(key, found)
 
     async def _restore(self, scope: Scope) -> float:
-        """Take the next step of the restore that the Cluster begins with; no broker runs meanwhile."""
+        """Take the next step of the restore of a new Cluster; no broker runs meanwhile."""
         item = scope.item
         progress = await self._bootstrap.advance(item, scope.state.desired.cluster, scope.backend)
         conditions = {"Ready": progress.condition, "Restored": progress.condition}
@@ -411,7 +415,7 @@ class ClusterReconciler:
 
 @contextmanager
 def _going_on(failed: list[Exception]) -> Iterator[None]:
-    """Go on after a refusal and note it: what does not need it is carried out and reported."""
+    """Note a refusal and continue, because independent work must still be done and reported."""
     try:
         yield
     except (AdminError, ApiError) as error:
@@ -421,10 +425,10 @@ def _going_on(failed: list[Exception]) -> Iterator[None]:
 
 
 def _unwatched(live: Live) -> tuple[Resource, ...]:
-    """Return the kinds that no watch shows."""
+    """Return the kinds without a watch."""
     return () if live.routes is None else (live.routes,)
 
 
 def owner_of(key: ClusterKey) -> tuple[str, ...]:
-    """Return under which name the objects of a Cluster are kept."""
+    """Return the name under which `Lister` keeps the objects of a Cluster."""
     return ("Cluster", *key)

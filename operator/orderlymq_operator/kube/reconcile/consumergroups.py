@@ -1,8 +1,8 @@
 """
 The loop that reconciles the consumer groups of every Cluster about once a second.
 
-Rules: it works only while this process leads, and only on Clusters of which every raft group answered at the last
-reconcile. A Cluster that takes long keeps no other one waiting. `brokers.consumergroups` does the work.
+Rules: the loop works only while this process leads, and only on Clusters in which every raft group answered at the last
+reconcile. A slow Cluster does not delay others. `brokers.consumergroups` does the work.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _POLL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AssignmentTarget:
-    """A Cluster as its last reconcile found it, by raft group.
+    """The state of a Cluster at its last reconcile, by raft group.
 
     Attributes:
-        addresses: where its leader answers.
-        nodes: on which node that is.
-        topics: those it has.
+        addresses: the address of the raft group's leader.
+        nodes: the node on which the leader runs.
+        topics: the topics of the raft group.
     """
 
     admin: Admin
@@ -48,7 +48,7 @@ class AssignmentTarget:
 def target_of(
     admin: Admin, desired: Desired, live: Live, groups: Mapping[str, ObservedGroup]
 ) -> AssignmentTarget | None:
-    """Return a Cluster whose consumer groups answer from every raft group; None for others."""
+    """Return the target for a Cluster in which every raft group answers; None otherwise, or without consumer groups."""
     leaders = {name: live.leader(name) for name in groups}
     topics: dict[str, Mapping[str, TopicConfig]] = {}
     for name, group in groups.items():
@@ -89,7 +89,7 @@ class ConsumerGroupLoop:
             await end_tasks(self._reconciles.values())
 
     def _begin_reconciles(self) -> None:
-        """Begin the reconcile of each Cluster, unless the one before still goes on."""
+        """Begin the reconcile of each Cluster, unless its previous reconcile is still running."""
         clusters = self._clusters()
         for key in self._consumer_groups.keys() - clusters.keys():
             del self._consumer_groups[key]
@@ -102,7 +102,7 @@ class ConsumerGroupLoop:
 
     async def _reconcile(self, key: ClusterKey, one: AssignmentTarget) -> None:
         known = self._consumer_groups.get(key)
-        # A new leader decides again, under its own token.
+        # After a change of the token, this process decides again with a new reconciler.
         if known is None or known[0] != one.admin.operator_token:
             reconciler = GroupReconciler(one.admin, self._zones.of_address)
             known = self._consumer_groups[key] = (one.admin.operator_token, reconciler)
@@ -111,5 +111,5 @@ class ConsumerGroupLoop:
             zones = {group: self._zones.of_node(node) for group, node in one.nodes.items()}
             await known[1].reconcile(one.desired, one.addresses, one.topics, now_ms, zones)
         except Exception:
-            # The reconcile of one Cluster must not end those of others, nor the operator.
+            # An error in one Cluster must not end the reconciles of others, nor the operator.
             _log.exception("the reconcile of the consumer groups of %s/%s failed", *key)

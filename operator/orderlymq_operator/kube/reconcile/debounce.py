@@ -1,9 +1,9 @@
 """
-Debounce: whether bad news about a Cluster is reported yet.
+Debounce: decides when a Cluster that stopped being Ready is reported.
 
-Pure: the caller gives the time. Rule: a process that stops for a moment, or an election that is over before the next
-reconcile, is not reported; it would cost two writes to every object of the Cluster. Trouble of pods and everything about
-a new generation is reported immediately.
+Pure: the caller passes the time. Rule: a process that stops for a moment, or an election that ends before the next reconcile,
+is not reported, because that would cost two writes to every object of the Cluster. Trouble of pods and every change of a
+new generation are reported immediately.
 """
 
 from collections.abc import Hashable, Mapping
@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from orderlymq_operator.plan.actions import ConditionReport
 
-# Two further reconciles; a Service that lost its leader has another one by then.
+# About two more reconciles. A raft group that lost its leader has another one by then.
 DEBOUNCE_MS: Final = 2_000
 _PASSING: Final = {"GroupNotReady", "NameServerUnavailable"}
 
 
 class Debounce:
-    """Since when each Cluster that was Ready has been seen otherwise."""
+    """The time at which each Cluster stopped being Ready."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, int] = {}
@@ -30,7 +30,7 @@ class Debounce:
         generation: int,
         now_ms: int,
     ) -> bool:
-        """Return whether to keep quiet for now: *previous* is the condition Ready as it was last written."""
+        """Return whether to delay the report of *ready*; *previous* is the condition Ready as it was last written."""
         debounced = (
             previous is not None
             and previous.get("status") == "True"

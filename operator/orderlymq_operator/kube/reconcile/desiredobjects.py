@@ -1,8 +1,8 @@
 """
 The desired Kubernetes objects of a Cluster, in the order in which they are applied. Pure.
 
-The objects themselves are made in ``kube/objects``; here stands which of them a Cluster gets now, with the files and forms
-that its pods of before still need. ``backend`` applies them.
+``kube/objects`` builds the objects. This module selects those that a Cluster gets now, including the settings files and forms
+that its previous pods still need. ``backend`` applies them.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ from orderlymq_operator.resources.kinds import Cluster, Desired
 
 
 def is_needed(made: Json) -> bool:
-    """Return whether brokers and name servers need an object: others may lack without harm to them."""
+    """Return whether brokers or name servers need an object; they work without the others."""
     labels = made["metadata"]["labels"]
     return (
         labels["app.kubernetes.io/component"] in (names.BROKER, names.NAME_SERVER)
@@ -51,7 +51,7 @@ def is_needed(made: Json) -> bool:
 
 
 def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
-    """Return the objects that are applied first: from the Services come the addresses of the groups."""
+    """Return the objects that are applied first, because the Services provide the addresses of the broker groups."""
     return [
         *account_objects(cluster),
         *service_objects(cluster, environment),
@@ -60,7 +60,7 @@ def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 
 
 def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
-    """Return the objects that know the addresses; the planner starts groups that have no StatefulSet yet."""
+    """Return the objects that contain the addresses; the planner starts broker groups that have no StatefulSet yet."""
     return [
         *settings_in_use(cluster, environment, live),
         *budget_objects(cluster),
@@ -75,7 +75,7 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
 
 
 def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
-    """Return what a Cluster has only where it says so."""
+    """Return the optional objects that the spec enables: policies, routes, console and canary."""
     image, pull_policy = environment.image, environment.pull_policy
     every, draining = environment.every_address, environment.draining
     return [
@@ -89,7 +89,7 @@ def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 def surplus_objects(
     cluster: Cluster, wanted: Iterable[Json], live: Live
 ) -> list[tuple[Resource, str]]:
-    """Return what a Cluster may do without and has no more: objects of listeners, policies, console and canary."""
+    """Return the optional objects that the Cluster no longer needs: those of listeners, policies, console and canary."""
     places = [(each, console.console_name(cluster)) for each in console.KINDS]
     places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
     for (kind, name), made in live.made.items():
@@ -110,10 +110,10 @@ def surplus_objects(
 
 
 def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
-    """Return the ConfigMaps with the settings files, those included that pods of before still read.
+    """Return the ConfigMaps with the settings files, including files that previous pods still read.
 
-    A container that is started again in such a pod has not mounted what the newest file names. What brokers read again while they
-    run is in every file as it is wanted now.
+    If a container restarts in such a pod, the pod has not mounted the files that the newest settings name. Settings that
+    running brokers reload have their desired values in every file.
     """
     found = settings_objects(cluster, environment)
     for made in found:
@@ -134,17 +134,17 @@ def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> l
             if file != ADDRESSES_FILE and form_of(file) in former
         }
         if any(ADDRESSES_FILE in text for text in kept.values()):
-            # A name server that lacks the file which its settings name does not start.
+            # A name server does not start if the file that its settings name is missing.
             kept[ADDRESSES_FILE] = present["data"].get(ADDRESSES_FILE, "{}")
         made["data"] = {**kept, **made["data"]}
     return found
 
 
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:
-    """Return the form of every group: as its StatefulSet says, or as a new one begins.
+    """Return the form of every raft group: from its StatefulSet, or that of a new one.
 
-    A group whose volumes outlived its StatefulSet begins with the replicas that have one, and the planner adds the
-    others: together they could elect each other, as a group that is empty. It may have been closed to be taken away.
+    If a raft group's volumes outlived its StatefulSet, it starts only with the replicas that have a volume, and the planner adds
+    the others. Otherwise, empty replicas could elect each other as an empty raft group. It may have been closed for removal.
     """
     found = {}
     for group in groups:
@@ -167,6 +167,6 @@ def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str,
 
 
 def claim_size(stateful_set: Json) -> str:
-    """Return the size that a StatefulSet gives its volumes, which nobody can change."""
+    """Return the size in a StatefulSet's claim template, which is immutable."""
     claims = stateful_set["spec"]["volumeClaimTemplates"]
     return str(claims[0]["spec"]["resources"]["requests"]["storage"])

@@ -1,9 +1,9 @@
 """
-The executor of a plan: actions of one lane in order, lanes at the same time.
+The executor of a plan: runs the actions of one lane in order, and lanes in parallel.
 
-Rules: an action that fails holds back the later actions of its lane only; the next reconcile decides again. Who does not
-answer one request is sent no more of them: thousands of time-outs would keep that reconcile from a new leader. Each action
-is carried out only while this operator leads, because a successor may have changed what it was planned from.
+Rules: a failed action stops only the later actions of its lane; the next reconcile decides again. A process that does not
+answer one request gets no further requests, because thousands of timeouts would delay the reconcile that finds a new leader.
+Each action runs only while this operator leads, because a successor may have changed the state that was planned from.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from orderlymq_operator.plan.actions import Action, Lane, ReportCondition, lane_
 
 _log = logging.getLogger(__name__)
 
-# Requests to brokers at a time: a group commits them together, and more would only wait there.
+# Requests to brokers at the same time: a raft group commits them together, and more would only wait there.
 _AT_ONCE: Final = 32
 
 
 async def execute(
     backend: KubeBackend, actions: Sequence[Action], metrics: OperatorMetrics
 ) -> tuple[list[Exception], int]:
-    """Carry out *actions*; return what failed, and how many were done that were more than reports.
+    """Execute *actions*; return the failures, and the number of actions done except reports.
 
-    What failed or is held is named in the order of the plan: a status that names the first says the same each time.
+    Failures and held pods are in the order of the plan, so that a status that names the first one stays the same.
     """
     lanes: dict[Lane, list[Action]] = {}
     for action in actions:
@@ -44,7 +44,7 @@ async def execute(
     async def perform(lane: Lane) -> None:
         nonlocal done
         for action in lanes[lane]:
-            # Who does not answer is asked again, and has to delete it then.
+            # If the broker does not answer, ignore that: the deletion below sends a request again.
             with suppress(AdminError):
                 if text := await backend.used_still(action):
                     backend.in_use[lane] = text
@@ -54,10 +54,12 @@ async def execute(
                 backend.api.must_lead()
                 await backend.perform(action)
             except EvictionRefusedError as refused:
-                held[lane] = str(refused)  # no failure: it is tried again later
+                held[lane] = str(refused)  # not a failure: a later reconcile tries again
                 return
             except GroupInUseError as refused:
-                backend.in_use[lane] = str(refused)  # no failure, either: its consumers come first
+                backend.in_use[lane] = str(
+                    refused
+                )  # not a failure, either: the deletion waits for the consumers
                 return
             except (AdminError, ApiError) as error:
                 if isinstance(error, SilentError):

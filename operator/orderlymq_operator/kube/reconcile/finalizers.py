@@ -1,12 +1,12 @@
 """
 The operator's finalizer, on objects whose deletion deletes something in the brokers, and on no others.
 
-Rules: it comes before the brokers are given what the object declares, and never to an object that is refused. It is
-removed when the brokers have deleted what the object stands for, when there is no Cluster, from every object of a namespace
-that is served no more, and by `--release-finalizers` from every object. When that has not come about for GIVE_UP_S,
-because brokers do not answer, clients make it again or a namespace that may declare it cannot be read, a Topic or
-ConsumerGroup loses its finalizer, and nobody loses more than room;
-an account would stay valid, so a User waits, unless its namespace is being deleted. So does a ConsumerGroup whose members consume.
+Rules: an object gets the finalizer before brokers get what the object declares; refused objects never get it. The operator
+removes it when the brokers have deleted the declared topic, consumer group or user, and when the Cluster does not exist. It
+also removes it from every object in a namespace that is no longer served, and with `--release-finalizers` from every object.
+The deletion may not complete for GIVE_UP_S, because brokers do not answer, clients create the name again, or a namespace that
+may declare it cannot be read. A Topic or ConsumerGroup then loses its finalizer, which only wastes disk space. A User waits,
+because its account would stay valid, unless its namespace is being deleted. A ConsumerGroup whose members consume waits, too.
 """
 
 import asyncio
@@ -48,18 +48,18 @@ from orderlymq_protocol.plurals import counted
 
 _log = logging.getLogger(__name__)
 
-# Longer than an election or the restart of a group; a namespace that is deleted should not wait longer.
+# Longer than an election or the restart of a raft group. The deletion of a namespace should not wait longer.
 GIVE_UP_S: Final = 60.0
 
 _ATTEMPTS: Final = 3
 
-# How the API server refuses what cannot be made in a namespace that is being deleted.
+# The cause that the API server names when it refuses to create objects in a namespace that is being deleted.
 _TERMINATING: Final = "NamespaceTerminating"
 _NO_RIGHT: Final = f'cannot create resource "{EVENTS.plural}"'
 
 
 class Finalizers:
-    """Puts finalizers on and takes them off."""
+    """Adds and removes finalizers."""
 
     def __init__(
         self, api: Api, inventory: Inventory, clock: Callable[[], float] = time.monotonic
@@ -67,18 +67,18 @@ class Finalizers:
         self._api = api
         self._inventory = inventory
         self._clock = clock
-        # By UID, since when this process has seen it wait.
+        # When this process first saw an object wait, by UID.
         self._waits_since: dict[str, float] = {}
 
     async def settle(self, state: DesiredState, observed: Observed) -> set[Subject]:
-        """Give every living object that is accepted the finalizer that its deletion policy asks for.
+        """Add the finalizer to every living, accepted object whose deletion policy requires it; remove it from others.
 
-        While brokers are silent nobody knows who is: then nothing is given to the brokers either. Return who has no
-        finalizer: nothing may be given to the brokers for those. The verdict says why where it is refused; who has changed
-        since it was read gets it next time.
+        While brokers do not answer, it is unknown which objects are accepted, so none gets the finalizer. Return the objects
+        that could not get it: the operator must not send them to the brokers. If the finalizer was refused, the verdict says
+        why. An object that has changed since it was read gets the finalizer next time.
         """
         refused: set[Subject] = set()
-        # Nothing is deleted in the brokers for those.
+        # The brokers delete nothing for objects in namespaces that the Cluster does not allow.
         await for_each(state.unlisted.values(), self.release)
         lacking, surplus = await beside_loop(_changes, state, observed)
         await for_each(surplus, self.release)
@@ -100,7 +100,7 @@ class Finalizers:
     async def finish(
         self, state: DesiredState, observed: Observed, in_use: Collection[Lane] = ()
     ) -> None:
-        """Remove the finalizers of objects whose topics, groups or accounts are gone, or cannot be deleted.
+        """Remove the finalizers of objects whose topics, consumer groups or accounts are gone or cannot be deleted.
 
         A ConsumerGroup that is *in_use* waits for its consumers, unless its namespace is being deleted.
         """
@@ -119,7 +119,10 @@ class Finalizers:
         await for_each(settled, self._release_settled)
 
     async def give_up(self, items: Iterable[Item]) -> float | None:
-        """Remove finalizers of a Cluster whose spec cannot be carried out, in time; return when to call again (s), None for never."""
+        """Remove the finalizers of leaving *items* of a Cluster that cannot be reconciled, after GIVE_UP_S.
+
+        Return when to call again (s); None if no object is leaving.
+        """
         leaving = [item for item in items if leaves(item)]
         closing: dict[str, bool] = {}
         settled = [
@@ -133,7 +136,7 @@ class Finalizers:
             self._waits_since.pop(item.uid, None)
 
     async def _gives_up(self, item: Item, closing: dict[str, bool]) -> bool:
-        """Return whether an object is waited for no more."""
+        """Return whether the operator stops waiting for the deletion of an object's declared name."""
         now = self._clock()
         if now - self._waits_since.setdefault(item.uid, now) <= GIVE_UP_S:
             return False
@@ -148,13 +151,13 @@ class Finalizers:
         return True
 
     async def _closes(self, item: Item, known: dict[str, bool]) -> bool:
-        """Return whether the namespace of an object is closing; each is asked about once and *known* then."""
+        """Return whether the namespace of an object is closing; *known* caches the answers by namespace."""
         if item.namespace not in known:
             known[item.namespace] = await self.is_closing(item.namespace)
         return known[item.namespace]
 
     async def is_closing(self, namespace: str) -> bool:
-        """Return whether nothing can be made in a namespace any more: it is being deleted, or its Role is gone."""
+        """Return whether no objects can be created in a namespace: it is being deleted, or its Role is gone."""
         probe = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -164,22 +167,22 @@ class Finalizers:
         try:
             await self._api.create(EVENTS, namespace, probe, dry=True)
         except ForbiddenError as error:
-            # A quota and an admission rule answer with 403, too.
+            # Quotas and admission rules answer with 403, too, so check the reason.
             return _TERMINATING in error.causes or _NO_RIGHT in str(error)
         except ApiError:
             return False
         return False
 
     async def hold(self, item: Item, finalizer: str) -> bool:
-        """Put a finalizer on an object; return whether it is on."""
+        """Add a finalizer to an object; return whether the object has it."""
         return finalizer in item.finalizers or await self._write(
             item, [*item.finalizers, finalizer]
         )
 
     async def release(self, item: Item, finalizer: str = FINALIZER) -> bool:
-        """Take a finalizer off an object; return whether it is off.
+        """Remove a finalizer from an object; return whether it is removed.
 
-        A refusal keeps that object, and nothing else, waiting.
+        After a refusal only this object waits: the error is logged, not raised.
         """
         if finalizer not in item.finalizers:
             return True
@@ -193,7 +196,7 @@ class Finalizers:
             return False
 
     async def _write(self, item: Item, finalizers: list[str]) -> bool:
-        """Write finalizers; return whether that was done, False where the object has changed meanwhile."""
+        """Write finalizers; return False if the object has changed meanwhile, or is gone and should get one."""
         change: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": item.version}}
         try:
             found = await self._api.patch(item.resource, item.namespace, item.name, change)
@@ -204,14 +207,16 @@ class Finalizers:
             if error.status != 404:
                 raise
             self._inventory.invalidate(item.kind)
-            return len(finalizers) < len(item.finalizers)  # what is gone has none
+            return len(finalizers) < len(
+                item.finalizers
+            )  # an object that is gone has no finalizers
         if finalizers or item.deleting_since is None:
             self._inventory.written(item.resource, found)
         return True
 
 
 def _changes(state: DesiredState, observed: Observed) -> tuple[dict[Subject, Item], list[Item]]:
-    """Return which living objects lack the finalizer, and which have it for nothing."""
+    """Return the living objects that lack the finalizer, and those that have it without need."""
     lacking: dict[Subject, Item] = {}
     surplus: list[Item] = []
     is_known = _all_answer(state, observed)
@@ -234,7 +239,7 @@ def _all_answer(state: DesiredState, observed: Observed) -> bool:
 
 
 def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
-    """Return whether every raft group says that it has no such thing, and every name server that it has no list of it."""
+    """Return whether no raft group has the object's declared name any more, and no name server a queue list for it."""
     name = item.declared
     wanted = {
         "Topic": state.desired.deleted_topics,
@@ -242,7 +247,7 @@ def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
         "User": state.desired.deleted_users,
     }[item.kind]
     if name not in wanted:
-        return True  # another object has taken the name over
+        return True  # another object declares the name now
     for group in state.desired.cluster.group_names:
         found = observed.groups.get(group)
         table = (
@@ -266,25 +271,25 @@ def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
 
 
 def age_s(deleting_since: str) -> float:
-    """Return how long an object is being deleted, in seconds, by its deletionTimestamp."""
+    """Return the seconds since the deletion of an object was requested, from its deletionTimestamp."""
     return (datetime.now(UTC) - datetime.fromisoformat(deleting_since)).total_seconds()
 
 
 async def release_everything(
     api: Api, namespaces: tuple[str, ...], is_spared: Callable[[str], bool] = lambda _: False
 ) -> int:
-    """Take the finalizer off every object of the kinds that may have it; return how many had it.
+    """Remove the finalizer from every object of the kinds that may have it; return how many had it.
 
-    It is done in *namespaces*, in all when empty, but for those of which *is_spared* is true.
+    This covers *namespaces* (empty for all), except those for which *is_spared* returns true.
 
     Raises:
-        ApiError: nobody answers, or an object keeps its finalizer; try again.
+        ApiError: the API server does not answer, or an object keeps its finalizer; try again.
     """
     finalizers = Finalizers(api, Inventory(api, namespaces))
     count = 0
     for resource in (*PARTS, BACKUPS):
         finalizer = BACKUP_FINALIZER if resource == BACKUPS else FINALIZER
-        # Once more for what has changed since it was read: an operator that ends writes its last statuses.
+        # Repeat for objects that have changed since the read: an operator that is ending may write its last statuses.
         for _ in range(_ATTEMPTS):
             found, unread = await list_each(api, resource, namespaces)
             items = [read_item(resource, each) for each in found]

@@ -1,9 +1,9 @@
 """
-Raft groups that are to be removed: whether they may go, what still holds them, and their removal.
+The removal of raft groups: whether they may be removed, and what still keeps them.
 
-Rules: a group is removed only on proof that nothing in it is needed. No queue of an Ordered topic is in it, it takes no
-more messages, and it holds none. Until then everything about it stays, and a higher spec.groups keeps it. The highest
-group goes first.
+Rules: a raft group is removed only on proof that nothing in it is needed: it has no queue of an Ordered topic, accepts no
+messages, and retains none. Until then all of its objects stay, and a higher spec.groups keeps it. The raft group with the
+highest number is removed first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,29 +30,29 @@ from orderlymq_operator.plan.refusals import published_layout
 from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.kinds import Cluster, Desired
 
-_NAMED_MAX: Final = 5  # in a sentence
+_NAMED_MAX: Final = 5  # in a message
 
 
 def planned_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
-    """Return the groups that the planner keeps: those that are wanted, and those that still stand."""
+    """Return the raft groups that the planner keeps: those in the spec, and those that still exist."""
     counts = (
         count
         for count in range(GROUPS_MAX, cluster.spec.groups, -1)
         if live.find(STATEFUL_SETS, cluster.group_name(count - 1)) is not None
     )
-    # From the highest: one between them may be gone, or was never made.
+    # Search from the highest number, because one in between may be gone or was never made.
     return cluster.with_spec(groups=next(counts, cluster.spec.groups)).group_names
 
 
 def surplus_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
-    """Return the groups that are to be emptied and taken away; none where the policy refuses."""
+    """Return the raft groups to empty and remove; empty if the policy is Refuse."""
     if cluster.spec.scale_down.policy == "Refuse":
         return ()
     return planned_groups(cluster, live)[cluster.spec.groups :]
 
 
 def with_standing_groups(desired: Desired, live: Live) -> Desired:
-    """Return *desired* with every group that still stands, and with those that are to go marked as draining."""
+    """Return *desired* with every raft group that still exists, and with those to remove marked as draining."""
     cluster = desired.cluster
     return replace(
         desired,
@@ -62,9 +62,9 @@ def with_standing_groups(desired: Desired, live: Live) -> Desired:
 
 
 def blocked(item: Item, accepted: Cluster, live: Live) -> ConditionReport | None:
-    """Return the condition of a Cluster that has groups above its spec; None once they have gone, and not before.
+    """Return the condition ScaleDownBlocked of a Cluster with raft groups above its spec; None once they are gone.
 
-    That counts for an edit, too, that is not *accepted* yet: nobody may take its groups for gone.
+    The spec is that of the manifest, even if it is not *accepted* yet, so that no user believes that they are gone already.
     """
     cluster = item.manifest if isinstance(item.manifest, Cluster) else accepted
     present = planned_groups(cluster, live)
@@ -80,7 +80,7 @@ def blocked(item: Item, accepted: Cluster, live: Live) -> ConditionReport | None
 
 
 def ordered_topics(group: str, observed: Observed) -> list[str]:
-    """Return the Ordered topics that have queues in a group."""
+    """Return the Ordered topics that have queues in a raft group."""
     published = {
         topic for server in observed.name_servers.values() for topic in server.order_config or {}
     }
@@ -93,7 +93,7 @@ def ordered_topics(group: str, observed: Observed) -> list[str]:
 
 
 def held_text(group: str, retained: Mapping[str, int]) -> str:
-    """Say what a group still holds."""
+    """Return a sentence about the messages that a raft group retains, by topic."""
     shown = sorted(retained.items(), key=lambda held: -held[1])[:_NAMED_MAX]
     return f"{group} still holds " + ", ".join(f"{count} of {topic}" for topic, count in shown)
 
@@ -101,10 +101,10 @@ def held_text(group: str, retained: Mapping[str, int]) -> str:
 async def settle(
     api: Api, backend: KubeBackend, surplus: Sequence[str], found: Findings, observed: Observed
 ) -> int:
-    """Take one step with groups that are to go or to stay; return how many changes were made.
+    """Take one step of closing, removing or reopening raft groups; return the number of changes.
 
     Raises:
-        AdminError: a group does not answer now.
+        AdminError: a raft group does not answer now.
         ApiError: the API server refused.
     """
     count = await _reopen(backend, surplus)
@@ -119,7 +119,7 @@ async def settle(
         found.scale_down = ConditionReport("True", "OrderedQueues", text)
         return count
     if growing := sorted(topics_under_way(observed.groups)):
-        # Its expansion may have begun before, with queues that are to stand here.
+        # The expansion may have begun earlier, with queues that it will place in this raft group.
         text = f"{group} waits until the queue list of {growing[0]} has grown"
         found.scale_down = ConditionReport("True", "OrderedQueues", text)
         return count
@@ -129,7 +129,8 @@ async def settle(
         await _mark(backend, group, closed=True)
         count += 1
     api.must_lead()
-    # Each time: the mark alone closes nothing, and who commits this leads, so that its next report is not old.
+    # Sent each time: the annotation alone closes nothing, and only a current leader can commit this, so its next report is
+    # not out of date.
     await backend.admin.set_writable(backend.group_address(group), writable=False)
     tables = observed.groups.get(group)
     if tables is None or tables.topics is None:
@@ -139,7 +140,7 @@ async def settle(
         found.scale_down = ConditionReport("True", "Draining", held_text(group, retained))
         return count
     if backend.desired.cluster.spec.storage.delete_claim == "Retain":
-        # Should it come back, accounts of Users that are deleted meanwhile must not be valid in it.
+        # If the raft group comes back later, accounts of Users that were deleted meanwhile must not be valid in it.
         address = backend.group_address(group)
         for key in await backend.admin.users(address):
             api.must_lead()
@@ -149,7 +150,7 @@ async def settle(
 
 
 async def _reopen(backend: KubeBackend, surplus: Sequence[str]) -> int:
-    """Let groups take messages that were to go, or had gone, and are wanted again; those without a leader later."""
+    """Reopen closed raft groups that should stay; those without a leader are reopened later. Return the number reopened."""
     count = 0
     for group in backend.environment.groups:
         if group in surplus or backend.live.leader(group) is None:
@@ -179,7 +180,7 @@ def _is_closed(live: Live, group: str) -> bool:
 async def _remove(api: Api, backend: KubeBackend, group: str) -> None:
     cluster = backend.desired.cluster
     namespace = cluster.metadata.namespace or ""
-    # The StatefulSet last: while it stands the group is known to be on its way out.
+    # The StatefulSet is deleted last: while it exists, the operator knows that the raft group is being removed.
     for resource, name in (
         (SERVICES, group),
         (SERVICES, names.replica_service(group)),

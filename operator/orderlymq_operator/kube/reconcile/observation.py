@@ -1,8 +1,8 @@
 """
-Observation of one Cluster before a reconcile acts: from its custom resources and objects to the inputs of the reconcile.
+Observation of one Cluster before a reconcile acts: turns its custom resources and objects into the inputs of the reconcile.
 
-Begin with `Observer.observe`. What the brokers say is read later, by `backend`. Rule: nothing is written here but the certificates,
-which the forms of the groups name.
+Begin with `Observer.observe`. `backend` reads the brokers later. Rule: this module writes only Secrets that are missing:
+certificates, which the forms of the broker groups name, and the secrets of the Cluster and its Users.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -83,17 +83,17 @@ class Observer:
         await self._session.close()
 
     def forget(self, key: ClusterKey) -> None:
-        """Forget a Cluster that is gone."""
+        """Drop all state of a Cluster that is gone."""
         self._certificates.forget(key)
         self._credentials.forget(key)
         self._memories.pop(key, None)
 
     @asynccontextmanager
     async def leaving_listed(self, key: ClusterKey) -> AsyncIterator[None]:
-        """List the kinds of parts that leave, for one reconcile.
+        """List the kinds of leaving parts, for one reconcile.
 
-        Another object may have taken the name over, in a namespace whose watch is behind. What only these lists show to leave is
-        unsure in this reconcile, and the next one lists for it.
+        Another object may declare the same name in a namespace whose watch is behind. A part that only these lists show as
+        leaving is unsure in this reconcile; the next one lists its kind again.
         """
         leaving = {item.uid: item.kind for item in self._inventory.parts(key) if leaves(item)}
         for kind in set(leaving.values()):
@@ -115,11 +115,11 @@ class Observer:
     ) -> Scope:
         """Return the inputs of a reconcile.
 
-        *before* are those of the previous one, *expanding* the topics whose queues change.
+        *before* are the inputs of the previous reconcile, *expanding* the topics whose queues are changing.
 
         Raises:
             ApiError: an object cannot be read or made now.
-            CertificateError: the Cluster cannot go on without its certificates.
+            CertificateError: the Cluster cannot continue without its certificates.
         """
         cluster, confirmation = carried_out(item, live)
         accepted = cluster.spec
@@ -179,12 +179,12 @@ class Observer:
     def _set_conditions(
         self, found: Findings, item: Item, cluster: Cluster, live: Live, state: DesiredState
     ) -> None:
-        """Note what the objects alone say about the conditions of a Cluster."""
+        """Set the conditions of a Cluster that depend only on its objects."""
         found.scale_down = groupremoval.blocked(item, cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         previous = previous_conditions(item).get("FaultTolerant")
         if found.tolerance.status == "Unknown" and previous is not None:
-            found.tolerance = previous  # a pod that is on its way to a node is no news
+            found.tolerance = previous  # a pod that is being scheduled does not change the report
         found.certificates = certificates_condition(
             in_use(cluster, live), datetime.now(UTC), paused=found.paused
         )
@@ -193,7 +193,7 @@ class Observer:
             found.problem = ConditionReport("False", "Invalid", text[:MESSAGE_MAX])
 
     async def _desired_state(self, cluster: Cluster, key: ClusterKey) -> DesiredState:
-        """Return the desired state of a Cluster and its parts; the loop serves others meanwhile: thousands of Topics take long."""
+        """Return the desired state of a Cluster and its parts; computed in another thread, because many Topics take long."""
         is_unsure = partial(self._is_unsure, cluster)
         return await beside_loop(
             lambda: desired_state(cluster, self._inventory.parts(key), is_unsure)
@@ -202,13 +202,13 @@ class Observer:
     async def _certified(
         self, item: Item, live: Live, state: DesiredState, *, restores: bool
     ) -> tuple[dict[str, GroupForm], str]:
-        """Return the forms of the groups, and what is wrong with their certificates.
+        """Return the forms of the broker groups, and the problem with their certificates, or empty.
 
-        Groups of which nothing is there are not desired while they get none, so that they hold nothing else up.
+        New broker groups that cannot get certificates are not desired for now, so that they do not delay the others.
 
         Raises:
             ApiError: a Secret cannot be read or made now.
-            CertificateError: the Cluster cannot go on without them; who *restores* needs every group of the backup.
+            CertificateError: the Cluster cannot continue without certificates, or it *restores* and needs every broker group.
         """
         cluster = state.desired.cluster
         forms, problem = await self._certificates.settle(
@@ -225,13 +225,14 @@ class Observer:
         return forms, problem
 
     def _is_unsure(self, cluster: Cluster, item: Item) -> bool:
-        """Return whether an object that is not known may declare the same as a part that leaves.
+        """Return whether an unknown object may declare the same name as a leaving part.
 
-        An account goes although a namespace cannot be read: it would stay valid, and is made again where it is declared.
+        An account is deleted even if a namespace cannot be read, because it would stay valid otherwise. If another User
+        declares it, it is made again.
         """
         unlisted = self._inventory.unlisted(item.kind) if item.kind != "User" else ()
         if any(tenants.allows(cluster, namespace) for namespace in unlisted):
             return True
         assert item.cluster is not None, "a part names its Cluster"
-        # What is kept shows that something is to be deleted, and the reconcile that follows has listed.
+        # With cached state, it is enough to find that something must be deleted: the next reconcile lists before it deletes.
         return may_change() and item.uid not in self._listed.get(item.cluster, ())
