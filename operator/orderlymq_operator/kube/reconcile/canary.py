@@ -132,7 +132,7 @@ def _pods(live: Live) -> Iterator[PodFacts]:
 
 
 def with_canary(desired: Desired, used: frozenset[str] = frozenset()) -> Desired:
-    """Return *desired* with a canary topic in each broker group that stays; delete the canary's other topics and group.
+    """Return *desired* with a canary topic in each broker group that stays, and the deletion of what the canary must not have.
 
     A topic that a user has declared under such a name stays. A topic in a broker group of *used* stays, too, while a canary may
     send there, because the canary would report the deletion of its topic as a loss of messages.

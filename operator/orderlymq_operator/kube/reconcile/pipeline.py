@@ -1,7 +1,7 @@
 """
 One reconcile of one Pipeline: observe its objects and drivers, plan, apply, report.
 
-Rules: as those of `cluster`. A driver is only read: it has no rights, and nothing that it reports is carried out.
+Rules: the same as in `cluster`. A driver is only read: it has no rights, and the operator executes nothing that it reports.
 """
 
 import asyncio
@@ -88,15 +88,15 @@ _log = logging.getLogger(__name__)
 
 AT_WORK_S: Final = 0.2
 WAITING_S: Final = 2.0
-# How often a driver that runs is asked, and how often its figures alone are worth a write.
+# How often a running driver is asked for its report, and how often a change of its figures alone is written.
 ASKING_S: Final = 10.0
 FIGURES_S: Final = 30.0
 _ANSWER_S: Final = 2.0  # a driver with a busy JVM answers late
-# So long a reconcile waits for the answer, because others wait for the reconcile; the next one reads what comes later.
+# How long a reconcile waits for the answer; short, because other reconciles wait. The next reconcile reads a later answer.
 _SOON_S: Final = 0.2
-# Three times the queues that a status has; reading it holds everything else up.
+# Enough for three times the queues that a status can hold. Parsing a report blocks everything else.
 _PAGE_MAX: Final = 1 << 19
-# Whether there are SparkApplications changes rarely.
+# How long the definition of SparkApplication is cached; it rarely changes.
 _DEFINITION_S: Final = 60.0
 _FORMS: Final[dict[Form, Resource]] = {
     "StatefulSet": STATEFUL_SETS,
@@ -109,7 +109,7 @@ _DEFINITION: Final = f"{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.api_versi
 
 @dataclass(slots=True)
 class _Observation:
-    """The objects that are wanted, and those that are there."""
+    """The desired and the existing objects of a Pipeline."""
 
     wanted: list[Json]
     workload: Json
@@ -120,11 +120,11 @@ class _Observation:
 
     @property
     def everything(self) -> list[Json]:
-        """Every object that was read, pods left out."""
+        """Every object that was read, except pods."""
         return [item for resource, items in self.live.items() if resource != PODS for item in items]
 
     def surplus(self) -> list[Json]:
-        """Return rights that nothing needs any more."""
+        """Return the Roles and RoleBindings that are no longer needed."""
         kept = {(item["kind"], item["metadata"]["name"]) for item in self.wanted}
         return [
             item
@@ -161,7 +161,7 @@ class PipelineReconciler:
         self._repeats = Backoff()
         self._answers: dict[Key, Answers] = {}
         self._definition: tuple[float, Json | None] | None = None
-        # Questions without an answer yet, or with one that no reconcile has read; by Pipeline and UID of the pod.
+        # Requests that are running, or whose answer no reconcile has read yet; by Pipeline and UID of the pod.
         self._asked: dict[Key, dict[str, asyncio.Task[bytes]]] = {}
 
     async def close(self) -> None:
@@ -171,7 +171,7 @@ class PipelineReconciler:
         await self._session.close()
 
     async def reconcile(self, key: Key) -> float | None:
-        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
+        """Reconcile once; return the seconds until the next reconcile is due, or None if none is planned.
 
         Raises:
             ApiError: the API server could not be read or written; try again.
@@ -181,7 +181,7 @@ class PipelineReconciler:
             item = self._inventory.item("Pipeline", key)
             if item is None or item.deleting_since is not None:
                 self._forget(key)
-                return None  # what it owns goes with it
+                return None  # Kubernetes deletes the objects that it owns
             if not isinstance(item.manifest, Pipeline):
                 await self._writer.not_ready(item, "Invalid", item.error)
                 return None
@@ -201,7 +201,7 @@ class PipelineReconciler:
         actions = plan_pipeline(pipeline, work_of(pipeline), seen.observed)
         for action in actions:
             await self._perform(pipeline, seen, action)
-        # After the driver's: a volume that cannot grow keeps none from running.
+        # After the driver's actions, because a volume that cannot grow must not keep the driver from running.
         growth = await self._grow(pipeline, seen) if refusal is None else None
         grows = growth is not None and growth.reason == "Resizing"
         report = actions[-1]
@@ -211,15 +211,17 @@ class PipelineReconciler:
             conditions["StorageReady"] = growth
         await self._report(key, item, report, conditions, claim_name(pipeline))
         if len(actions) > 1 or grows:
-            # What is done again without effect must not be done as fast as possible.
+            # Repeated actions without effect must not run as fast as possible.
             return self._repeats.pause_s(key, tuple(actions[:-1]), AT_WORK_S)
         self._repeats.forget(key)
-        if report.condition.reason != "PreviousDriverTerminating":  # whose going nothing else shows
+        if (
+            report.condition.reason != "PreviousDriverTerminating"
+        ):  # only a read shows the end of that driver
             self._lists.keep(key, (PODS, _FORMS[form_of(pipeline.spec)]))
         if report.phase == "Running":
             self._backoff.forget(key)
             return ASKING_S
-        # What has ended without a pod that lives, a watch or a change of the spec wakes.
+        # After the end, without a living pod, a watch event or a change of the spec wakes the reconcile.
         waits = report.phase == "Starting" or report.pod is not None
         if not waits or report.condition.reason == "ClusterNotFound":
             return None
@@ -302,9 +304,9 @@ class PipelineReconciler:
         return self._inventory.cluster((namespace, reference.name))
 
     async def _forbidden(self, pipeline: Pipeline) -> ConditionReport | None:
-        """Return why nothing of a Pipeline may run.
+        """Return why a Pipeline may not run; None if it may.
 
-        A Cluster allows and keeps what the spec does that is carried out. Where none is known it allows nobody.
+        The accepted spec of a Cluster decides what it allows and reserves. If no accepted spec is known, it allows nothing.
         """
         namespace, item = pipeline.metadata.namespace or "", self._cluster_of(pipeline)
         if item is not None and item.namespace != namespace:
@@ -329,7 +331,7 @@ class PipelineReconciler:
         return forbidden(pipeline, self._policy, near, backups)
 
     async def _ask(self, key: Key, found: Json) -> DriverPod:
-        """Return a driver's pod with what its driver says, or has said since the last reconcile."""
+        """Return a driver's pod with the report of its driver, now or since the last reconcile."""
         pod, uid = driver_pod(found), found["metadata"]["uid"]
         address = (found.get("status") or {}).get("podIP")
         if pod.ended or not address or not pod.ready:
@@ -339,7 +341,7 @@ class PipelineReconciler:
         if uid not in asked:
             asked[uid] = asyncio.create_task(self._read(url), name=f"question to {pod.name}")
         await asyncio.wait({asked[uid]}, timeout=_SOON_S)
-        # What a previous container said is no news of this one.
+        # The report of a previous container says nothing about the current one.
         said = asked.pop(uid).result() if asked[uid].done() else b""
         if len(said) > _PAGE_MAX:
             unread = f"its figures are not read, because its report has more than {_PAGE_MAX} bytes"
@@ -347,14 +349,14 @@ class PipelineReconciler:
         return replace(pod, word=read_report(said.decode(errors="replace")))
 
     async def _read(self, url: str) -> bytes:
-        """Return what a driver says, unread because it may wait for a reconcile; empty when it does not answer."""
+        """Return a driver's report, not parsed yet; empty if the driver does not answer."""
         try:
             return await read_page(self._session, url, _ANSWER_S, size_max=_PAGE_MAX)
         except (aiohttp.ClientError, TimeoutError, OSError):
             return b""
 
     def _forget(self, key: Key) -> None:
-        """Drop everything about a Pipeline."""
+        """Drop all state of a Pipeline."""
         self._reported_at.pop(key, None)
         self._lists.forget(key)
         self._backoff.forget(key)
@@ -365,7 +367,7 @@ class PipelineReconciler:
         self._asked.pop(key, None)
 
     def _drop_questions(self, key: Key, kept: set[str]) -> None:
-        """Ask no pods but those that are there."""
+        """Cancel the requests to all pods except those with a UID in *kept*."""
         asked = self._asked.get(key, {})
         for uid in asked.keys() - kept:
             asked.pop(uid).cancel()
@@ -412,17 +414,17 @@ class PipelineReconciler:
             seen.answers.note(seen.workload, found)
 
     async def _grow(self, pipeline: Pipeline, seen: _Observation) -> ConditionReport | None:
-        """Let the volume grow to its size in the spec; return what became of it."""
+        """Expand the volume to its size in the spec; return the condition, or None if there is nothing to do."""
         storage, namespace = pipeline.spec.storage, pipeline.metadata.namespace
         if storage.claim_name is not None:
-            return None  # another one's
+            return None  # the claim belongs to the user
         for found in map(claim_facts, seen.live[CLAIMS]):
             if found.name == claim_name(pipeline):
                 return await settle_claim(self._api, namespace, found, str(storage.size))
         return None
 
     async def _delete(self, resource: Resource, seen: _Observation, name: str) -> None:
-        """Delete the very object that was looked at, and what it owns."""
+        """Delete an object by its observed UID, and the objects that it owns."""
         named = (each["metadata"] for each in seen.live[resource])
         meta = next(each for each in named if each["name"] == name)
         await self._api.delete(
@@ -453,14 +455,14 @@ class PipelineReconciler:
 
 
 def driver_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
-    """Return what makes the drivers."""
+    """Return the workload that makes the drivers."""
     if form_of(pipeline.spec) == "SparkApplication":
         return spark_application(pipeline, environment)
     return pipeline_workload(pipeline, environment)
 
 
 def _deleted_claim(pipeline: Pipeline, claims: Sequence[Json]) -> str:
-    """Return the name of the Pipeline's volume claim where somebody has deleted it; one of a former Pipeline goes with that."""
+    """Return the name of the Pipeline's volume claim if it is being deleted; empty if not, or if a former Pipeline owns it."""
     name = claim_name(pipeline)
     is_deleted = any(
         found["metadata"]["name"] == name
@@ -478,7 +480,7 @@ def _same(found: Json, made: Json) -> bool:
 
 
 def _as_large(made: Json, live: dict[Resource, list[Json]]) -> Json:
-    """Return a claim that asks for as much as the one that is there: it may be larger, and it grows by itself."""
+    """Return *made*; a claim gets the size of the existing claim, which may be larger and which `_grow` expands."""
     for found in live[CLAIMS] if made["kind"] == CLAIMS.kind else ():
         if not _same(found, made):
             continue

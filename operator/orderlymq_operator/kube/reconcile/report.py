@@ -1,8 +1,8 @@
 """
-The last step of a reconcile: what it has found becomes conditions and facts, metrics and events.
+The last step of a reconcile: turns its findings into conditions and facts, metrics and events.
 
-Rules: a `Ready` that may be over in a second is not written (`debounce`); members and lag of consumer groups are written
-now and then. `status` computes the texts, `writer` writes them.
+Rules: a change of `Ready` that may be over in a second is not written (`debounce`). Members and lag of consumer groups are
+written at intervals. `status` computes the texts, `writer` writes them.
 """
 
 import time
@@ -33,7 +33,7 @@ from orderlymq_operator.kube.resources import TIME_FORMAT
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_runtime.wallclock import monotonic_ms
 
-# Members and lag are written at most this often: they change all the time, and metrics show them immediately.
+# The minimal interval between writes of members and lag: they change all the time, and metrics show them immediately.
 CONSUMER_GROUPS_S: Final = 30.0
 
 
@@ -50,7 +50,7 @@ class Report:
         self._debounce = Debounce()
 
     async def write(self, scope: Scope, observed: Observed, failed: list[Exception]) -> None:
-        """Write what a reconcile has found: conditions and facts of the Cluster and its parts, and events."""
+        """Write the findings of a reconcile: conditions and facts of the Cluster and its parts, and events."""
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         cluster = scope.state.desired.cluster
         backend = scope.backend
@@ -76,7 +76,7 @@ class Report:
         )
 
     async def write_health(self, item: Item, scope: Scope, observed: Observed) -> None:
-        """Write how the brokers are of a Cluster whose objects are refused; what else its *item* says stays, and is older."""
+        """Write the brokers' health for a Cluster whose objects are refused; keep the other, older status of *item*."""
         cluster, said = scope.state.desired.cluster, previous_conditions(item)
         if "Ready" in said:
             conditions = said | health_conditions(cluster, observed)
@@ -86,7 +86,7 @@ class Report:
         await self._writer.write_parts(scope.state, reports, observed, {}, said=True)
 
     def set_groups(self, scope: Scope, observed: Observed) -> None:
-        """Show the raft groups and certificates of a Cluster as metrics."""
+        """Set the metrics of a Cluster's raft groups and certificates."""
         cluster = scope.state.desired.cluster
         self._metrics.set_groups(
             scope.item.key,
@@ -107,7 +107,7 @@ class Report:
         return self._debounce.hold(item.key, previous, ready, item.generation, now_ms)
 
     async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:
-        """Observe the members of all consumer groups, unless that was done a moment ago."""
+        """Observe all consumer groups; return nothing if the last observation is recent or a raft group does not answer."""
         key = scope.item.key
         now = time.monotonic()
         names = [group.group_name for group in scope.state.desired.consumer_groups]

@@ -1,7 +1,7 @@
 """
-Inputs of one reconcile of a Cluster, and those that work between reconciles takes from the last one.
+The inputs of one reconcile of a Cluster, and the state of the last reconcile for work between reconciles.
 
-Between reconciles run the takeover, the canaries, the addresses of nodes and the assignments (`kube.app` wires them).
+The takeover, the canaries, the addresses of nodes and the assignments run between reconciles (`kube.app` connects them).
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from orderlymq_runtime.sockets.addresses import join_address
 
 @dataclass(slots=True)
 class Scope:
-    """Inputs of one reconcile.
+    """The inputs of one reconcile.
 
     Attributes:
-        cluster: the Cluster whose spec is carried out; that of *item*, unless an edit waits.
-        backup_id: the backup that it began with, empty for none, None while it is to be restored.
+        cluster: the Cluster with its accepted spec; that of *item*, unless an edit waits.
+        backup_id: the backup from which it was restored; empty for none, None while the restore is not complete.
     """
 
     item: Item
@@ -44,7 +44,7 @@ class LastScopes(dict[ClusterKey, Scope]):
     """The scope of the last reconcile of each Cluster."""
 
     def targets(self) -> list[Target]:
-        """Return every Cluster whose consumers are looked after, with the leaders that the last reconcile found."""
+        """Return every Cluster that enables the takeover, with the leaders that the last reconcile found."""
         found = []
         for key, scope in self.items():
             cluster = scope.state.desired.cluster
@@ -59,7 +59,7 @@ class LastScopes(dict[ClusterKey, Scope]):
         return found
 
     def canaries(self) -> dict[ClusterKey, str]:
-        """Return where the canary of each Cluster that has one answers, as the last reconcile found it."""
+        """Return the URL of each enabled canary's status page, by Cluster, as the last reconcile found it; may be empty."""
         return {
             key: canary_page(scope.live)
             for key, scope in self.items()
@@ -67,11 +67,11 @@ class LastScopes(dict[ClusterKey, Scope]):
         }
 
     def on_nodes(self) -> list[ClusterKey]:
-        """Return every Cluster whose clients call addresses of nodes, as the last reconcile found it."""
+        """Return every Cluster whose clients connect to addresses of nodes, as the last reconcile found it."""
         return [key for key, scope in self.items() if needs_nodes(scope.state.desired.cluster)]
 
     def assignment_targets(self) -> dict[ClusterKey, AssignmentTarget]:
-        """Return every Cluster whose consumer groups answer from every raft group, as the last reconcile found it."""
+        """Return every Cluster with consumer groups in which every raft group answered the last reconcile."""
         found = {}
         for key, scope in self.items():
             groups = {} if scope.observed is None else scope.observed.groups

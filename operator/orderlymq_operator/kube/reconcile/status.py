@@ -1,9 +1,9 @@
 """
-The status of each object: conditions and facts, from what a reconcile found.
+The status of each object: conditions and facts, from the findings of a reconcile.
 
-Pure. Rules: a status is written only when it says something new. The time of a condition is when its status changed. A
-field that is not known is left out, because the schema refuses null. A condition that is only kept stays one of the generation
-that it was said of: who waits for it takes it for news otherwise.
+Pure. Rules: a status is written only if it contains something new. The transition time of a condition is the time at which its
+status changed. An unknown field is left out, because the schema refuses null. A condition that is only kept keeps its
+generation, because clients that wait for a condition would otherwise believe that it is about the new generation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,26 +41,26 @@ from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired, Topic, User
 from orderlymq_protocol.plurals import counted
 
-# The last second that RFC 3339 can write.
+# The last second that RFC 3339 can express.
 _LATEST_S: Final = 253_402_300_799
-_NAMED_MAX: Final = 6  # pods in a sentence
+_NAMED_MAX: Final = 6  # pods in a message
 _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner"}
 
 
 @dataclass(slots=True)
 class Findings:
-    """Results of a reconcile beside the observed state of a Cluster.
+    """The findings of a reconcile in addition to the observed state of a Cluster.
 
     Attributes:
         scale_down: the condition ScaleDownBlocked.
         storage: the condition StorageReady.
-        step: what is under way, as type and sentence; None when nothing is.
-        default_image: what the operator would take by itself.
+        step: the current operation, as type and sentence; None if there is none.
+        default_image: the operator's default image.
         tolerance: the condition FaultTolerant.
         certificates: the condition CertificatesCurrent.
         confirmation: the condition Confirmed.
         listeners: the condition ListenersReady.
-        restored: the condition Restored; None for a Cluster that began empty.
+        restored: the condition Restored; None for a Cluster that was not restored.
         order: the condition OrderVerified; None without a canary.
         capacity: the condition CapacitySufficient.
     """
@@ -84,7 +84,7 @@ class Findings:
 def status_object(
     item: Item, conditions: Mapping[str, ConditionReport], facts: Json, now: str
 ) -> Json | None:
-    """Return the object whose status is to be applied; None when it says all that already."""
+    """Return the object with the status to apply; None if the status contains all that already."""
     status = {
         **facts,
         "observedGeneration": item.generation,
@@ -135,13 +135,13 @@ def _is_empty(value: Any) -> bool:
 
 
 def previous_facts(item: Item) -> Json:
-    """Return what the status said beside conditions: it stays until something newer is known."""
+    """Return the previous status without conditions; it stays until something newer is known."""
     said = {"conditions", "observedGeneration"}
     return {key: value for key, value in item.status.items() if key not in said}
 
 
 def previous_conditions(item: Item) -> dict[str, ConditionReport]:
-    """Return what the conditions said, and of which generation, but for reasons of another version."""
+    """Return the previous conditions with their generations, except those with reasons of another operator version."""
     return {
         condition["type"]: ConditionReport(
             condition["status"],
@@ -155,7 +155,7 @@ def previous_conditions(item: Item) -> dict[str, ConditionReport]:
 
 
 def account_facts(user: User, name: str, observed: Observed) -> Json:
-    """Return what is known of an account beside its conditions: its Secret, and until when the former secret is valid."""
+    """Return the status of a User without conditions: its Secret, and the time until which the former secret is valid."""
     facts = {"secretName": names.user_secret(name)} if user.spec.secret_from is None else {}
     accounts = [(group.users or {}).get(user.access_key) for group in observed.groups.values()]
     until_ms = max((account.former_until_ms for account in accounts if account), default=0)
@@ -167,7 +167,7 @@ def account_facts(user: User, name: str, observed: Observed) -> Json:
 
 
 def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:
-    """Return what is known of a topic beside its conditions; every raft group answers."""
+    """Return the status of a topic without conditions; called only if every raft group answers."""
     layout = topic_layout(topic.topic_name, observed)
     expansion = topic_expansion(topic, desired, observed)
     facts = (
@@ -203,7 +203,7 @@ def cluster_conditions(
     trouble = found.problem or _pod_trouble(live)
     if trouble is not None:
         storage = found.storage
-        # The scheduler does not say which class is missing.
+        # The condition StorageReady is more exact: the scheduler does not name the missing class.
         better = storage is not None and trouble.reason == storage.reason == "VolumePending"
         ready = storage if storage is not None and better else trouble
     elif ready.status == "True" and found.step is not None:
@@ -238,7 +238,7 @@ def cluster_conditions(
 
 
 def health_conditions(cluster: Cluster, observed: Observed) -> dict[str, ConditionReport]:
-    """Return the conditions that say how the raft groups are."""
+    """Return the conditions about the health of the raft groups."""
     return {
         "Available": _available(cluster, observed),
         "QuorumHealthy": _quorum(cluster, observed),
@@ -253,7 +253,7 @@ def _pod_trouble(live: Live) -> ConditionReport | None:
         troubles.append(Trouble("ApiRefused", live.refused_pod))
     if not troubles:
         return None
-    # What a person must change comes before what may pass by itself.
+    # Problems that a person must fix come before problems that may pass.
     order = ("ImageUnavailable", "VolumePending", "ApiRefused", "Unschedulable", "PodFailing")
     first = min(troubles, key=lambda trouble: order.index(trouble.reason))
     return ConditionReport("False", first.reason, first.text[:MESSAGE_MAX])
@@ -300,7 +300,7 @@ def _update(
 
 
 def _pause(live: Live, environment: Environment) -> ConditionReport:
-    """Return the condition of a pause: which pods wait for its end."""
+    """Return the condition Paused, which names the pods that wait for the end of the pause."""
     waiting = [pod.name for pod in outdated_pods(live, environment)]
     text = "no pod is restarted"
     if waiting:
@@ -319,7 +319,7 @@ def cluster_facts(
     found: Findings,
     now: str,
 ) -> Json:
-    """Return what is known of a Cluster beside its conditions."""
+    """Return the status of a Cluster without conditions."""
     chosen = names.selector(cluster, names.BROKER)
     name = names.name_server_set(cluster)
     facts: Json = {
@@ -343,7 +343,7 @@ def cluster_facts(
 
 
 def health_facts(cluster: Cluster, observed: Observed, live: Live, found: Findings) -> Json:
-    """Return what is known of the raft groups."""
+    """Return the part of a Cluster's status about its raft groups."""
     leaders = sum(
         observed.groups[name].leader is not None
         for name in cluster.group_names
@@ -365,9 +365,9 @@ def health_facts(cluster: Cluster, observed: Observed, live: Live, found: Findin
 def listener_facts(
     cluster: Cluster, outside: OutsideView, live: Live, before: Iterable[Json]
 ) -> Json:
-    """Return how clients of other networks reach a Cluster; *before* is what the status says of that.
+    """Return the status of the listeners for clients of other networks; *before* is their previous status.
 
-    One whose routes could not be deleted yet is reported until they are gone: routes are read where the status reports some.
+    A listener whose routes are not deleted yet stays in the status, because routes are only read if the status reports some.
     """
     made: dict[str, Json] = {}
     for listener in cluster.spec.listeners:
@@ -421,7 +421,7 @@ def _replica(node: int, replica: ObservedReplica, pod: PodFacts | None, live: Li
         facts["revision"] = revision
     status = live.statuses.get(pod.name)
     if status is not None:
-        # A candidate is a follower that may lead soon; that lasts for a moment and is no news.
+        # A candidate is reported as a follower, because that state lasts only for a moment.
         facts["role"] = (
             "Outside" if replica.member == "outside" else _ROLES.get(status.role, "Follower")
         )
@@ -429,7 +429,7 @@ def _replica(node: int, replica: ObservedReplica, pod: PodFacts | None, live: Li
 
 
 def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
-    """Return what is under way, for people; None when a plan holds nothing but reports."""
+    """Return the current operation as type and sentence, for people; None if a plan contains only reports."""
     for action in actions:
         match action:
             case RestartNameServer(index):
@@ -454,7 +454,7 @@ def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
 
 
 def condition_of(status: Mapping[str, Any], kind: str) -> Json | None:
-    """Return one condition of a status."""
+    """Return one condition of a status; None if the status lacks it."""
     said = status.get("conditions") or []
     found: Json | None = next((each for each in said if each["type"] == kind), None)
     return found

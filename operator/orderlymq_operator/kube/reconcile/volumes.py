@@ -1,8 +1,8 @@
 """
-Volumes: they grow with spec.storage, and those of removed replicas are deleted.
+Volumes: expands them as spec.storage says, and deletes those of removed replicas.
 
-Rule: a claim is deleted only when its number is above the planner's, no pod has it, and the leader reports that the
-replica is no member. Everything else is left to people.
+Rule: a claim is deleted only if its number is above the planned number of replicas, no pod uses it, and the leader reports
+that the replica is not a member. All other claims are left to people.
 """
 
 from collections.abc import Iterable
@@ -28,18 +28,18 @@ from orderlymq_operator.resources.quantities import quantity
 
 
 async def settle(backend: KubeBackend, found: Findings) -> int:
-    """Let volumes grow and previous ones go; return how many changes were made.
+    """Expand volumes and delete those of removed replicas; return the number of changes.
 
     Raises:
-        ApiError: the API server refused something else than growth, or does not answer.
+        ApiError: the API server refused something other than growth, or does not answer.
     """
     count = await _settle_sizes(backend, found)
-    # Last: what keeps a volume from going says nothing about the others.
+    # Deletions come last, so that a failed deletion does not affect the other volumes.
     return count + await _remove_former(backend)
 
 
 async def _settle_sizes(backend: KubeBackend, found: Findings) -> int:
-    """Let volumes grow, and say how they are; return how many changes were made."""
+    """Expand volumes, and set the condition StorageReady; return the number of changes."""
     count = 0
     found.storage = await _unbound(backend) or _deleted(backend)
     cluster = backend.desired.cluster
@@ -60,7 +60,7 @@ async def _settle_sizes(backend: KubeBackend, found: Findings) -> int:
     ]
     if not small:
         if pending:
-            # What waits for a person comes before what goes on by itself.
+            # A growth that needs a person comes before one that completes by itself.
             first = next((claim for claim in pending if claim.waits_for), pending[0])
             text = f"{first.name} has {first.capacity} of {first.requested}"
             text += f": {first.waits_for}" if first.waits_for else ""
@@ -88,7 +88,7 @@ async def _settle_sizes(backend: KubeBackend, found: Findings) -> int:
 async def settle_claim(
     api: Api, namespace: str | None, claim: ClaimFacts, size: str
 ) -> ConditionReport | None:
-    """Let a claim grow to *size*; return what became of it, None when there is nothing to do.
+    """Expand a claim to *size*; return the condition, or None if there is nothing to do.
 
     Raises:
         RetryLaterError: the API server does not answer.
@@ -115,7 +115,7 @@ async def _grow(api: Api, namespace: str | None, claim: ClaimFacts, size: str) -
 
 
 async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
-    """Return which volume cannot grow as storage.autoGrow says; a disk that fills would report it too late."""
+    """Report a volume that cannot grow as storage.autoGrow requires, before its disk is full; None if all can."""
     growth = backend.desired.cluster.spec.storage.auto_grow
     if growth is None:
         return None
@@ -133,7 +133,7 @@ async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
 
 
 def wanted_sizes(cluster: Cluster, live: Live, groups: Iterable[str]) -> dict[str, str]:
-    """Return the size that the volumes of each group should have."""
+    """Return the desired size of the volumes of each raft group."""
     storage, growth = cluster.spec.storage, growth_of(cluster)
     found = {}
     for group in groups:
@@ -143,7 +143,7 @@ def wanted_sizes(cluster: Cluster, live: Live, groups: Iterable[str]) -> dict[st
 
 
 def _exhausted(cluster: Cluster, live: Live, groups: Iterable[str]) -> str:
-    """Return which group fills its volumes and may not grow any more; empty when none does."""
+    """Return a message about a raft group whose volumes fill and have reached their limit; empty if there is none."""
     storage = cluster.spec.storage
     growth = growth_of(cluster)
     if growth is None:
@@ -171,7 +171,7 @@ def _group_of(claim: ClaimFacts) -> str:
 
 
 def small_claims(live: Live, groups: Iterable[str], wanted: str) -> list[ClaimFacts]:
-    """Return the claims of *groups* that are to grow to the size *wanted*; nobody may change one that is not bound."""
+    """Return the claims of *groups* that must grow to the size *wanted*; only bound claims, because others cannot change."""
     return [
         claim
         for group in groups
@@ -186,7 +186,7 @@ def _is_small(claim: ClaimFacts, wanted: str) -> bool:
 
 
 async def _unbound(backend: KubeBackend) -> ConditionReport | None:
-    """Return what keeps a volume from being bound, where it is that its class does not exist."""
+    """Report a volume that is not bound because its StorageClass does not exist; None if there is none."""
     claims = sorted(backend.live.claims.values(), key=lambda claim: claim.name)
     waiting = {
         claim.class_name: claim.name for claim in reversed(claims) if claim.phase == "Pending"
@@ -199,7 +199,7 @@ async def _unbound(backend: KubeBackend) -> ConditionReport | None:
 
 
 def _deleted(backend: KubeBackend) -> ConditionReport | None:
-    """Return which volume goes with its pod, because somebody has deleted its claim."""
+    """Report a volume whose claim was deleted, so that it will disappear together with its pod; None if there is none."""
     for group, form in backend.environment.groups.items():
         if claim := backend.live.deleted_claim(group, form.replicas):
             text = f"{claim.name} was deleted: Kubernetes keeps it as long as its pod runs, and the replica begins empty after that"

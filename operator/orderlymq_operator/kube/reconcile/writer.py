@@ -1,9 +1,9 @@
 """
 The status writer: statuses, events, and the label of a leader that its broker could not write.
 
-Rules: every write follows a comparison, so that nothing is written twice. A status goes to the very object that it is about,
-and to none that was made since under its name. An object that somebody else has changed meanwhile gets it all the same,
-because each field has one owner.
+Rules: every write follows a comparison, so that nothing is written twice. A status is written only to the object that it is
+about, never to a newer object of the same name. It is written even if another client has changed the object meanwhile, because
+each field has one owner.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ from orderlymq_operator.resources.kinds import ConsumerGroup, Topic, User
 
 _log = logging.getLogger(__name__)
 
-# Writes of statuses at a time: thousands of Topics at the same time must leave room for others.
+# Writes of statuses at the same time: the writes for thousands of Topics must leave room for others.
 _AT_ONCE: Final = 8
 _PASSING: Final = {"Progressing"}
-# What passes by itself, as an election does: a condition says it, an event for each would bury the others.
+# Reasons that pass by themselves, such as an election. A condition reports them; events for them would hide other events.
 QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
 
-# Conditions of room and load, whose changes are events as those of Ready are.
+# Conditions about space and load, whose changes cause events like those of Ready.
 ROOM: Final = ("StorageReady", "CapacitySufficient")
 
 
@@ -67,7 +67,7 @@ class StatusWriter:
     async def write(
         self, item: Item, conditions: Mapping[str, ConditionReport], facts: Json
     ) -> None:
-        """Write the status of an object, if it says something new.
+        """Write the status of an object if it contains something new.
 
         Raises:
             ApiError: it could not be written.
@@ -75,7 +75,7 @@ class StatusWriter:
         if item.kind == "Cluster":
             is_ready = conditions["Ready"].status == "True"
             self._metrics.set_ready(item.key, ready=is_ready)
-            if len(conditions) > 1:  # alone, Ready says nothing of the others
+            if len(conditions) > 1:  # a lone Ready says nothing about the other conditions
                 order = conditions.get(ORDER_VERIFIED)
                 self._metrics.set_order(item.key, None if order is None else order.status)
         elif item.kind == "ScheduledBackup":
@@ -86,7 +86,7 @@ class StatusWriter:
         if made is None:
             return
         if item.kind == "Cluster":
-            must_have_read()  # what it says would stay with another one of the name, as what was restored
+            must_have_read()  # cached state may be that of a former Cluster of the name, such as its restore
         async with self._gate:
             try:
                 found = await self._apply(item, made)
@@ -104,10 +104,10 @@ class StatusWriter:
             await self._announce(item, conditions["Ready"])
 
     async def _apply(self, item: Item, made: Json) -> Json | None:
-        """Apply a status, and return the object; None where another one has the name by now.
+        """Apply a status and return the object; None if another object has the name now.
 
-        The API server ignores a UID here, and refuses another version than the present one. That is the version of our
-        own last write, unless somebody else has written since.
+        The API server ignores a UID here, but refuses any version except the current one. That is the version of the
+        operator's own last write, unless another client has written since.
         """
         known = self._inventory.item(item.kind, item.key) or item
         if known.uid != item.uid:
@@ -122,7 +122,7 @@ class StatusWriter:
         return await self._api.apply_status(made, present.version)
 
     async def not_ready(self, item: Item, reason: str, message: str) -> None:
-        """Write why an object is not Ready; the rest of its status stays.
+        """Write why an object is not Ready; keep its other facts.
 
         Raises:
             ApiError: it could not be written.
@@ -132,10 +132,10 @@ class StatusWriter:
 
     @asynccontextmanager
     async def saying_refusals(self, item: Item) -> AsyncIterator[None]:
-        """Let Ready of an object say what the API server refuses in the block, unless it passes.
+        """Report an API error of the block in Ready of an object, unless the error is temporary.
 
         Raises:
-            ApiError: that of the block, or the status could not be written.
+            ApiError: the error of the block, or the status could not be written.
         """
         try:
             yield
@@ -154,11 +154,14 @@ class StatusWriter:
         *,
         said: bool,
     ) -> None:
-        """Write the statuses of Topics, ConsumerGroups and Users; *consumer_groups* of groups by clients' name.
+        """Write the statuses of Topics, ConsumerGroups and Users; *consumer_groups* are by the name that clients use.
 
-        What is only under way is reported when it fails (*said*): otherwise the next reconcile has better news.
+        Progress is reported only after a failure (*said*); otherwise the next reconcile reports the result.
+
+        Raises:
+            ApiError: a status could not be written; the others were written.
         """
-        # The loop serves others meanwhile: to compare thousands of statuses takes long.
+        # Compare in another thread, because thousands of statuses take long and the loop must serve others.
         news = await beside_loop(
             lambda: iter(list(_news(state, reports, observed, consumer_groups, said=said)))
         )
@@ -176,10 +179,10 @@ class StatusWriter:
             raise failed[0]
 
     async def repair_labels(self, item: Item, live: Live, groups: Iterable[str]) -> int:
-        """Leave the leader's label only on the pod that leads, where brokers have not done so; return how many were wrong.
+        """Correct the leader's label on pods if brokers have not done so; return how many pods had a wrong label.
 
-        What is wrong must have been wrong at the last reconcile, too, in the same term: a broker is quicker, and
-        the look of a moment ago may be old.
+        A label is corrected only if it was wrong in the last reconcile, too, in the same term. Normally a broker corrects it
+        earlier, and the observed state may be slightly out of date.
         """
         key = item.key
         wrong: set[tuple[str, int]] = set()
@@ -199,7 +202,7 @@ class StatusWriter:
         return len(wrong)
 
     async def _label_leader(self, pod: PodFacts, term: int | None) -> None:
-        """Put the leader's label on a pod, or take it off when *term* is None."""
+        """Set the leader's label on a pod, or remove it if *term* is None."""
         change: Json = {"labels": {names.LABEL_ROLE: None if term is None else names.LEADER}}
         if term is not None:
             change["annotations"] = {names.ANNOTATION_TERM: str(term)}
@@ -209,7 +212,7 @@ class StatusWriter:
         )
 
     async def _announce(self, item: Item, ready: ConditionReport) -> None:
-        """Write an event when an object becomes ready or stops being so for a reason worth one."""
+        """Write an event when the reason of Ready changes, except from or to reasons that pass by themselves."""
         previous = condition_of(item.status, "Ready")
         known = (previous or {}).get("reason")
         if ready.reason in {known, *QUIET} or known in {None, *QUIET}:
@@ -222,24 +225,24 @@ class StatusWriter:
         before: Mapping[str, ConditionReport],
         conditions: Mapping[str, ConditionReport],
     ) -> None:
-        """Write an event when volumes grow or cannot, when a leader or a disk runs short, and when that is over."""
-        ready = conditions["Ready"].reason  # which has an event of its own
+        """Write an event when volumes grow or cannot grow, when a leader or a disk is short of capacity, and at the end."""
+        ready = conditions["Ready"].reason  # this reason has an event of its own
         for name in ROOM:
             known, report = before.get(name), conditions[name]
             if known is not None and report.reason not in (known.reason, ready):
                 await self._tell(item, report)
 
     async def _tell(self, item: Item, report: ConditionReport) -> None:
-        # What a person can do nothing about, as a step on the way, is no cause for a warning.
+        # Only a reason with a cure for a person is a warning, not, for example, a normal step.
         warns = report.status != "True" and bool(BY_NAME[report.reason].cure)
         await self.event(item, "Warning" if warns else "Normal", report.reason, report.message)
 
     async def announce_order(
         self, item: Item, before: Json | None, order: ConditionReport | None
     ) -> None:
-        """Write an event when the order turns out to be broken, and when it is verified again.
+        """Write an event when the order is found broken, and when it is verified again.
 
-        That nothing can be proven for a while, as in each election, is no news.
+        The status Unknown, which occurs in each election, causes no event.
         """
         known = (before or {}).get("status")
         if order is None or order.status in (known, "Unknown"):
@@ -249,7 +252,7 @@ class StatusWriter:
             await self.event(item, kind, order.reason, order.message)
 
     async def event(self, item: Item, kind: str, reason: str, text: str) -> None:
-        """Write an event; that it fails changes nothing."""
+        """Write an event; a failure is only logged."""
         now = datetime.now(UTC)
         stamp = now.strftime(TIME_FORMAT)
         made: Json = {
@@ -288,7 +291,7 @@ def _news(
     *,
     said: bool,
 ) -> Iterator[tuple[Item, dict[str, ConditionReport], Json]]:
-    """Yield the parts whose statuses do not say yet what is known of them: conditions and facts."""
+    """Yield the parts whose statuses are out of date, with their new conditions and facts."""
     for subject, item in state.subjects.items():
         report = state.verdicts.get(subject) or reports.get(subject)
         if report is None or (report.reason in _PASSING and not said):
@@ -311,8 +314,8 @@ def _news(
 
 
 def _is_of(item: Item, error: ApiError) -> bool:
-    """Return whether a refusal concerns one object, which must not keep a whole Cluster waiting.
+    """Return whether a refusal concerns only one object, so that it must not block the whole Cluster.
 
-    Its spec can break a rule that came after it (422), and its namespace can have lost its Role.
+    The object's spec may break a newer rule of the schema (422), or its namespace may have lost its Role (403).
     """
     return error.status == 422 or (error.status == 403 and item.kind != "Cluster")

@@ -1,4 +1,4 @@
-"""Reconciles of Backups and ScheduledBackups, and the restore that a new Cluster begins with.
+"""Reconciles of Backups and ScheduledBackups, and the restore of a new Cluster from a backup.
 
-Only these modules write objects of backups. Begin with `backup`; `times` says when a schedule is due, `bootstrap` restores.
+Only these modules write objects of backups. Begin with `backup`; `times` computes when a schedule is due, `bootstrap` restores.
 """

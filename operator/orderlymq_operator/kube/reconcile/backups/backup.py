@@ -1,8 +1,8 @@
 """
-One reconcile of one Backup: look at its Job, decide, make it, report; and delete what is stored before a Backup goes.
+One reconcile of one Backup: observe its Job, decide, make it, report; delete the stored data before a Backup is removed.
 
-Rules: as those of `cluster`. The Job is only read: what its pod said is checked, and nothing of it is carried out. What has
-ended is never looked at again, so the Job may go.
+Rules: the same as in `cluster`. A Job is only read: its pod's report is checked, and the operator executes nothing from it. A
+Backup that has ended is never observed again, so its Job may be deleted.
 """
 
 import logging
@@ -55,13 +55,14 @@ from orderlymq_operator.resources.meta import ObjectMeta
 
 _log = logging.getLogger(__name__)
 
-# No watch shows the end of a Job, only that of its pod, which comes a moment before; at first, and when its pod says something.
+# The first pause while a Job runs: watches show only the end of its pod, which comes a moment before the end of the Job.
 LOOKING_S: Final = 2.0
-# A turn, and a Cluster that does not serve, are waited for.
+# The pause while a Backup waits for its turn, or for a Cluster that does not serve.
 WAITING_S: Final = 5.0
-# While that asks the API server, because the Cluster has an edit that is not carried out; a person may take a day for it.
+# The longest such pause if waiting needs requests to the API server, because an edit of the Cluster is not accepted yet. A
+# person may take a day for that.
 WAITING_MAX_S: Final = 60.0
-# A pod that is deleted ends within its grace time; on a lost node it never does.
+# How long the operator waits for the pod of a deleted Job. A deleted pod ends within its grace time, on a lost node never.
 ENDING_S: Final = 300.0
 
 
@@ -78,11 +79,11 @@ class BackupReconciler:
         self._writer = StatusWriter(api, inventory, metrics)
         self._finalizers = Finalizers(api, inventory)
         self._backoff = Backoff()
-        # The UIDs of those that wait and were found without a Job by this process, which has made none since.
+        # The UIDs of waiting Backups for which this process found no Job and has made none since.
         self._jobless: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
+        """Reconcile once; return the seconds until the next reconcile is due, or None if none is planned.
 
         Raises:
             ApiError: the API server could not be read or written; try again.
@@ -106,13 +107,13 @@ class BackupReconciler:
             if backup.spec.deletion_policy != "Delete":
                 await self._finalizers.release(item, names.BACKUP_FINALIZER)
             elif not await self._finalizers.hold(item, names.BACKUP_FINALIZER):
-                return LOOKING_S  # it has changed since it was read
+                return LOOKING_S  # the Backup has changed since it was read
             item = self._inventory.item("Backup", key) or item
             async with self._writer.saying_refusals(item):
                 return await self._advance(item, backup)
 
     async def _advance(self, item: Item, backup: Backup) -> float | None:
-        """Make what is not made yet."""
+        """Take the next step of making the backup; return the pause (s) before the next reconcile."""
         if item.status.get("phase") in ENDED or item.is_paused:
             return None
         found = self._cluster_of(item, backup)
@@ -150,11 +151,11 @@ class BackupReconciler:
             return self._backoff.pause_s(item.key, maker, LOOKING_S)
         self._jobless[item.key] = item.uid
         if found is None or not may_wait(found):
-            return WAITING_S  # which asks for nothing
+            return WAITING_S  # waiting needs no requests
         return self._backoff.pause_s(item.key, step.condition, WAITING_S, WAITING_MAX_S)
 
     async def _remove(self, item: Item, backup: Backup) -> float | None:
-        """Delete what is stored, then let the Backup go."""
+        """Delete the stored data, then remove the Backup's finalizer; return the pause (s) before the next reconcile."""
         if names.BACKUP_FINALIZER not in item.finalizers:
             return None
         if backup.spec.deletion_policy != "Delete":
@@ -170,7 +171,7 @@ class BackupReconciler:
             if removal.start:
                 read = await self._inventory.read(BACKUPS, item.key)
                 if read is None or read.version != item.version:
-                    return LOOKING_S  # somebody may keep what is stored by now, and no watch has shown it
+                    return LOOKING_S  # a user may have decided to keep the data, and no watch has shown that yet
                 stored = maker.report.id if maker.report is not None else str(stored)
                 if taken := await self._create(item, deletion_job(backup, stored, environment)):
                     report = ConditionReport("False", "DeletionFailed", f"{taken}; delete it")
@@ -182,11 +183,11 @@ class BackupReconciler:
             if error.status != 403 or age_s(item.deleting_since) < GIVE_UP_S:
                 raise
             if await self._finalizers.is_closing(item.namespace):
-                # Nothing can be made there any more, and the namespace must not wait for this.
+                # No Job can be created in the namespace, and its deletion must not wait for this Backup.
                 _log.warning("%s/%s: %s stays stored: %s", *item.key, stored, error)
                 removal = Removal(release=True)
             else:
-                # A quota and an admission rule may forbid it for a while.
+                # A quota or an admission rule may forbid the Job for a while.
                 text = f"{error}; tried again. To leave it there, set deletionPolicy to Retain"
                 report = ConditionReport("False", "DeletionFailed", text[:MESSAGE_MAX])
                 removal = Removal(retry=True, condition=report)
@@ -202,20 +203,20 @@ class BackupReconciler:
     # -- observing -------------------------------------------------------------------------------
 
     async def _jobs(self, item: Item, environment: ToolEnvironment) -> tuple[JobFacts, JobFacts]:
-        """Return the Job that makes the backup and the one that deletes it, of this very Backup.
+        """Return the facts about the Job that makes the backup and the Job that deletes it, of exactly this Backup.
 
-        One whose pod lacks an image that it may get in another form is deleted: it never began. One that is being deleted is
-        waited for as long as its pod may store something.
+        If a Job's pod lacks an image that a new Job may get in another form, the Job is deleted, because it never began. A Job
+        that is being deleted counts while its pod may still store data.
         """
         chosen = _labelled(item)
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
         pods = await self._api.list(PODS, item.namespace, labels=chosen) if jobs else []
-        # The one that is not being deleted first, if there are two.
+        # If there are two, the Job that is not being deleted comes first.
         jobs = sorted(
             filterfalse(_is_over, jobs), key=lambda job: "deletionTimestamp" in job["metadata"]
         )
         found = {job["metadata"]["name"]: job for job in jobs}
-        # By the ends of their names: an earlier operator gave them names without a part of the UID.
+        # Found by the ends of their names, because an earlier operator used names without a part of the UID.
         made = [
             next((job for name, job in found.items() if name.endswith(f"-{end}")), None)
             for end in (CREATION, DELETION)
@@ -231,7 +232,7 @@ class BackupReconciler:
         return gone if maker.in_vain else maker, gone if remover.in_vain else remover
 
     async def _delete(self, item: Item, job: JobFacts) -> None:
-        """Delete the very Job that was looked at."""
+        """Delete a Job by its observed UID."""
         await self._api.delete(
             JOBS, item.namespace, job.name, uid=job.uid, propagation="Background"
         )
@@ -241,7 +242,7 @@ class BackupReconciler:
         return None if found is None or found.deleting_since is not None else found
 
     def _ahead(self, item: Item, backup: Backup) -> str:
-        """Return the Backup of the same Cluster that comes first; empty when it is this one."""
+        """Return the name of an older Backup of the same Cluster that must end first; empty if there is none."""
         for other in self._inventory.items("Backup"):
             if other.uid == item.uid:
                 return ""
@@ -256,7 +257,7 @@ class BackupReconciler:
         return ""
 
     def _environment(self, item: Item, backup: Backup, cluster: Cluster | None) -> ToolEnvironment:
-        """Return how pods of a Backup run: as those of its Cluster, or as they did when that was known last."""
+        """Return the environment of a Backup's pods: that of its Cluster, or the last known one if there is no Cluster."""
         if cluster is None:
             meta = ObjectMeta(name=backup.spec.cluster_ref.name, namespace=item.namespace)
             cluster = cluster_with(item.status.get("podSettings", ""), meta)
@@ -272,7 +273,7 @@ class BackupReconciler:
     # -- carrying out --------------------------------------------------------------------------
 
     async def _create(self, item: Item, job: Json) -> str:
-        """Make a Job; return why it cannot be made, empty when it is there or may be soon."""
+        """Make a Job; return why it cannot be made, or empty if it exists or may exist soon."""
         name = job["metadata"]["name"]
         try:
             await self._api.create(JOBS, item.namespace, job)
@@ -287,13 +288,13 @@ class BackupReconciler:
 
 
 def _is_over(job: Json) -> bool:
-    """Return whether a Job is being deleted for so long that nobody waits for its pod any more."""
+    """Return whether a Job has been in deletion for so long that the operator no longer waits for its pod."""
     since = job["metadata"].get("deletionTimestamp")
     return since is not None and age_s(since) >= ENDING_S
 
 
 def _stores(item: Item) -> bool:
-    """Return whether the Job of a Backup that is being deleted runs still: its last condition says so."""
+    """Return whether the Job of a leaving Backup still runs, according to the Backup's last condition."""
     ready = condition_of(item.status, "Ready")
     is_held = names.BACKUP_FINALIZER in item.finalizers
     return is_held and ready is not None and ready["reason"] == "BackupRunning"
@@ -304,7 +305,7 @@ def _labelled(item: Item) -> str:
 
 
 def facts_of(item: Item, backup: Backup, step: BackupStep) -> Json:
-    """Return the status beside its conditions."""
+    """Return the status of a Backup without conditions."""
     facts = previous_facts(item) | {
         "phase": step.phase,
         "location": backup.spec.destination.location,
@@ -349,7 +350,7 @@ def _moment(wall_ms: int) -> str:
 
 
 def _problem(found: Item | None, cluster: Cluster | None) -> str:
-    """Return why a Cluster, which is carried out as *cluster*, does not serve; empty when it does."""
+    """Return why a Cluster with the accepted form *cluster* does not serve; empty if it does or does not exist."""
     if found is None:
         return ""
     available = condition_of(found.status, "Available")
@@ -365,5 +366,5 @@ def _problem(found: Item | None, cluster: Cluster | None) -> str:
 
 
 def _standing_groups(cluster: Item) -> list[str]:
-    """Return the broker groups that a backup must have; one that spec.groups leaves out holds messages until it goes."""
+    """Return the broker groups that a backup must have, including those above spec.groups, which still hold messages."""
     return [str(each["name"]) for each in cluster.status.get("groups") or []]

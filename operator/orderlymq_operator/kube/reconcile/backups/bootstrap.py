@@ -1,9 +1,9 @@
 """
-The restore that a new Cluster begins with: find the backup, restore every replica, write down that it is done.
+The restore of a new Cluster from a backup: find the backup, restore every replica, record that the restore is complete.
 
-Rule: a replica is restored before any broker of its Cluster has run, and never later. The mark stands in the StatefulSet of the
-name servers before a broker starts. A Cluster that has the mark, a status that says so, or a StatefulSet that ever ran
-brokers is not restored again: a replica that loses its volume then is filled by its peers.
+Rules: replicas are restored only before any broker of the Cluster has run. The operator marks the name servers' StatefulSet
+before a broker starts. A Cluster is not restored again if it has that mark, if its status reports a restore, or if one of its
+StatefulSets has run brokers: a replica that loses its volume later gets its data from its peers.
 """
 
 import logging
@@ -37,20 +37,20 @@ from orderlymq_protocol.plurals import counted
 
 _log = logging.getLogger(__name__)
 
-# After a lookup that has failed: Kubernetes has tried it some times already.
+# The pause after a failed lookup; Kubernetes has already tried it several times.
 AGAIN_S: Final = 30.0
-# Beside the files of a group, as `orderlymq backup restore` wants it.
+# The space that `orderlymq backup restore` needs in addition to the files of a broker group.
 _ROOM: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a restore is.
+    """The progress of a restore.
 
     Attributes:
-        facts: those of status.restored.
-        pause_s: when the next step is due; None where something is waited for.
-        applied: how many objects were changed, so that what was read of them is old.
+        facts: the content of status.restored.
+        pause_s: the pause before the next step; None while the restore waits for something.
+        applied: the number of changed objects, whose read state is out of date.
     """
 
     condition: ConditionReport
@@ -60,7 +60,7 @@ class Progress:
 
 
 def restored_id(item: Item, cluster: Cluster, live: Live) -> str | None:
-    """Return the backup that a Cluster began with: empty where it began empty, None while it is to be restored."""
+    """Return the backup from which a Cluster was restored: empty if from none, None while the restore is not complete."""
     if cluster.spec.bootstrap is None:
         return ""
     servers = live.find(STATEFUL_SETS, names.name_server_set(cluster)) or {"metadata": {}}
@@ -75,7 +75,7 @@ def restored_id(item: Item, cluster: Cluster, live: Live) -> str | None:
 
 
 def restored_condition(item: Item, backup_id: str | None) -> ConditionReport | None:
-    """Return the condition Restored of a Cluster that serves; None for one that began empty."""
+    """Return the condition Restored of a Cluster after its restore; None if it is not restored."""
     if not backup_id:
         return None
     restored = item.status.get("restored") or {}
@@ -90,7 +90,7 @@ class Bootstrap:
         self._api = api
 
     async def advance(self, item: Item, cluster: Cluster, backend: KubeBackend) -> Progress:
-        """Take the next step.
+        """Take the next step of the restore.
 
         Raises:
             ApiError: the API server could not be read or written; try again.
@@ -111,7 +111,7 @@ class Bootstrap:
         if waiting:
             text = f"{backup_id} is waited for by {counted(len(waiting), 'replica')}, {waiting[0]} among them"
             return Progress(_restoring(text), restored, applied=applied)
-        # Before any broker starts: from here on nothing is restored.
+        # Set the mark before any broker starts: from now on, no replica is restored.
         backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
         await self._api.apply(name_server_set(cluster, backend.environment))
         restored["completedAt"] = datetime.now(UTC).strftime(TIME_FORMAT)
@@ -121,7 +121,7 @@ class Bootstrap:
         )
 
     async def _make_replicas(self, cluster: Cluster, backend: KubeBackend) -> int:
-        """Make everything that restores; return how many objects were changed."""
+        """Make all objects for the restore; return how many objects were changed."""
         applied = await backend.ensure()
         for group in cluster.group_names:
             if backend.live.find(STATEFUL_SETS, group) is None:
@@ -134,7 +134,7 @@ class Bootstrap:
         return applied
 
     async def release(self, backend: KubeBackend) -> int:
-        """Delete pods that only restored, once their StatefulSets make brokers; return how many there were."""
+        """Delete pods that only restored, after their StatefulSets make broker pods; return how many were deleted."""
         count = 0
         for name, pod in backend.live.pods.items():
             if pod.annotations.get(names.ANNOTATION_REVISION) != RESTORING or pod.deleting:
@@ -148,7 +148,7 @@ class Bootstrap:
     async def _find(
         self, item: Item, cluster: Cluster, source: FromBackup, backend: KubeBackend
     ) -> Progress:
-        """Let a Job look for the backup, and see whether it fits."""
+        """Find the backup by a Job, and check that it fits."""
         chosen = f"{names.LABEL_RESTORE}={item.name}"
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
         own = [
@@ -185,7 +185,7 @@ class Bootstrap:
     async def _start_lookup(
         self, item: Item, cluster: Cluster, source: FromBackup, environment: ToolEnvironment
     ) -> str:
-        """Make the Job; return why it cannot be made, empty when it is there or may be soon."""
+        """Make the lookup Job; return why it cannot be made, or empty if it exists or may exist soon."""
         wanted = None if source.backup == LATEST else source.backup
         try:
             await self._api.create(
@@ -210,10 +210,10 @@ class Bootstrap:
     async def _look(
         self, item: Item, cluster: Cluster, backup_id: str, backend: KubeBackend
     ) -> tuple[list[str], str]:
-        """Return the pods whose replica is not restored yet, and why one of them fails."""
+        """Return the pods whose replicas are not restored yet, and why one of them fails, or empty."""
         chosen = f"{names.LABEL_CLUSTER}={item.name},app.kubernetes.io/component={names.BROKER}"
         pods = await self._api.list(PODS, item.namespace, labels=chosen)
-        # Those of a former Cluster of the name have restored volumes of its own, perhaps from the same backup.
+        # Exclude pods of a former Cluster of the name: they restored its volumes, perhaps from the same backup.
         sets = [backend.live.find(STATEFUL_SETS, group) for group in cluster.group_names]
         own = {made["metadata"]["uid"] for made in sets if made is not None}
         found = {
@@ -232,7 +232,7 @@ class Bootstrap:
 
 
 def _said(pod: Json | None) -> tuple[str | None, str]:
-    """Return which backup a pod has restored, and why it does not."""
+    """Return the id of the backup that a pod has restored, or None, and why it fails, or empty."""
     if pod is None or "deletionTimestamp" in pod["metadata"]:
         return None, ""
     notes = pod["metadata"].get("annotations") or {}
@@ -247,9 +247,9 @@ def _said(pod: Json | None) -> tuple[str | None, str]:
 
 
 def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progress:
-    """Return what becomes of a backup that was found.
+    """Return the progress after a backup was found: it must fit into the volumes.
 
-    Whether all messages would stay is for each replica to judge: files have more bytes than their messages, or fewer.
+    Only a replica can judge whether it would keep all messages, because files have more or fewer bytes than their messages.
     """
     largest = max((size for *_, size in report.groups), default=0)
     room = cluster.spec.storage.size.size_bytes

@@ -1,9 +1,9 @@
 """
 One reconcile of one ScheduledBackup: make the Backup that is due, delete those that are not kept, report.
 
-Rules: a Backup is called after its time, so that it is made once, also when another operator tries again. The next time stands in the status
-before it comes. Backups go with their schedule, but what is stored stays; only what is not kept is deleted there, too, and
-only after schedule and Backups were read.
+Rules: a Backup is named after its time, so that it is made once, even if another operator tries again. The status contains the
+next time before it comes. Backups are deleted with their schedule, but their stored data stays. Backups that the retention
+does not keep are deleted with their stored data, but only after the schedule and its Backups were read.
 """
 
 import logging
@@ -28,9 +28,9 @@ from orderlymq_operator.resources.backups.scheduledbackup import ScheduledBackup
 
 _log = logging.getLogger(__name__)
 
-# While a Backup runs; its end wakes nobody here.
+# The pause while a Backup runs, because its end does not wake this reconcile.
 BUSY_S: Final = 10.0
-# Not longer, so that a changed clock is noticed.
+# The longest pause, so that the operator notices a changed clock.
 _PAUSE_MAX_S: Final = 300.0
 
 
@@ -51,7 +51,7 @@ class ScheduleReconciler:
         self._writer = StatusWriter(api, inventory, metrics)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
+        """Reconcile once; return the seconds until the next reconcile is due, or None if none is planned.
 
         Raises:
             ApiError: the API server could not be read or written; try again.
@@ -84,7 +84,7 @@ class ScheduleReconciler:
         busy = any(each.phase not in ENDED for each in made)
         noted, suspended = _moment(item.status.get("nextScheduleTime")), wanted.spec.suspend
         found = due(schedule, noted, now, suspended=suspended, busy=False)
-        # The Backup that is due may have been made already, and not been written down: then nothing is overdue.
+        # The due Backup may exist already without a note in the status; then nothing is overdue.
         is_made = found.at is not None and _name(wanted, found.at) in {each.name for each in made}
         if busy and not is_made:
             found = due(schedule, noted, now, suspended=suspended, busy=True)
@@ -105,7 +105,7 @@ class ScheduleReconciler:
     # -- the Backups ---------------------------------------------------------------------------------
 
     def _last_complete(self, item: Item) -> datetime | None:
-        """Return when the newest complete Backup of a schedule ended."""
+        """Return when the newest complete Backup of a schedule ended; None if there is none."""
         ends = [
             _moment(each.status.get("completedAt"))
             for each in self._inventory.items("Backup")
@@ -126,9 +126,9 @@ class ScheduleReconciler:
         return name
 
     async def _surplus(self, item: Item, wanted: ScheduledBackup, now: datetime) -> list[str]:
-        """Return the Backups that are not kept, by what is read now.
+        """Return the Backups that the retention does not keep, from a fresh read.
 
-        What watches showed may be old: somebody may keep more by now, or may have deleted others.
+        State from watches may be out of date: a user may have changed the retention or deleted other Backups.
         """
         made = made_by(item, self._inventory.items("Backup"))
         if not surplus(made, wanted.spec.retention, now):
@@ -142,7 +142,7 @@ class ScheduleReconciler:
         return surplus(made, read.manifest.spec.retention, now)
 
     async def _drop(self, namespace: str, name: str) -> None:
-        """Delete a Backup and what is stored of it."""
+        """Delete a Backup together with its stored data."""
         found = self._inventory.item("Backup", (namespace, name))
         if found is None:
             return
@@ -154,16 +154,16 @@ class ScheduleReconciler:
             "spec": {"deletionPolicy": "Delete"},
         }
         self._inventory.invalidate("Backup")
-        with suppress(NotFoundError):  # somebody has deleted it, and no watch has shown that yet
+        with suppress(NotFoundError):  # it is deleted already, and no watch has shown that yet
             await self._api.patch(BACKUPS, namespace, name, change)
         await self._api.delete(BACKUPS, namespace, name, uid=found.uid)
         _log.info("%s: Backup %s is not kept", namespace, name)
 
 
 def made_by(item: Item, backups: Iterable[Item]) -> list[MadeBackup]:
-    """Return the Backups of this very schedule that are not being deleted.
+    """Return the Backups of exactly this schedule that are not being deleted.
 
-    What one of the name before has stored stays, whatever this one keeps.
+    The Backups of a former schedule of the same name stay, independent of this schedule's retention.
     """
     return [
         MadeBackup(each.name, datetime.fromisoformat(each.created), each.status.get("phase"))
@@ -175,7 +175,7 @@ def made_by(item: Item, backups: Iterable[Item]) -> list[MadeBackup]:
 
 
 def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
-    """Return the Backup of the time *at*."""
+    """Return the Backup object for the time *at*."""
     labels = {names.LABEL_SCHEDULE: wanted.metadata.name}
     said: dict[str, Any] = wanted.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     kept = ("clusterRef", "destination", "verify", "scratch", "resources", "deadline")

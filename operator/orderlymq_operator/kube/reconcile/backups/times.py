@@ -1,10 +1,10 @@
 """
-When a schedule is due: cron's fields in a time zone, one Backup at a time.
+The times at which a schedule is due: cron fields in a time zone, one Backup at a time.
 
-Pure: the caller gives the time. Rules: a time that passes while nobody can act is made up for once, by the newest. A time
-that passes while the schedule is suspended is not. The next time is never behind the first one from now on, as one is that
-was noted by a clock that was ahead. Where clocks are put forward or back, times are those of Debian's
-cron: none is skipped or repeated that comes once a day.
+Pure: the caller passes the time. Rules: if times pass while no operator can act, one Backup is made, for the newest of them. A
+time that passes while the schedule is suspended is skipped. The next time is never later than the first time from now, which a
+stored time may be if its clock was ahead. When clocks change for daylight saving time, times follow Debian's cron: a time that
+comes once a day is neither skipped nor repeated.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-# Of a time that is due; a schedule of each minute that nobody served for a week has more, and the newest counts.
+# The most missed times to search; a schedule for each minute has about as many in two weeks.
 _MISSED_MAX: Final = 20_000
 _WORDS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -28,7 +28,7 @@ _WORDS: Final = {
 
 
 class ScheduleInvalid(ValueError):  # noqa: N818 - says what is wrong
-    """There is no such schedule or time zone; the text says which."""
+    """The schedule or the time zone is invalid; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str, time_zone: str) -> "Schedule":
-        """Read a schedule.
+        """Parse a schedule.
 
         Raises:
-            ScheduleInvalid: it is none, or the zone is not known.
+            ScheduleInvalid: the schedule is invalid, or the zone is not known.
         """
         try:
             zone = ZoneInfo(time_zone)
@@ -59,9 +59,9 @@ class Schedule:
         return made
 
     def after(self, moment: datetime) -> datetime:
-        """Return the first time behind *moment*."""
+        """Return the first time after *moment*."""
         times = CronSim(self.text, moment.astimezone(self.zone))
-        # In the hour that clocks repeat a time that comes once a day is that of the first pass, which may be over.
+        # In the hour that clocks repeat, a daily time is in the first pass, which may be over already.
         return next(found for each in times if (found := each.astimezone(UTC)) > moment)
 
     def has(self, moment: datetime) -> bool:
@@ -81,11 +81,11 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Next step of a schedule.
+    """The next step of a schedule.
 
     Attributes:
         at: the time for which a Backup is made now; None for none.
-        following: the next time; None while it is suspended.
+        following: the next time; None while the schedule is suspended.
     """
 
     at: datetime | None
@@ -95,9 +95,9 @@ class Due:
 def due(
     schedule: Schedule, noted: datetime | None, now: datetime, *, suspended: bool, busy: bool
 ) -> Due:
-    """Return what is due; *noted* is the next time as it was written down, *busy* that a Backup has not ended.
+    """Return what is due; *noted* is the next time in the status, *busy* is True while a Backup has not ended.
 
-    A time that was noted for another schedule, or by a clock that was ahead, counts no more.
+    A noted time is ignored if it belongs to another schedule, or was computed by a clock that was ahead.
     """
     if suspended:
         return Due(None, None)
