@@ -1,8 +1,8 @@
 """
 `python -m orderlymq_operator.kube`: run the operator until SIGTERM or SIGINT.
 
-Settings come from variables ORDERLYMQ_… or flags of the same name; `--help` lists them. Exit code 1 means that the operator
-could not use the API server at all: start the process again.
+Settings come from variables ORDERLYMQ_… or flags of the same name; `--help` lists them. Exit code 1 means that the
+operator could not use the API server at all: start the process again.
 """
 
 import getpass

@@ -1,10 +1,11 @@
 """
 The API server: reads and writes of plain JSON objects, with request metrics and errors named by what to do next.
 
-This module uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, but none of its
-models. Objects stay JSON, so that fields that this version does not know survive. Rules: one request per call, and no
-retries here. The caller decides, because only a new reconcile reads the current state. The timeout of a request begins when
-it gets a connection. Requests for the Lease have their own connections, so that a slow API server does not cost the lease.
+This module uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, but none of
+its models. Objects stay JSON, so that fields that this version does not know survive. Rules: one request per call, and
+no retries here. The caller decides, because only a new reconcile reads the current state. The timeout of a request
+begins when it gets a connection. Requests for the Lease have their own connections, so that a slow API server does not
+cost the lease.
 """
 
 import asyncio
@@ -185,8 +186,8 @@ class _Connections:
     def follow_authority(self) -> None:
         """Read the authority file again if it has changed: a cluster may get another authority while this process runs.
 
-        Running requests keep their REST client, which `close` closes. A file that cannot be used is read again before the
-        next request.
+        Running requests keep their REST client, which `close` closes. A file that cannot be used is read again before
+        the next request.
         """
         fresh = self._authority.read_changed(
             lambda: RESTClientObject(self.client.configuration), OSError
@@ -327,7 +328,8 @@ class Api:
 
         Raises:
             NameTakenError: an object of that name exists that has none of the same owners.
-            RetryLaterError: the object was created after the last read, so that an apply might revert one of its fields.
+            RetryLaterError: the object was created after the last read, so that an apply might revert one of its
+                fields.
         """
         must_have_read()
         meta, kind = made["metadata"], made["kind"]
@@ -511,7 +513,8 @@ _REFUSALS: Final[Mapping[int, type[ApiError]]] = {
     404: NotFoundError,
     409: ConflictError,
 }
-# The API server's words for a missing right, or for granting a right that one lacks. Quotas and admission rules use others.
+# The API server's words for a missing right, or for granting a right that one lacks. Quotas and admission rules use
+# others.
 _NO_RIGHT: Final = re.compile(
     r"\buser .* (cannot|is attempting to grant) ", re.IGNORECASE | re.DOTALL
 )

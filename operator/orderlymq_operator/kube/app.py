@@ -1,8 +1,9 @@
 """
 The operator process: it makes all parts, connects them and ends them.
 
-Rules: only the holder of the lease reconciles. Every worker takes one key at a time from the queue. The operator reconciles
-every Cluster again at intervals, independent of the watches. A process that stops doing so reports itself as unhealthy.
+Rules: only the holder of the lease reconciles. Every worker takes one key at a time from the queue. The operator
+reconciles every Cluster again at intervals, independent of the watches. A process that stops doing so reports itself as
+unhealthy.
 """
 
 import asyncio

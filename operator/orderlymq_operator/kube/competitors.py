@@ -1,9 +1,9 @@
 """
 Operators of other releases that serve the same namespaces; each holds a Lease in its own namespace.
 
-Pure. Rules: a Lease names the namespaces that its operator serves, and whether the operator claims them. An operator does
-not act while another one claims the same namespaces. If two claim them, the one with the younger Lease withdraws. The
-operator that was installed first therefore acts, and the second one takes its place when the first is gone.
+Pure. Rules: a Lease names the namespaces that its operator serves, and whether the operator claims them. An operator
+does not act while another one claims the same namespaces. If two claim them, the one with the younger Lease withdraws.
+The operator that was installed first therefore acts, and the second one takes its place when the first is gone.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ ANNOTATION_SERVES: Final = f"{GROUP}/serves"
 ANNOTATION_CLAIMS: Final = f"{GROUP}/claims"
 ANNOTATION_LEFT: Final = f"{GROUP}/left"
 ALL: Final = "*"
-# An operator that loses its rights before it ends, as in `helm uninstall`, cannot give back its Lease. Clocks of machines
-# differ by less than this time.
+# An operator that loses its rights before it ends, as in `helm uninstall`, cannot give back its Lease. Clocks of
+# machines differ by less than this time.
 _FORGOTTEN_S: Final = 600.0
 
 
@@ -29,7 +29,8 @@ class Competitor:
 
     Attributes:
         serves: its namespaces; empty for all.
-        since: creation time of its Lease by the API server's clock, and the Lease's namespace; a smaller value is older.
+        since: creation time of its Lease by the API server's clock, and the Lease's namespace; a smaller value is
+            older.
         transitions: its token.
     """
 

@@ -1,10 +1,10 @@
 """
 Leader election: the holder of the Lease `orderlymq-operator` acts.
 
-Rules: a process measures the age of a renewal by its own clock, from when it saw the renewal, never by another machine's
-clock. A holder that could not renew for RENEW_LIMIT_S stops before another one may begin. The token grows with each holder
-and is never below the current time; brokers refuse requests with a smaller token. A holder does not act while a competing
-operator claims the same namespaces, see `competitors`.
+Rules: a process measures the age of a renewal by its own clock, from when it saw the renewal, never by another
+machine's clock. A holder that could not renew for RENEW_LIMIT_S stops before another one may begin. The token grows
+with each holder and is never below the current time; brokers refuse requests with a smaller token. A holder does not
+act while a competing operator claims the same namespaces, see `competitors`.
 """
 
 import asyncio
@@ -50,8 +50,10 @@ class Election:
 
     Attributes:
         token: transitions of the lease when it was taken; grows with every holder.
-        competitor: the competing operator that keeps this process from acting although it holds the lease; empty if none.
-        left: namespaces that former holders served and this one does not, * for all, until their finalizers are removed.
+        competitor: the competing operator that keeps this process from acting although it holds the lease; empty if
+            none.
+        left: namespaces that former holders served and this one does not, * for all, until their finalizers are
+            removed.
 
     Args:
         serves: the namespaces that this operator serves; empty for all.
@@ -91,8 +93,8 @@ class Election:
         """Note a token that a broker has seen.
 
         If that token is greater than this process's own, the next renewal of the lease, which proves that this process
-        still holds it, takes a greater one. That requires that other operators can be listed, or that a former holder of
-        this lease had the token.
+        still holds it, takes a greater one. That requires that other operators can be listed, or that a former holder
+        of this lease had the token.
         """
         self._overtaken_by = max(self._overtaken_by, token)
 

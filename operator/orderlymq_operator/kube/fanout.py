@@ -1,8 +1,8 @@
 """
 Runs work on many objects, with a limited number at the same time.
 
-Rules: connections to the API server are few, and the takeover of dead consumers needs them, too. After a failure no further
-work begins: the next reconcile repeats everything.
+Rules: connections to the API server are few, and the takeover of dead consumers needs them, too. After a failure no
+further work begins: the next reconcile repeats everything.
 """
 
 import asyncio

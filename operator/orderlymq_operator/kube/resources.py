@@ -39,8 +39,8 @@ class Resource:
 
 
 _OWN: Final = f"{GROUP}/{VERSION}"
-# Optional, because the definitions of a previous version lack some kinds, and because a person may delete all definitions
-# while the operator still has to remove finalizers.
+# Optional, because the definitions of a previous version lack some kinds, and because a person may delete all
+# definitions while the operator still has to remove finalizers.
 CLUSTERS: Final = Resource(_OWN, "Cluster", "clusters", optional=True)
 TOPICS: Final = Resource(_OWN, "Topic", "topics", optional=True)
 CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups", optional=True)

@@ -20,8 +20,8 @@ class OperatorSettings:
 
     Attributes:
         namespaces: the namespaces to watch; empty for all.
-        pipeline_images: images that Pipelines may name in addition to *spark_image*; * at the end matches any rest; None
-            for all images.
+        pipeline_images: images that Pipelines may name in addition to *spark_image*; * at the end matches any rest;
+            None for all images.
         pipeline_settings: Spark settings that Pipelines may set in addition to the harmless ones, in the same form.
         image: the image of brokers and name servers, if the Cluster names none.
         pull_secrets: Secrets to pull images with, for Clusters and Pipelines that name none.

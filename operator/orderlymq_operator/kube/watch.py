@@ -2,12 +2,12 @@
 Watches of the API server, by kopf: they wake workers and do nothing else.
 
 Rules: no handler here decides, writes or waits. A watch that was interrupted does not report objects that disappeared
-meanwhile; it reports again those that still exist. kopf continues a watch that ends. kopf gives up when a list or a watch
-gets an error that it does not handle, such as 403 or 410. It does not notice when a watch is cancelled. In both cases, all
-watches of that namespace are started again. Each namespace therefore has its own kopf: a namespace that is gone ends no
-watch of another one, and is watched again when it can be read. kopf runs in a thread with its own event loop, because at its
-end it cancels every task of the loop that is younger than itself. For these handlers, kopf stores no state and sets no
-finalizer on objects.
+meanwhile; it reports again those that still exist. kopf continues a watch that ends. kopf gives up when a list or a
+watch gets an error that it does not handle, such as 403 or 410. It does not notice when a watch is cancelled. In both
+cases, all watches of that namespace are started again. Each namespace therefore has its own kopf: a namespace that is
+gone ends no watch of another one, and is watched again when it can be read. kopf runs in a thread with its own event
+loop, because at its end it cancels every task of the loop that is younger than itself. For these handlers, kopf stores
+no state and sets no finalizer on objects.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ SILENT_S: Final = 70.0
 AGAIN_FIRST_S: Final = 1.0
 AGAIN_MAX_S: Final = 30.0
 _STEADY_S: Final = 60.0
-# The pauses between kopf's own attempts at a request that fails, before it gives up. They are long enough for an API server
-# that restarts, and short enough to notice soon that a right was removed.
+# The pauses between kopf's own attempts at a request that fails, before it gives up. They are long enough for an API
+# server that restarts, and short enough to notice soon that a right was removed.
 RETRIES_S: Final = (1, 1, 2, 3, 5, 8)
 _END_S: Final = 5.0
 POLL_S: Final = 1.0  # between two checks whether kopf has lost a watch
@@ -65,8 +65,9 @@ async def watch(
 ) -> None:
     """Watch until a signal ends the process; *ready* is set while the watches of all readable namespaces run.
 
-    *on_loss* is called when kopf has given up: until the watches run again, they miss objects that disappear. A namespace
-    whose watches failed and that is not readable is not watched until it is readable, and *ready* does not wait for it.
+    *on_loss* is called when kopf has given up: until the watches run again, they miss objects that disappear. A
+    namespace whose watches failed and that is not readable is not watched until it is readable, and *ready* does not
+    wait for it.
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -250,7 +251,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.inactivity_timeout = SILENT_S
     for resource in LABELLED:
         settings.watching.label_selectors[_place(resource)] = LABEL_CLUSTER
-    # kopf does not look for namespaces or definitions, because that would need rights that nothing else needs. Watches of
-    # kinds that are not defined fail and are started again.
+    # kopf does not look for namespaces or definitions, because that would need rights that nothing else needs. Watches
+    # of kinds that are not defined fail and are started again.
     settings.scanning.disabled = True
     return settings

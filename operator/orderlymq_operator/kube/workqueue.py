@@ -1,8 +1,8 @@
 """
 The work queue: keys that wait for a reconcile, each at most once, each handled by one worker at a time.
 
-Rules: a key that is added while a worker handles it is handled once more, because the reconcile may have read the objects
-before the change. After each failure, a key waits longer before it comes back; a success resets that.
+Rules: a key that is added while a worker handles it is handled once more, because the reconcile may have read the
+objects before the change. After each failure, a key waits longer before it comes back; a success resets that.
 """
 
 import asyncio

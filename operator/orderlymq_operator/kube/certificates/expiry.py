@@ -1,8 +1,9 @@
 """
 Certificates that pods still use although newer ones should have replaced them long ago.
 
-Pure. A set is renewed at two thirds of its life, and pods take the next set when they are replaced. Users who pause updates
-or stop the operator need a warning in time. It starts at five sixths of the life: two months before a year ends.
+Pure. A set is renewed at two thirds of its life, and pods take the next set when they are replaced. Users who pause
+updates or stop the operator need a warning in time. It starts at five sixths of the life: two months before a year
+ends.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,8 @@
 """
 The holders of certificates in a Cluster, and the identity in each certificate.
 
-Pure. Rule: the URI of a replica is `orderlymq://CLUSTER/GROUP/NODE`. Each part is quoted, so that no two holders share one.
+Pure. Rule: the URI of a replica is `orderlymq://CLUSTER/GROUP/NODE`. Each part is quoted, so that no two holders share
+one.
 """
 
 from dataclasses import dataclass

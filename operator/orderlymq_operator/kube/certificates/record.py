@@ -1,9 +1,9 @@
 """
 The record of a broker group's certificates in an annotation of StatefulSets and pods; and the steps between TLS modes.
 
-Pure. Rules: the annotation holds no secret. Brokers may write annotations of their own pods, so a text that does not have
-exactly the right form counts as no record. A broker group goes from plain to enforced connections, or back, through the
-permissive mode. It takes a step only after every pod has taken the previous one.
+Pure. Rules: the annotation holds no secret. Brokers may write annotations of their own pods, so a text that does not
+have exactly the right form counts as no record. A broker group goes from plain to enforced connections, or back,
+through the permissive mode. It takes a step only after every pod has taken the previous one.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """
 The next certificate of a Cluster: a pure decision from times and from the certificates that pods run with.
 
-Rules: authorities and certificates are renewed at two thirds of their life. A set of certificates never changes; a new set
-gets the next number, and pods take it when they are replaced. A new authority signs nothing before every pod trusts it.
-Pods trust the old authority until no pod uses a certificate of it. Two processes can therefore always verify each other.
+Rules: authorities and certificates are renewed at two thirds of their life. A set of certificates never changes; a new
+set gets the next number, and pods take it when they are replaced. A new authority signs nothing before every pod trusts
+it. Pods trust the old authority until no pod uses a certificate of it. Two processes can therefore always verify each
+other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,8 +87,8 @@ def next_steps(
 ) -> list[Step]:
     """Return the authority or certificate sets to make now; an empty list if nothing is due.
 
-    *authorities* are all that exist, including those that have expired. *uses* has an entry for each broker group, by name.
-    *renews* is False if the operator does not make authorities but takes them from a user's own issuer.
+    *authorities* are all that exist, including those that have expired. *uses* has an entry for each broker group, by
+    name. *renews* is False if the operator does not make authorities but takes them from a user's own issuer.
     """
     known = sorted(authorities, key=lambda each: each.number)
     living = [each for each in known if now < each.ends]

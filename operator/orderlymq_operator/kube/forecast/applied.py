@@ -1,8 +1,9 @@
 """
 The object that results when a manifest is applied over an existing object, merged as `kubectl apply` does.
 
-Pure. Rules: existing fields stay, including defaults of the schema, unless the manifest sets them. A field that a former apply
-wrote and that the manifest no longer has is removed, except nested fields that others wrote. A list counts as one value.
+Pure. Rules: existing fields stay, including defaults of the schema, unless the manifest sets them. A field that a
+former apply wrote and that the manifest no longer has is removed, except nested fields that others wrote. A list counts
+as one value.
 """
 
 import json

@@ -1,8 +1,9 @@
 """
 The forecast for one Cluster in Kubernetes: the planner's steps, and decisions outside the planner.
 
-Pure. Rules: the reconcile's own functions decide which objects differ, which volumes grow, which broker groups will be removed
-and which pods have a previous form. As with `kubectl apply`, a refused object stays unchanged and the others are applied.
+Pure. Rules: the reconcile's own functions decide which objects differ, which volumes grow, which broker groups will be
+removed and which pods have a previous form. As with `kubectl apply`, a refused object stays unchanged and the others
+are applied.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,8 +1,9 @@
 """
 The observed state of a Cluster, derived from its objects and their statuses.
 
-Pure. The API server is reachable from everywhere, brokers are not. Rules: the operator's last report counts as the current
-state. A ready pod counts as healthy, the pod with the leader's label as the leader, and a Ready object as effective.
+Pure. The API server is reachable from everywhere, brokers are not. Rules: the operator's last report counts as the
+current state. A ready pod counts as healthy, the pod with the leader's label as the leader, and a Ready object as
+effective.
 """
 
 from collections.abc import Iterable, Mapping

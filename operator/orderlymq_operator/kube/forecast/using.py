@@ -1,8 +1,8 @@
 """
 The forecast for objects that use a Cluster as clients do: a Pipeline, a Backup, a ScheduledBackup.
 
-Pure. Rules: the reconcile's own functions decide. The operator's last report counts as the current state. The forecast does
-not know the operator's settings, which may forbid more.
+Pure. Rules: the reconcile's own functions decide. The operator's last report counts as the current state. The forecast
+does not know the operator's settings, which may forbid more.
 """
 
 from collections.abc import Iterator, Sequence

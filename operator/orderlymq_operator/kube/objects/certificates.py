@@ -1,8 +1,8 @@
 """
 Builds and parses the Secrets with the authorities of a Cluster and with the certificates of its broker groups.
 
-Pure. Rules: such a Secret never changes, and Kubernetes enforces that (`immutable`). A Secret of that name that was not made
-for exactly this Cluster is never used.
+Pure. Rules: such a Secret never changes, and Kubernetes enforces that (`immutable`). A Secret of that name that was not
+made for exactly this Cluster is never used.
 """
 
 import base64

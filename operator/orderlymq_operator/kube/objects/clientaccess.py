@@ -1,7 +1,8 @@
 """
 The access of the operator's tool pods to a Cluster: its name servers, the operator's account, and the Cluster's TLS.
 
-Pure. The pod is in the Cluster's namespace, where the Secrets are. Its program reads all settings from ORDERLYMQ_ variables.
+Pure. The pod is in the Cluster's namespace, where the Secrets are. Its program reads all settings from ORDERLYMQ_
+variables.
 """
 
 from orderlymq_operator.kube.objects import names

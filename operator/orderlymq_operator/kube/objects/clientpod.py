@@ -1,8 +1,8 @@
 """
 The shared part of a Cluster's console and canary: a Deployment of one pod that calls brokers with the operator's account.
 
-Pure. Rules: the pod signs with the operator's account and uses the Cluster's TLS (`clientaccess`). It has a token for the API
-server only if it sends requests there. Two such pods never run at the same time.
+Pure. Rules: the pod signs with the operator's account and uses the Cluster's TLS (`clientaccess`). It has a token for
+the API server only if it sends requests there. Two such pods never run at the same time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """
 A Cluster as Kubernetes objects: StatefulSets, Services, budgets, settings, rights.
 
-Pure. Rules: names and selectors never change. Fields that Kubernetes makes immutable (claims of a StatefulSet) keep their
-first value. Only the planner replaces pods (OnDelete), so a changed template alone restarts nothing. `pods` makes the pod
-templates, `drift` finds objects that differ.
+Pure. Rules: names and selectors never change. Fields that Kubernetes makes immutable (claims of a StatefulSet) keep
+their first value. Only the planner replaces pods (OnDelete), so a changed template alone restarts nothing. `pods` makes
+the pod templates, `drift` finds objects that differ.
 """
 
 import json
@@ -76,8 +76,8 @@ class GroupForm:
         address: ClusterIP of its Service; None before the Service exists.
         claim: size of each volume when the StatefulSet was made.
         certificates: the certificates of its next pods; None without TLS between them.
-        closed: it accepts no messages until the operator opens it again; also set if that was so when its StatefulSet was
-            deleted.
+        closed: it accepts no messages until the operator opens it again; also set if that was so when its StatefulSet
+            was deleted.
     """
 
     replicas: int
@@ -150,8 +150,9 @@ def accepted_spec(stateful_sets: Iterable[Json]) -> ClusterSpec | None:
 def kube_revision(cluster: Cluster, image: str) -> str:
     """Return a text that changes when broker pods must be replaced because *cluster* changed.
 
-    It depends only on the fields of the manifest that differ from the defaults, never on the pods that this version builds.
-    Another version of the operator, with more settings or other pods, finds the same revision and restarts nothing.
+    It depends only on the fields of the manifest that differ from the defaults, never on the pods that this version
+    builds. Another version of the operator, with more settings or other pods, finds the same revision and restarts
+    nothing.
     """
     said = _said(cluster, "nameServers.resources", *LIVE_SETTINGS)
     # The default of the retention size depends on the size of the disk.

@@ -2,8 +2,8 @@
 Finds objects that differ from the desired ones, without a comparison by the API server.
 
 Pure. A desired object contains a fingerprint of itself. A live object is right if it has the same fingerprint and every
-desired field. Fields that others add (defaults, injected containers) are ignored. Desired fields that the API server or an
-admission rule changes at each apply are ignored, too: `Answers` knows them.
+desired field. Fields that others add (defaults, injected containers) are ignored. Desired fields that the API server or
+an admission rule changes at each apply are ignored, too: `Answers` knows them.
 """
 
 import copy

@@ -2,7 +2,8 @@
 The pods of a Pipeline: the driver, its Spark settings, and the template of executors.
 
 Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop.
-"Alive" means that the driver's process answers. "Ready" means that it works: Spark has started, if the driver uses Spark.
+"Alive" means that the driver's process answers. "Ready" means that it works: Spark has started, if the driver uses
+Spark.
 """
 
 import math

@@ -1,8 +1,9 @@
 """
 Objects for additional listeners of a Cluster: Services, settings of brokers and name servers, ports, key pairs.
 
-Pure. The Services of a listener select the name servers, and the leader of each broker group, by the same label as the broker
-group's own Service: clients have one address for each broker group (ADR 4). `observe.listeners` finds the addresses.
+Pure. The Services of a listener select the name servers, and the leader of each broker group, by the same label as the
+broker group's own Service: clients have one address for each broker group (ADR 4). `observe.listeners` finds the
+addresses.
 """
 
 from collections.abc import Mapping, Sequence

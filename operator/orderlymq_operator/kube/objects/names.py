@@ -21,7 +21,8 @@ LABEL_GROUP: Final = f"{GROUP}/group"
 LABEL_LISTENER: Final = f"{GROUP}/listener"
 LABEL_ROLE: Final = f"{GROUP}/role"
 LEADER: Final = "leader"
-# The raft term in which a pod took the label of the leader. If two pods have the label, the one with the higher term leads.
+# The raft term in which a pod took the label of the leader. If two pods have the label, the one with the higher term
+# leads.
 ANNOTATION_TERM: Final = f"{GROUP}/term"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
 # The fingerprint of the desired object that was last applied.
@@ -63,8 +64,8 @@ LABEL_PIPELINE: Final = f"{GROUP}/pipeline"
 LABEL_FORM: Final = f"{GROUP}/form"
 ANNOTATION_WORK: Final = f"{GROUP}/work"
 
-# The name and the UID of the Backup, on its Jobs and pods; the name of the Cluster, on the Job that finds a new Cluster's
-# backup.
+# The name and the UID of the Backup, on its Jobs and pods; the name of the Cluster, on the Job that finds a new
+# Cluster's backup.
 LABEL_BACKUP: Final = f"{GROUP}/backup"
 LABEL_BACKUP_UID: Final = f"{GROUP}/backup-uid"
 LABEL_RESTORE: Final = f"{GROUP}/restore"

@@ -1,8 +1,9 @@
 """
 The NetworkPolicies of a Cluster: the peers that may reach brokers and name servers.
 
-Pure. Rules: only brokers of the same Cluster may reach the raft port. Kubernetes always lets a node reach its own pods, so
-probes need no rule. Outgoing traffic of pods is not restricted. A network plugin without support for policies ignores them.
+Pure. Rules: only brokers of the same Cluster may reach the raft port. Kubernetes always lets a node reach its own pods,
+so probes need no rule. Outgoing traffic of pods is not restricted. A network plugin without support for policies
+ignores them.
 """
 
 import ipaddress

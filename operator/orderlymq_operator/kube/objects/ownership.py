@@ -1,7 +1,8 @@
 """
 The owner references of objects, by which Kubernetes' garbage collector deletes objects together with their owner.
 
-Pure. Rule: an object of a former Cluster or Pipeline of the same name has the former's UID, and the operator never adopts it.
+Pure. Rule: an object of a former Cluster or Pipeline of the same name has the former's UID, and the operator never
+adopts it.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """
 A Pipeline as Kubernetes objects: its manifest, its volume, and the workload that makes its drivers.
 
-Pure. Rules: names and selectors never change. The volume has an owner only if it should be deleted with the Pipeline. No
-process runs as root or writes to its root file system. A driver has rights in the API server only if it makes executors.
-`drivers` makes the pods, `sparkapplication` the object for Kubeflow's operator.
+Pure. Rules: names and selectors never change. The volume has an owner only if it should be deleted with the Pipeline.
+No process runs as root or writes to its root file system. A driver has rights in the API server only if it makes
+executors. `drivers` makes the pods, `sparkapplication` the object for Kubeflow's operator.
 """
 
 import json

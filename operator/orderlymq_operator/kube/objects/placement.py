@@ -1,9 +1,9 @@
 """
 The placement of pods on nodes, from `spec.placement` and the additions of `spec.podTemplate`.
 
-Pure. Rules: the replicas of a broker group are spread, and so are the name servers. A constraint of the template replaces the
-constraint with the same topologyKey. The template's values override those of placement. Affinities and tolerations of both
-apply.
+Pure. Rules: the replicas of a broker group are spread, and so are the name servers. A constraint of the template
+replaces the constraint with the same topologyKey. The template's values override those of placement. Affinities and
+tolerations of both apply.
 """
 
 from typing import Any, Final

@@ -1,8 +1,9 @@
 """
 The pods of brokers and name servers, and their settings files.
 
-Pure. Rules: no process runs as root or writes to its root file system. "Alive" means that the event loop runs. "Ready" means
-that the replica leads or follows. Only the leader knows whether a replica has the whole log, and only the planner asks it.
+Pure. Rules: no process runs as root or writes to its root file system. "Alive" means that the event loop runs. "Ready"
+means that the replica leads or follows. Only the leader knows whether a replica has the whole log, and only the planner
+asks it.
 """
 
 from collections.abc import Mapping
@@ -76,8 +77,9 @@ def broker_settings(
 ) -> dict[str, Any]:
     """Return the settings file of one replica.
 
-    A first member starts with the first members as voters; a replica that joins needs the addresses of all replicas. After a
-    raft group has grown, no replica starts as a first member: a replica that lost its disk would form a new raft group.
+    A first member starts with the first members as voters; a replica that joins needs the addresses of all replicas.
+    After a raft group has grown, no replica starts as a first member: a replica that lost its disk would form a new
+    raft group.
     """
     namespace = cluster.metadata.namespace
     join = max(replicas, node) > first
@@ -429,8 +431,8 @@ def _pod(
 def _own_certificate(group: str, number: int) -> Mounted:
     """Return the volume with the certificates of a raft group, and the mount of the pod's own certificate.
 
-    The template is the same for all pods of the raft group, so the name of the pod selects the folder. Kubernetes does not
-    update such a mount, but the Secret never changes anyway.
+    The template is the same for all pods of the raft group, so the name of the pod selects the folder. Kubernetes does
+    not update such a mount, but the Secret never changes anyway.
     """
     items = [{"key": "ca.crt", "path": f"{pod}/ca.crt"} for pod in _pods_of(group)]
     for pod in _pods_of(group):

@@ -1,10 +1,10 @@
 """
 A Pipeline as a SparkApplication of Kubeflow's Spark operator, for clusters that have it.
 
-Pure. Rules: Kubeflow's operator makes the pods, not this one. The manifest is passed as an argument and the volume by Spark
-settings. Pod templates contain the rest, so that Kubeflow's webhook is not needed. Empty fields are never written, because a
-webhook that rewrites the object would drop them and the operator would add them again forever. The API server silently drops
-fields that Kubeflow's definition does not know: `unknown_fields` finds them.
+Pure. Rules: Kubeflow's operator makes the pods, not this one. The manifest is passed as an argument and the volume by
+Spark settings. Pod templates contain the rest, so that Kubeflow's webhook is not needed. Empty fields are never
+written, because a webhook that rewrites the object would drop them and the operator would add them again forever. The
+API server silently drops fields that Kubeflow's definition does not know: `unknown_fields` finds them.
 """
 
 import json

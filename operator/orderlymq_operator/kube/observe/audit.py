@@ -1,8 +1,9 @@
 """
 The audit of watches: it compares the objects that watches showed with the objects that exist.
 
-A watch that was interrupted never reports objects that disappeared meanwhile, but it reports the remaining objects again.
-From that, the audit recognizes the interruption and reads the kind. It counts stale objects and returns them to its caller.
+A watch that was interrupted never reports objects that disappeared meanwhile, but it reports the remaining objects
+again. From that, the audit recognizes the interruption and reads the kind. It counts stale objects and returns them to
+its caller.
 """
 
 import time

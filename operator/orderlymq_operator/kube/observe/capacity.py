@@ -1,8 +1,9 @@
 """
 The condition CapacitySufficient: whether leaders have CPU time left and disks have space left.
 
-Pure. Rules: a figure that varies around a limit is reported once. A limit that was exceeded counts as exceeded until the
-figure is clearly below it. Figures are rounded, so that a steady load does not cause repeated writes of the Cluster.
+Pure. Rules: a figure that varies around a limit is reported once. A limit that was exceeded counts as exceeded until
+the figure is clearly below it. Figures are rounded, so that a steady load does not cause repeated writes of the
+Cluster.
 """
 
 from collections.abc import Iterable, Mapping

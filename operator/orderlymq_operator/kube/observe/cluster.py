@@ -1,9 +1,9 @@
 """
 Observed state of one Cluster: its objects, its pods, and the reports of the processes in them.
 
-Rules: objects from watch events are never used directly. These do not belong to this Cluster: an object of a former Cluster
-of the same name, a pod of a former StatefulSet, and a pod or claim with a name that no StatefulSet of this Cluster gives. A
-process that does not answer within a second is reported as silent.
+Rules: objects from watch events are never used directly. These do not belong to this Cluster: an object of a former
+Cluster of the same name, a pod of a former StatefulSet, and a pod or claim with a name that no StatefulSet of this
+Cluster gives. A process that does not answer within a second is reported as silent.
 """
 
 import asyncio
@@ -130,8 +130,9 @@ class Live:
     def waits_in_vain(self, pod: PodFacts) -> bool:
         """Return whether *pod* cannot start, but may start with the newer template of its StatefulSet.
 
-        This is the case if its image is unavailable: the new template may differ only in pull Secrets or pull policy, which
-        are not part of the revision. A pod that restores counts with any trouble, because the planner does not replace it.
+        This is the case if its image is unavailable: the new template may differ only in pull Secrets or pull policy,
+            which are not part of the revision. A pod that restores counts with any trouble, because the planner does
+            not replace it.
         """
         made = self.find(STATEFUL_SETS, pod.name.rpartition("-")[0]) or {}
         template = (made.get("status") or {}).get("updateRevision")

@@ -1,8 +1,8 @@
 """
 Observed state of a ConsumerGroup, and its status: members, owners of queues, lag.
 
-Pure. Rules: the lag is rounded to two digits, so that small changes cause no write. Lists are cut off; counts are complete.
-Unknown facts are left out.
+Pure. Rules: the lag is rounded to two digits, so that small changes cause no write. Lists are cut off; counts are
+complete. Unknown facts are left out.
 """
 
 from collections import Counter

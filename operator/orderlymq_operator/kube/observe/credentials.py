@@ -1,10 +1,11 @@
 """
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
-Rules: secrets of Users are read when a reconcile begins and never cached. A Cluster has two secrets of its own: its processes
-identify each other by one, and the operator signs with the other. Both are made once and never change. They are in Secrets of
-the Cluster, which the operator reads twice an hour. A deleted Secret is made again with the same content. A changed Secret is
-ignored. The operator never makes a different secret while processes run, because they have read the first one.
+Rules: secrets of Users are read when a reconcile begins and never cached. A Cluster has two secrets of its own: its
+processes identify each other by one, and the operator signs with the other. Both are made once and never change. They
+are in Secrets of the Cluster, which the operator reads twice an hour. A deleted Secret is made again with the same
+content. A changed Secret is ignored. The operator never makes a different secret while processes run, because they have
+read the first one.
 """
 
 import asyncio
@@ -102,8 +103,8 @@ class Credentials:
     ) -> Admin:
         """Return the client for the brokers and name servers of *cluster*; make the Cluster's own Secrets if needed.
 
-        Each of its *pods* is called by plain or TLS connections as the pod was made, because pods of both forms run while an
-        edit is rolled out. If the Cluster *runs*, its Secrets must exist.
+        Each of its *pods* is called by plain or TLS connections as the pod was made, because pods of both forms run
+        while an edit is rolled out. If the Cluster *runs*, its Secrets must exist.
 
         Raises:
             ApiError: a Secret cannot be read or made now.
@@ -224,7 +225,8 @@ class Credentials:
         missing = [key for key in keys if not _value(found, key)]
         if missing:
             return f"Secret {name!r}, which {place} names, has no {' and no '.join(missing)}"
-        # A listener that requests no client certificates has no authority; then the certificate itself must be readable.
+        # A listener that requests no client certificates has no authority; then the certificate itself must be
+        # readable.
         authority = "ca.crt" if "ca.crt" in keys else "tls.crt"
         wrong = _key_pair(found, authority).trouble().replace("ca.crt", authority)
         return f"Secret {name!r}, which {place} names, cannot be used: {wrong}" if wrong else ""
@@ -280,11 +282,12 @@ class Credentials:
     ) -> Json | None:
         """Return a Secret that was made for *cluster* itself and never changes; its text is under *key*.
 
-        If changes are not allowed now (`may_change`), a copy that is younger than OWN_KEPT_S is returned, unless the Secret
-        was found changed.
+        If changes are not allowed now (`may_change`), a copy that is younger than OWN_KEPT_S is returned, unless the
+        Secret was found changed.
 
         Raises:
-            RetryLaterError: the Secret is of a former Cluster of the same name and will be deleted with its other objects.
+            RetryLaterError: the Secret is of a former Cluster of the same name and will be deleted with its other
+                objects.
             SecretGoneError: the Secret is gone although the Cluster *runs*.
         """
         meta = cluster.metadata
@@ -350,7 +353,8 @@ class Credentials:
         except ForbiddenError as error:
             if error.status != 403:
                 raise
-            # The Role of a namespace may be deleted before the Users in it, and their Cluster may be in another namespace.
+            # The Role of a namespace may be deleted before the Users in it, and their Cluster may be in another
+            # namespace.
             _log.error("User %s: its Secret cannot be read: %s", user.metadata.name, error)
             return None
 
@@ -358,7 +362,8 @@ class Credentials:
         if user.spec.secret_from is None:
             return await self._made_secret(user)
         source = user.spec.secret_from.secret
-        # Otherwise, the owner of the Cluster that gets this secret could act as a replica or the operator of another Cluster.
+        # Otherwise, the owner of the Cluster that gets this secret could act as a replica or the operator of another
+        # Cluster.
         if source is None or is_kept_for_clusters(source.name):
             return None
         namespace = user.metadata.name.partition("/")[0]

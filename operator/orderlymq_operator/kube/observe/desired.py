@@ -1,11 +1,11 @@
 """
 Desired state of one Cluster, from its custom resources: objects to have, objects to refuse, and names to delete.
 
-Pure. Rules: an object in a namespace that the Cluster does not allow has no effect: it adds nothing, reserves no name and
-deletes nothing. If two objects declare the same name, the older one has it and the other one reports Conflict. An object that
-is being deleted is no longer desired. With deletionPolicy Delete, the brokers first delete the declared topic, consumer group
-or user, unless another object declares it, an unknown object may declare it, or brokers reserve the name. An object that was
-refused from its beginning has no finalizer, so its deletion does not wait.
+Pure. Rules: an object in a namespace that the Cluster does not allow has no effect: it adds nothing, reserves no name
+and deletes nothing. If two objects declare the same name, the older one has it and the other one reports Conflict. An
+object that is being deleted is no longer desired. With deletionPolicy Delete, the brokers first delete the declared
+topic, consumer group or user, unless another object declares it, an unknown object may declare it, or brokers reserve
+the name. An object that was refused from its beginning has no finalizer, so its deletion does not wait.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,8 @@ class DesiredState:
         subjects: each object by the name that the planner uses for it.
         verdicts: objects that are refused, and why.
         leaving: objects that are being deleted and whose finalizer waits for the brokers.
-        unsure: UIDs of leaving objects for which nothing is deleted yet, because an unknown object may declare the same.
+        unsure: UIDs of leaving objects for which nothing is deleted yet, because an unknown object may declare the
+            same.
         unlisted: objects, living or leaving, in namespaces that the Cluster does not allow.
     """
 

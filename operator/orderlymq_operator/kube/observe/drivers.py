@@ -1,8 +1,8 @@
 """
 Observed state of a Pipeline's workloads and driver pods, and the Pipeline status that follows from it.
 
-Pure. The last report of a driver is the termination message of its container: JSON if the driver could write it, otherwise
-the end of its log or nothing.
+Pure. The last report of a driver is the termination message of its container: JSON if the driver could write it,
+otherwise the end of its log or nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -129,8 +129,8 @@ def workload_of(
     meta, spec = live["metadata"], live.get("spec") or {}
     form = live["kind"]
     if form == "Job" and wanted is not None:
-        # Compare metadata only: a Job's pod template cannot change later. If an admission rule changed it at creation, the
-        # rule would change the next Job's, too.
+        # Compare metadata only: a Job's pod template cannot change later. If an admission rule changed it at creation,
+        # the rule would change the next Job's, too.
         wanted, is_right = {"metadata": wanted["metadata"]}, drift.contains
     current = wanted is not None and is_right(live, wanted)
     status = live.get("status") or {}

@@ -1,9 +1,9 @@
 """
 The condition FaultTolerant: whether each raft group keeps a majority after the loss of a failure domain (a node, a zone).
 
-Pure. If m of n replicas are in the fullest domain, its loss leaves n - m, and the raft group needs a majority of n. Replicas
-above the majority are spare: updates and drains need them while the domain is lost. The operator only reports this: the
-scheduler places the pods.
+Pure. If m of n replicas are in the fullest domain, its loss leaves n - m, and the raft group needs a majority of n.
+Replicas above the majority are spare: updates and drains need them while the domain is lost. The operator only reports
+this: the scheduler places the pods.
 """
 
 from collections import Counter

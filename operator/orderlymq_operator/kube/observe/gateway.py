@@ -1,8 +1,8 @@
 """
 Gateway API's TLSRoutes: the version that the API server serves, and whether a gateway has accepted a route.
 
-The operator does not watch routes, because the served version may change while it runs, and a watch of a removed version
-would end. It reads them at each resync, and every few seconds while an address is missing.
+The operator does not watch routes, because the served version may change while it runs, and a watch of a removed
+version would end. It reads them at each resync, and every few seconds while an address is missing.
 """
 
 import time

@@ -1,11 +1,12 @@
 """
 The custom resources in their last known state, as models.
 
-Rules: an object from a watch event is stored unless a newer version is known. Kinds are listed at the start and after a watch
-was interrupted, by one reader at a time. An answer to a request that began after an object was stored replaces the object,
-even if its version is smaller: versions go back when the API server's store is restored. An object that has not changed is
-not parsed again. An object that cannot be parsed is kept with its error, so that its status can report it. If a namespace
-cannot be read, because it is gone or the right is missing, its known objects are kept, and other namespaces are still served.
+Rules: an object from a watch event is stored unless a newer version is known. Kinds are listed at the start and after a
+watch was interrupted, by one reader at a time. An answer to a request that began after an object was stored replaces
+the object, even if its version is smaller: versions go back when the API server's store is restored. An object that has
+not changed is not parsed again. An object that cannot be parsed is kept with its error, so that its status can report
+it. If a namespace cannot be read, because it is gone or the right is missing, its known objects are kept, and other
+namespaces are still served.
 """
 
 import asyncio
@@ -41,7 +42,8 @@ _META: Final = {
 }
 # Forbidden, and not found. A deleted namespace gives the first one, too, because its RoleBinding is deleted with it.
 _UNREADABLE: Final = (403, 404)
-# The number of deleted objects to remember. The answer to a write that was running at the deletion comes within seconds.
+# The number of deleted objects to remember. The answer to a write that was running at the deletion comes within
+# seconds.
 GONE_MAX: Final = 20_000
 #: The annotation in which `kubectl apply` stores the manifest that it applied.
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -226,8 +228,9 @@ class Inventory:
         unread: by namespace that cannot be read, the refused kind and the error.
 
     Args:
-        changed: called with every object that a list showed in another state than the known one. The caller of `refresh`
-            finds changes that concern other Clusters, and no watch event wakes those, because it is no news any more.
+        changed: called with every object that a list showed in another state than the known one. The caller of
+            `refresh` finds changes that concern other Clusters, and no watch event wakes those, because it is no news
+            any more.
     """
 
     def __init__(
@@ -330,8 +333,8 @@ class Inventory:
     def note_unread(self, resource: Resource, unread: Mapping[str, ApiError]) -> None:
         """Store why namespaces cannot be read; remove namespaces in which *resource* was refused before and is not now.
 
-        The operator may list its own kinds in all namespaces, so that it can remove finalizers in a namespace that loses its
-        Role. It may not list Pods everywhere.
+        The operator may list its own kinds in all namespaces, so that it can remove finalizers in a namespace that
+        loses its Role. It may not list Pods everywhere.
         """
         for namespace, error in unread.items():
             if namespace not in self.unread:

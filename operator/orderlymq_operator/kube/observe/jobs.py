@@ -1,8 +1,8 @@
 """
 Observed state of a Job of `orderlymq backup`: whether it runs or has ended, and the reports of its pods.
 
-Pure. The report of a pod is its container's termination message, or the end of its log if it was killed. A Job that is being
-deleted counts as running while one of its pods runs.
+Pure. The report of a pod is its container's termination message, or the end of its log if it was killed. A Job that is
+being deleted counts as running while one of its pods runs.
 """
 
 from typing import Final

@@ -80,8 +80,8 @@ def outside_view(
 ) -> OutsideView:
     """Return the addresses of the name servers and of each broker group, for each listener.
 
-    *find* returns an object by its name. *present* has the addresses that are published now. *routes* is True if the API
-    server serves TLSRoutes.
+    *find* returns an object by its name. *present* has the addresses that are published now. *routes* is True if the
+    API server serves TLSRoutes.
     """
     view = OutsideView()
     hosts = ready_hosts(nodes)

@@ -1,9 +1,9 @@
 """
 Lists the objects that were made for one Cluster or Pipeline, with as few requests as possible.
 
-Rules: a kind is read again when a watch shows one of its objects in another state than the read one, or when the watch was
-interrupted. All kinds are read after an action or a failure, and when the last read is old. From the cache, the operator
-may only conclude whether there is something to do, never what: `api.by_what_is_kept`.
+Rules: a kind is read again when a watch shows one of its objects in another state than the read one, or when the watch
+was interrupted. All kinds are read after an action or a failure, and when the last read is old. From the cache, the
+operator may only conclude whether there is something to do, never what: `api.by_what_is_kept`.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.resources import Json, Resource
 from orderlymq_runtime.process.supervisor import end_tasks
 
-# How long the cache is valid if watches report changes. Only objects that disappear while a watch is interrupted stay in the
-# cache for so long.
+# How long the cache is valid if watches report changes. Only objects that disappear while a watch is interrupted stay
+# in the cache for so long.
 WATCHED_KEPT_S: Final = 1_800.0
-# How long the cache is valid without watches. It is less than the interval of a resync, so that each resync reads everything.
+# How long the cache is valid without watches. It is less than the interval of a resync, so that each resync reads
+# everything.
 KEPT_S: Final = 45.0
 # Lists of one owner that are read at the same time. Other requests need connections, too.
 _AT_ONCE: Final = 3
@@ -55,8 +56,8 @@ class Lister:
     ) -> dict[Resource, list[Json]]:
         """Return the objects with *labels*, by kind.
 
-        Cached lists of another *edition* of the owner are not used. If the API server refuses to list a kind of *spare*, the
-        kind has no objects, see `refused`.
+        Cached lists of another *edition* of the owner are not used. If the API server refuses to list a kind of
+        *spare*, the kind has no objects, see `refused`.
 
         Raises:
             ApiError: the objects cannot be read now; all requests for them have ended.
@@ -73,7 +74,8 @@ class Lister:
             known, due = _Known(edition, self._clock(), {}), list(kinds)
         else:
             due = [each for each in kinds if each.kind in again or each in known.refused]
-        # Objects from watch events during the read may be newer or older than the answers, so their kinds are read again.
+        # Objects from watch events during the read may be newer or older than the answers, so their kinds are read
+        # again.
         self._reading.add(owner)
         refused: dict[Resource, ApiError] = {}
         gate = asyncio.Semaphore(_AT_ONCE)

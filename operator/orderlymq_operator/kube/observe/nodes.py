@@ -1,8 +1,8 @@
 """
 The nodes whose ports clients of other networks connect to: their addresses, and whether they are ready.
 
-Rule: after all nodes were listed, watch events are accurate enough. If a node wrongly counts as ready, its clients get refused
-connections until the next list.
+Rule: after all nodes were listed, watch events are accurate enough. If a node wrongly counts as ready, its clients get
+refused connections until the next list.
 """
 
 import time

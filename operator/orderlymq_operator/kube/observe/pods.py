@@ -1,8 +1,8 @@
 """
 Observed state of a pod and of a volume claim, reduced to the fields that the operator uses.
 
-Pure. An API object of some kilobytes becomes a record of a few fields, so that the operator can keep thousands of client
-pods in memory.
+Pure. An API object of some kilobytes becomes a record of a few fields, so that the operator can keep thousands of
+client pods in memory.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,8 @@ _IMAGE_REASONS: Final = {
 _BEGINNING: Final = ("initContainerStatuses", "containerStatuses")
 _HELPERS: Final = ("initContainerStatuses", "ephemeralContainerStatuses")
 IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
-# Conditions of a claim: some drivers cannot expand a volume in use and wait for its pod to restart, and some growths fail.
+# Conditions of a claim: some drivers cannot expand a volume in use and wait for its pod to restart, and some growths
+# fail.
 _GROWTH_WAITS: Final = {"FileSystemResizePending", "ControllerResizeError", "NodeResizeError"}
 _STARTING: Final = {"ContainerCreating", "PodInitializing"}
 # Phases of a pod in which the kubelet starts no container any more.

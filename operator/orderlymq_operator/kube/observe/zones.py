@@ -1,8 +1,8 @@
 """
 Labels of nodes, and the zone of a node or a consumer by the label `topology.kubernetes.io/zone`.
 
-Rule: watch events are accurate enough here, and an unknown zone counts as no zone. A wrong zone makes messages take a longer
-way but never changes their order.
+Rule: watch events are accurate enough here, and an unknown zone counts as no zone. A wrong zone makes messages take a
+longer way but never changes their order.
 """
 
 from collections.abc import Callable

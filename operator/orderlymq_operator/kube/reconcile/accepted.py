@@ -44,7 +44,8 @@ def named(item: Item) -> Cluster:
 def obstacle(item: Item, live: Live) -> ConditionReport | None:
     """Return why a Cluster has no usable spec; None if it has one.
 
-    This happens if no accepted spec is known, and the spec in the manifest is invalid or, for a running Cluster, not confirmed.
+    This happens if no accepted spec is known, and the spec in the manifest is invalid or, for a running Cluster, not
+    confirmed.
     """
     sets = live.stateful_sets()
     if accepted_spec(sets) is not None:
@@ -126,7 +127,8 @@ def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
     """Return *cluster* with the TLS mode of its next pods, and what the desired mode waits for; empty if nothing.
 
     Pods with Disabled and pods with Enforcing cannot connect to each other, and any pod may restart at any time. A pod
-    therefore gets one of these modes only after the last pod with the other one is gone; until then, new pods are Permissive.
+    therefore gets one of these modes only after the last pod with the other one is gone; until then, new pods are
+    Permissive.
     """
     wanted = cluster.spec.tls
     obstacle = next(_tls_obstacles(wanted.mode, live), "")

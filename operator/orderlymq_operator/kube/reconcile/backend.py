@@ -1,8 +1,9 @@
 """
 The backend of one Cluster in Kubernetes: it observes the Cluster and performs the planner's actions.
 
-Rules: state that must survive a crash is written to annotations of the StatefulSet before the action begins. Replicas are
-added and removed at the highest number, because StatefulSets require that. A pod is only deleted by its observed UID.
+Rules: state that must survive a crash is written to annotations of the StatefulSet before the action begins. Replicas
+are added and removed at the highest number, because StatefulSets require that. A pod is only deleted by its observed
+UID.
 """
 
 import asyncio
@@ -454,8 +455,8 @@ class KubeBackend:
     async def used_still(self, action: Action) -> str:
         """Return the broker's earlier message if a consumer group is still in use; empty if it may be deleted.
 
-        Only used if changes are not allowed now; else the result is empty. Reading the consumer group's locks and lanes needs
-        no fresh state of the Cluster, but deleting the consumer group does.
+        Only used if changes are not allowed now; else the result is empty. Reading the consumer group's locks and lanes
+        needs no fresh state of the Cluster, but deleting the consumer group does.
         """
         said = self.used_before.get(lane_of(action), "")
         if may_change() or not said or not isinstance(action, DeleteGroup):

@@ -1,8 +1,8 @@
 """
 Backoff: the pause before the next reconcile while the operator waits for something that no watch shows.
 
-Pure. Rule: pauses are short while the state changes and for some reconciles after that, then they grow. If the state does
-not change for long, a person must act, and that person's change wakes the worker anyway.
+Pure. Rule: pauses are short while the state changes and for some reconciles after that, then they grow. If the state
+does not change for long, a person must act, and that person's change wakes the worker anyway.
 """
 
 from collections.abc import Hashable

@@ -1,8 +1,8 @@
 """
 The verdicts of the canaries: read about once a second, reported in the condition OrderVerified.
 
-Rules: a canary that does not answer proves nothing, neither order nor its violation. A reconcile uses the loop's last verdict.
-The loop wakes the reconcile only when the status or reason of the verdict changes.
+Rules: a canary that does not answer proves nothing, neither order nor its violation. A reconcile uses the loop's last
+verdict. The loop wakes the reconcile only when the status or reason of the verdict changes.
 """
 
 import asyncio
@@ -134,8 +134,8 @@ def _pods(live: Live) -> Iterator[PodFacts]:
 def with_canary(desired: Desired, used: frozenset[str] = frozenset()) -> Desired:
     """Return *desired* with a canary topic in each broker group that stays, and the deletion of what the canary must not have.
 
-    A topic that a user has declared under such a name stays. A topic in a broker group of *used* stays, too, while a canary may
-    send there, because the canary would report the deletion of its topic as a loss of messages.
+    A topic that a user has declared under such a name stays. A topic in a broker group of *used* stays, too, while a
+    canary may send there, because the canary would report the deletion of its topic as a loss of messages.
     """
     cluster = desired.cluster
     enabled = cluster.spec.canary.enabled

@@ -1,9 +1,9 @@
 """
 The certificates of a Cluster's replicas: makes those that are due, and selects those for the next pods.
 
-`kube.certificates` decides; this module reads and writes. Rules: a Secret is made and never changed. A Secret that exists
-already, because an earlier reconcile ended too early, is used unchanged. Keys are read to sign and never kept. If certificates
-cannot be made, running broker groups keep those that they have, and the problem is reported.
+`kube.certificates` decides; this module reads and writes. Rules: a Secret is made and never changed. A Secret that
+exists already, because an earlier reconcile ended too early, is used unchanged. Keys are read to sign and never kept.
+If certificates cannot be made, running broker groups keep those that they have, and the problem is reported.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,8 @@ from orderlymq_operator.resources.kinds import Cluster
 SET_KEPT: Final = timedelta(minutes=30)
 SET_KEPT_AT_WORK: Final = timedelta(minutes=1)
 _MINUTE: Final = "%Y-%m-%d %H:%M"
-# The most steps of one reconcile: an authority and the sets that it signs, and more if Secrets of earlier attempts exist.
+# The most steps of one reconcile: an authority and the sets that it signs, and more if Secrets of earlier attempts
+# exist.
 _STEPS_MAX: Final = 16
 
 
@@ -139,8 +140,8 @@ class Certificates:
     ) -> tuple[dict[str, GroupForm], str]:
         """Return *forms* with the certificates of their next pods, and why certificates cannot be renewed, or empty.
 
-        A *paused* Cluster gets certificates only for new broker groups. New broker groups that cannot get certificates are left
-        out, because they must not start.
+        A *paused* Cluster gets certificates only for new broker groups. New broker groups that cannot get certificates
+        are left out, because they must not start.
 
         Raises:
             ApiError: a Secret cannot be read or made now.

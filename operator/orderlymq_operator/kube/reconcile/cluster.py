@@ -1,13 +1,15 @@
 """
 One reconcile of one Cluster: observe, plan, apply, report.
 
-To follow a reconcile, read five modules: `observe.cluster` reads the objects, `observation` reads the custom resources and
-their inputs, `plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the `status`.
+To follow a reconcile, read five modules: `observe.cluster` reads the objects, `observation` reads the custom resources
+and their inputs, `plan.planner` decides, `executor` performs the actions through `backend`, and `report` writes the
+`status`.
 
 Rules: a reconcile that changes something decides only from state that it read itself, including the Cluster, and may be
-repeated at any time. A reconcile that deletes the topic, consumer group or user of an object has listed that kind in all
-namespaces. The next reconcile repeats failed actions. A reconcile that uses cached state may only find that there is nothing
-to do. Nothing is written twice. A failure that a person must fix becomes a condition; any other failure causes a retry.
+repeated at any time. A reconcile that deletes the topic, consumer group or user of an object has listed that kind in
+all namespaces. The next reconcile repeats failed actions. A reconcile that uses cached state may only find that there
+is nothing to do. Nothing is written twice. A failure that a person must fix becomes a condition; any other failure
+causes a retry.
 """
 
 import logging
@@ -305,8 +307,8 @@ class ClusterReconciler:
         observed = await scope.backend.observe()
         self._report.set_groups(scope, observed)
         scope.observed = observed
-        # Set only now: the leaders are unknown until the brokers have answered. That takes seconds when a node is lost, which
-        # is when takeovers need the leaders of the last reconcile.
+        # Set only now: the leaders are unknown until the brokers have answered. That takes seconds when a node is lost,
+        # which is when takeovers need the leaders of the last reconcile.
         self.seen[key] = scope
         self._expanding[key] = topics_under_way(observed.groups)
         actions = await self._plan(scope, observed)

@@ -1,8 +1,8 @@
 """
 The desired Kubernetes objects of a Cluster, in the order in which they are applied. Pure.
 
-``kube/objects`` builds the objects. This module selects those that a Cluster gets now, including the settings files and forms
-that its previous pods still need. ``backend`` applies them.
+``kube/objects`` builds the objects. This module selects those that a Cluster gets now, including the settings files and
+forms that its previous pods still need. ``backend`` applies them.
 """
 
 from collections.abc import Iterable
@@ -112,8 +112,8 @@ def surplus_objects(
 def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
     """Return the ConfigMaps with the settings files, including files that previous pods still read.
 
-    If a container restarts in such a pod, the pod has not mounted the files that the newest settings name. Settings that
-    running brokers reload have their desired values in every file.
+    If a container restarts in such a pod, the pod has not mounted the files that the newest settings name. Settings
+    that running brokers reload have their desired values in every file.
     """
     found = settings_objects(cluster, environment)
     for made in found:
@@ -143,8 +143,9 @@ def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> l
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:
     """Return the form of every raft group: from its StatefulSet, or that of a new one.
 
-    If a raft group's volumes outlived its StatefulSet, it starts only with the replicas that have a volume, and the planner adds
-    the others. Otherwise, empty replicas could elect each other as an empty raft group. It may have been closed for removal.
+    If a raft group's volumes outlived its StatefulSet, it starts only with the replicas that have a volume, and the
+    planner adds the others. Otherwise, empty replicas could elect each other as an empty raft group. It may have been
+    closed for removal.
     """
     found = {}
     for group in groups:

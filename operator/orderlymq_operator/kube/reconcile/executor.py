@@ -1,9 +1,10 @@
 """
 The executor of a plan: runs the actions of one lane in order, and lanes in parallel.
 
-Rules: a failed action stops only the later actions of its lane; the next reconcile decides again. A process that does not
-answer one request gets no further requests, because thousands of timeouts would delay the reconcile that finds a new leader.
-Each action runs only while this operator leads, because a successor may have changed the state that was planned from.
+Rules: a failed action stops only the later actions of its lane; the next reconcile decides again. A process that does
+not answer one request gets no further requests, because thousands of timeouts would delay the reconcile that finds a
+new leader. Each action runs only while this operator leads, because a successor may have changed the state that was
+planned from.
 """
 
 import asyncio

@@ -1,12 +1,13 @@
 """
 The operator's finalizer, on objects whose deletion deletes something in the brokers, and on no others.
 
-Rules: an object gets the finalizer before brokers get what the object declares; refused objects never get it. The operator
-removes it when the brokers have deleted the declared topic, consumer group or user, and when the Cluster does not exist. It
-also removes it from every object in a namespace that is no longer served, and with `--release-finalizers` from every object.
-The deletion may not complete for GIVE_UP_S, because brokers do not answer, clients create the name again, or a namespace that
-may declare it cannot be read. A Topic or ConsumerGroup then loses its finalizer, which only wastes disk space. A User waits,
-because its account would stay valid, unless its namespace is being deleted. A ConsumerGroup whose members consume waits, too.
+Rules: an object gets the finalizer before brokers get what the object declares; refused objects never get it. The
+operator removes it when the brokers have deleted the declared topic, consumer group or user, and when the Cluster does
+not exist. It also removes it from every object in a namespace that is no longer served, and with `--release-finalizers`
+from every object. The deletion may not complete for GIVE_UP_S, because brokers do not answer, clients create the name
+again, or a namespace that may declare it cannot be read. A Topic or ConsumerGroup then loses its finalizer, which only
+wastes disk space. A User waits, because its account would stay valid, unless its namespace is being deleted. A
+ConsumerGroup whose members consume waits, too.
 """
 
 import asyncio
@@ -73,9 +74,10 @@ class Finalizers:
     async def settle(self, state: DesiredState, observed: Observed) -> set[Subject]:
         """Add the finalizer to every living, accepted object whose deletion policy requires it; remove it from others.
 
-        While brokers do not answer, it is unknown which objects are accepted, so none gets the finalizer. Return the objects
-        that could not get it: the operator must not send them to the brokers. If the finalizer was refused, the verdict says
-        why. An object that has changed since it was read gets the finalizer next time.
+        While brokers do not answer, it is unknown which objects are accepted, so none gets the finalizer. Return the
+        objects
+        that could not get it: the operator must not send them to the brokers. If the finalizer was refused, the verdict
+            says why. An object that has changed since it was read gets the finalizer next time.
         """
         refused: set[Subject] = set()
         # The brokers delete nothing for objects in namespaces that the Cluster does not allow.

@@ -1,9 +1,9 @@
 """
 The removal of raft groups: whether they may be removed, and what still keeps them.
 
-Rules: a raft group is removed only on proof that nothing in it is needed: it has no queue of an Ordered topic, accepts no
-messages, and retains none. Until then all of its objects stay, and a higher spec.groups keeps it. The raft group with the
-highest number is removed first.
+Rules: a raft group is removed only on proof that nothing in it is needed: it has no queue of an Ordered topic, accepts
+no messages, and retains none. Until then all of its objects stay, and a higher spec.groups keeps it. The raft group
+with the highest number is removed first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,8 @@ def with_standing_groups(desired: Desired, live: Live) -> Desired:
 def blocked(item: Item, accepted: Cluster, live: Live) -> ConditionReport | None:
     """Return the condition ScaleDownBlocked of a Cluster with raft groups above its spec; None once they are gone.
 
-    The spec is that of the manifest, even if it is not *accepted* yet, so that no user believes that they are gone already.
+    The spec is that of the manifest, even if it is not *accepted* yet, so that no user believes that they are gone
+    already.
     """
     cluster = item.manifest if isinstance(item.manifest, Cluster) else accepted
     present = planned_groups(cluster, live)
@@ -129,8 +130,8 @@ async def settle(
         await _mark(backend, group, closed=True)
         count += 1
     api.must_lead()
-    # Sent each time: the annotation alone closes nothing, and only a current leader can commit this, so its next report is
-    # not out of date.
+    # Sent each time: the annotation alone closes nothing, and only a current leader can commit this, so its next report
+    # is not out of date.
     await backend.admin.set_writable(backend.group_address(group), writable=False)
     tables = observed.groups.get(group)
     if tables is None or tables.topics is None:

@@ -92,8 +92,8 @@ class Observer:
     async def leaving_listed(self, key: ClusterKey) -> AsyncIterator[None]:
         """List the kinds of leaving parts, for one reconcile.
 
-        Another object may declare the same name in a namespace whose watch is behind. A part that only these lists show as
-        leaving is unsure in this reconcile; the next one lists its kind again.
+        Another object may declare the same name in a namespace whose watch is behind. A part that only these lists show
+        as leaving is unsure in this reconcile; the next one lists its kind again.
         """
         leaving = {item.uid: item.kind for item in self._inventory.parts(key) if leaves(item)}
         for kind in set(leaving.values()):
@@ -208,7 +208,8 @@ class Observer:
 
         Raises:
             ApiError: a Secret cannot be read or made now.
-            CertificateError: the Cluster cannot continue without certificates, or it *restores* and needs every broker group.
+            CertificateError: the Cluster cannot continue without certificates, or it *restores* and needs every broker
+                group.
         """
         cluster = state.desired.cluster
         forms, problem = await self._certificates.settle(
@@ -234,5 +235,6 @@ class Observer:
         if any(tenants.allows(cluster, namespace) for namespace in unlisted):
             return True
         assert item.cluster is not None, "a part names its Cluster"
-        # With cached state, it is enough to find that something must be deleted: the next reconcile lists before it deletes.
+        # With cached state, it is enough to find that something must be deleted: the next reconcile lists before it
+        # deletes.
         return may_change() and item.uid not in self._listed.get(item.cluster, ())

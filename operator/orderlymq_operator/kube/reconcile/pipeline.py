@@ -1,7 +1,8 @@
 """
 One reconcile of one Pipeline: observe its objects and drivers, plan, apply, report.
 
-Rules: the same as in `cluster`. A driver is only read: it has no rights, and the operator executes nothing that it reports.
+Rules: the same as in `cluster`. A driver is only read: it has no rights, and the operator executes nothing that it
+reports.
 """
 
 import asyncio
@@ -92,7 +93,8 @@ WAITING_S: Final = 2.0
 ASKING_S: Final = 10.0
 FIGURES_S: Final = 30.0
 _ANSWER_S: Final = 2.0  # a driver with a busy JVM answers late
-# How long a reconcile waits for the answer; short, because other reconciles wait. The next reconcile reads a later answer.
+# How long a reconcile waits for the answer; short, because other reconciles wait. The next reconcile reads a later
+# answer.
 _SOON_S: Final = 0.2
 # Enough for three times the queues that a status can hold. Parsing a report blocks everything else.
 _PAGE_MAX: Final = 1 << 19
@@ -306,7 +308,8 @@ class PipelineReconciler:
     async def _forbidden(self, pipeline: Pipeline) -> ConditionReport | None:
         """Return why a Pipeline may not run; None if it may.
 
-        The accepted spec of a Cluster decides what it allows and reserves. If no accepted spec is known, it allows nothing.
+        The accepted spec of a Cluster decides what it allows and reserves. If no accepted spec is known, it allows
+        nothing.
         """
         namespace, item = pipeline.metadata.namespace or "", self._cluster_of(pipeline)
         if item is not None and item.namespace != namespace:

@@ -1,8 +1,8 @@
 """
 The last step of a reconcile: turns its findings into conditions and facts, metrics and events.
 
-Rules: a change of `Ready` that may be over in a second is not written (`debounce`). Members and lag of consumer groups are
-written at intervals. `status` computes the texts, `writer` writes them.
+Rules: a change of `Ready` that may be over in a second is not written (`debounce`). Members and lag of consumer groups
+are written at intervals. `status` computes the texts, `writer` writes them.
 """
 
 import time

@@ -1,7 +1,8 @@
 """
 The inputs of one reconcile of a Cluster, and the state of the last reconcile for work between reconciles.
 
-The takeover, the canaries, the addresses of nodes and the assignments run between reconciles (`kube.app` connects them).
+The takeover, the canaries, the addresses of nodes and the assignments run between reconciles (`kube.app` connects
+them).
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
 """
 The status of each object: conditions and facts, from the findings of a reconcile.
 
-Pure. Rules: a status is written only if it contains something new. The transition time of a condition is the time at which its
-status changed. An unknown field is left out, because the schema refuses null. A condition that is only kept keeps its
-generation, because clients that wait for a condition would otherwise believe that it is about the new generation.
+Pure. Rules: a status is written only if it contains something new. The transition time of a condition is the time at
+which its status changed. An unknown field is left out, because the schema refuses null. A condition that is only kept
+keeps its generation, because clients that wait for a condition would otherwise believe that it is about the new
+generation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -367,7 +368,8 @@ def listener_facts(
 ) -> Json:
     """Return the status of the listeners for clients of other networks; *before* is their previous status.
 
-    A listener whose routes are not deleted yet stays in the status, because routes are only read if the status reports some.
+    A listener whose routes are not deleted yet stays in the status, because routes are only read if the status reports
+    some.
     """
     made: dict[str, Json] = {}
     for listener in cluster.spec.listeners:

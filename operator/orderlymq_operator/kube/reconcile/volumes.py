@@ -1,8 +1,8 @@
 """
 Volumes: expands them as spec.storage says, and deletes those of removed replicas.
 
-Rule: a claim is deleted only if its number is above the planned number of replicas, no pod uses it, and the leader reports
-that the replica is not a member. All other claims are left to people.
+Rule: a claim is deleted only if its number is above the planned number of replicas, no pod uses it, and the leader
+reports that the replica is not a member. All other claims are left to people.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
 """
 The status writer: statuses, events, and the label of a leader that its broker could not write.
 
-Rules: every write follows a comparison, so that nothing is written twice. A status is written only to the object that it is
-about, never to a newer object of the same name. It is written even if another client has changed the object meanwhile, because
-each field has one owner.
+Rules: every write follows a comparison, so that nothing is written twice. A status is written only to the object that
+it is about, never to a newer object of the same name. It is written even if another client has changed the object
+meanwhile, because each field has one owner.
 """
 
 import asyncio
@@ -46,7 +46,8 @@ _log = logging.getLogger(__name__)
 # Writes of statuses at the same time: the writes for thousands of Topics must leave room for others.
 _AT_ONCE: Final = 8
 _PASSING: Final = {"Progressing"}
-# Reasons that pass by themselves, such as an election. A condition reports them; events for them would hide other events.
+# Reasons that pass by themselves, such as an election. A condition reports them; events for them would hide other
+# events.
 QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
 
 # Conditions about space and load, whose changes cause events like those of Ready.
@@ -181,8 +182,8 @@ class StatusWriter:
     async def repair_labels(self, item: Item, live: Live, groups: Iterable[str]) -> int:
         """Correct the leader's label on pods if brokers have not done so; return how many pods had a wrong label.
 
-        A label is corrected only if it was wrong in the last reconcile, too, in the same term. Normally a broker corrects it
-        earlier, and the observed state may be slightly out of date.
+        A label is corrected only if it was wrong in the last reconcile, too, in the same term. Normally a broker
+        corrects it earlier, and the observed state may be slightly out of date.
         """
         key = item.key
         wrong: set[tuple[str, int]] = set()

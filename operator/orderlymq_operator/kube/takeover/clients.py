@@ -1,9 +1,9 @@
 """
 Finds out whether leaders know a client of a pod that may have ended; one reading of their tables serves all such pods.
 
-Rules: most pods that end run no consumer, so no pod causes a request of its own. A check that asks during a reading waits
-for the next reading, because a leader may have answered before the pod ended. If one leader knows a client of a pod, the
-check of that pod does not wait for leaders that do not answer.
+Rules: most pods that end run no consumer, so no pod causes a request of its own. A check that asks during a reading
+waits for the next reading, because a leader may have answered before the pod ended. If one leader knows a client of a
+pod, the check of that pod does not wait for leaders that do not answer.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 # How long the next reading waits for leaders that have not answered this one.
 _TURN_S: Final = 0.2
-# The minimal pause before the next reading. The pause is as long as this reading took, if that is longer, because a leader
-# needs a tenth of a second for tables of thousands of clients.
+# The minimal pause before the next reading. The pause is as long as this reading took, if that is longer, because a
+# leader needs a tenth of a second for tables of thousands of clients.
 _PAUSE_MIN_S: Final = 0.05
 
 

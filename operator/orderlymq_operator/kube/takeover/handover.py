@@ -2,9 +2,10 @@
 The takeover of a dead consumer's queues: a watch event is a hint, reads prove the death, brokers expire the client.
 
 Rules: while consumers live, each round of `_bind` binds their clients to pods. A hint about a pod starts a check of the
-clients that are bound to it. If no client is bound to the pod, the operator reads the pod when a leader names a client in it
-(`clients`), or when few other pods are being checked. Without proof the operator does nothing, and the queues stay locked
-until the lease ends. Failed requests are repeated while the hint is fresh. `proof` defines what counts as proof.
+clients that are bound to it. If no client is bound to the pod, the operator reads the pod when a leader names a client
+in it (`clients`), or when few other pods are being checked. Without proof the operator does nothing, and the queues
+stay locked until the lease ends. Failed requests are repeated while the hint is fresh. `proof` defines what counts as
+proof.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ from orderlymq_runtime.process.supervisor import end_tasks
 
 _log = logging.getLogger(__name__)
 
-# From one poll of the connected clients to the next. A client that two polls show in the same place is bound to its pod.
+# From one poll of the connected clients to the next. A client that two polls show in the same place is bound to its
+# pod.
 BIND_S: Final = 2.0
 # From one check of a pod that may be dead to the next: the delay doubles from the first value to the maximum.
 _POLL_FIRST_S: Final = 0.05
@@ -45,11 +47,11 @@ _POLL_MAX_S: Final = 0.5
 # A kubelet that has not reported within these seconds is probably down: fewer checks are enough.
 _SOON_S: Final = 10.0
 _LATE_POLL_S: Final = 5.0
-# How long the operator checks after one hint. Every lock of a RocketMQ client has expired by then, so no queue is left to
-# hand over.
+# How long the operator checks after one hint. Every lock of a RocketMQ client has expired by then, so no queue is left
+# to hand over.
 _CHECK_MAX_S: Final = 90.0
-# A leader that was just elected may not know a client that the log holds. The check therefore ends only after all leaders
-# have answered for this long without a client of the dead pod.
+# A leader that was just elected may not know a client that the log holds. The check therefore ends only after all
+# leaders have answered for this long without a client of the dead pod.
 _SURE_S: Final = 3.0
 # Members without locks may still be connected, which no status reports. The kubelet gives processes two seconds to end.
 _ABSENT_S: Final = 5.0
@@ -177,7 +179,8 @@ class Takeover:
             # A client id outlives its process: the next start of a container, or another pod, may use the same id.
             if place is None or place == known.get(client_id):
                 continue
-            # Bind only at the second poll: the watch may still show an old state of a container that was just restarted.
+            # Bind only at the second poll: the watch may still show an old state of a container that was just
+            # restarted.
             if pending.get(client_id) == place:
                 known[client_id] = place
             else:
@@ -271,12 +274,13 @@ class Takeover:
                 kills = await self._kills(pod) if absent and node is not None else []
             proof = proof_of(pod, present, node, self._last.get(pod.uid), kills)
             if proof is None:
-                # Either the pod lives, and another hint comes when that changes; or there is no proof yet, and the kubelet
-                # may still report the end.
+                # Either the pod lives, and another hint comes when that changes; or there is no proof yet, and the
+                # kubelet may still report the end.
                 return 1 if absent else None
             if proof.whole and (absent or not proof.overrules):
                 self._proofs[pod.uid] = proof  # final; a taint, in contrast, may be removed again
-        # All Clusters at the same time: leaders that do not answer, such as those of a lost node, must not delay the others.
+        # All Clusters at the same time: leaders that do not answer, such as those of a lost node, must not delay the
+        # others.
         counts = await asyncio.gather(
             *(
                 self._expire_in(target, pod, proof, began, members=members)
@@ -302,8 +306,8 @@ class Takeover:
     def _is_over(self, pod: PodFacts) -> bool:
         """Return whether a pod without named clients counts as having no clients left.
 
-        Either the pod still exists, and another hint comes when it ends; or its kubelet had ended it. If neither is known,
-        the pod's processes may still run and become consumers.
+        Either the pod still exists, and another hint comes when it ends; or its kubelet had ended it. If neither is
+        known, the pod's processes may still run and become consumers.
         """
         if pod.uid in self._uids or pod.is_over or not pod.ips:
             return True
@@ -351,8 +355,8 @@ class Takeover:
     def _was_in(self, pod: PodFacts, client_id: str, address: str) -> bool:
         """Return whether a client that was never bound to a pod ran in *pod*.
 
-        Its id and address decide, unless another living pod, or a restart of this pod, has the address now. On a lost node,
-        the pod itself still counts as living.
+        Its id and address decide, unless another living pod, or a restart of this pod, has the address now. On a lost
+        node, the pod itself still counts as living.
         """
         having = self._pods.get(host_of(address), pod)
         same = having.uid == pod.uid and having.starts == pod.starts
@@ -363,7 +367,8 @@ class Takeover:
     ) -> int:
         """Expire members of a dead pod that hold no locks any more; return how many there were.
 
-        Otherwise a newly elected leader keeps a member from its log, and a share of the queues for it, for half a minute.
+        Otherwise a newly elected leader keeps a member from its log, and a share of the queues for it, for half a
+        minute.
         """
         found = await asyncio.gather(*map(target.admin.all_members, target.addresses))
         members: dict[str, set[str]] = {}

@@ -1,12 +1,12 @@
 """
 Proof that a consumer can no longer act, from reads of its pod, its node and the node's own reports.
 
-Pure. Rules: a queue is taken from its holder before the lease ends only on proof. A lost connection or silence is no proof.
-A pod that no longer exists is no proof either: a pod deleted by force disappears before its processes end, and they keep
-running if its kubelet is down. Proof comes from the kubelet, which ends processes, or from a person who declares the machine
-off. While a client is alive, it is bound to the pod that has its address and to the start times of that pod's containers.
-Clients behind a proxy connect from the proxy's address and outlive the proxy. A client therefore counts as running in a pod
-only if its client id begins with the pod's address, too.
+Pure. Rules: a queue is taken from its holder before the lease ends only on proof. A lost connection or silence is no
+proof. A pod that no longer exists is no proof either: a pod deleted by force disappears before its processes end, and
+they keep running if its kubelet is down. Proof comes from the kubelet, which ends processes, or from a person who
+declares the machine off. While a client is alive, it is bound to the pod that has its address and to the start times of
+that pod's containers. Clients behind a proxy connect from the proxy's address and outlive the proxy. A client therefore
+counts as running in a pod only if its client id begins with the pod's address, too.
 """
 
 import re

@@ -1,8 +1,9 @@
 """
 Jobs that run one command of `orderlymq backup` in a pod: create, delete, show.
 
-Pure. Rules: a Job has no rights in the API server. Its pod reports its result in its termination message. Kubernetes repeats
-a failed command a few times, but a command with wrong usage only runs once. Two pods of a Job never run at the same time.
+Pure. Rules: a Job has no rights in the API server. Its pod reports its result in its termination message. Kubernetes
+repeats a failed command a few times, but a command with wrong usage only runs once. Two pods of a Job never run at the
+same time.
 """
 
 import json
@@ -34,8 +35,8 @@ CONTAINER: Final = "backup"
 COMPONENT: Final = "backup"
 PROGRAM: Final = ("python", "-m", "orderlymq_backup")
 WORK: Final = "/work"
-# Attempts after the first one. Kubernetes waits 10, 20, 40 s between them. A copy that a dead reader left is removed after a
-# minute.
+# Attempts after the first one. Kubernetes waits 10, 20, 40 s between them. A copy that a dead reader left is removed
+# after a minute.
 _RETRIES: Final = 3
 # The commands' exit code for wrong usage, which another attempt would only repeat.
 _WRONG_USAGE: Final = 2
@@ -129,7 +130,8 @@ def deletion_name(backup: Backup) -> str:
 
 
 def _name(backup: Backup, end: str) -> str:
-    # Contains a part of the UID, because a Job may outlive its Backup. A long name is cut to the limit of a pod's label.
+    # Contains a part of the UID, because a Job may outlive its Backup. A long name is cut to the limit of a pod's
+    # label.
     meta, own = backup.metadata, (backup.metadata.uid or "")[:_UID_PART]
     return f"{meta.name[: _JOB_NAME_MAX - len(own) - len(end) - 2]}-{own}-{end}"
 
@@ -148,7 +150,8 @@ def creation_job(
     arguments += ["--groups", ",".join(groups)]
     if spec.verify:
         arguments += ["--verify", "--workdir", WORK]
-    # A variable, because an earlier image, which the Cluster may pin, has no option to disable this but ignores variables.
+    # A variable, because an earlier image, which the Cluster may pin, has no option to disable this but ignores
+    # variables.
     verification = {"name": "ORDERLYMQ_BACKUP_VERIFY", "value": str(spec.verify).lower()}
     # An attempt whose pod was lost may have stored everything; the next attempt then reports that backup.
     label = {"name": "ORDERLYMQ_BACKUP_LABEL", "value": backup.metadata.uid or ""}
@@ -233,8 +236,8 @@ def _rules(work: _Work) -> list[Json]:
     wrong = {"containerName": CONTAINER, "operator": "In", "values": [_WRONG_USAGE]}
     found: list[Json] = [{"action": "FailJob", "onExitCodes": wrong}]
     if not work.fills_node:
-        # A drained node does not count as a failed attempt. A full node looks the same, so this rule is only for work that
-        # does not fill nodes; otherwise attempts might fill one node after another.
+        # A drained node does not count as a failed attempt. A full node looks the same, so this rule is only for work
+        # that does not fill nodes; otherwise attempts might fill one node after another.
         disrupted = {"type": "DisruptionTarget", "status": "True"}
         found.append({"action": "Ignore", "onPodConditions": [disrupted]})
     return found

@@ -44,7 +44,8 @@ def place_of(destination: Destination) -> Place:
         "persistentVolumeClaim": {"claimName": destination.pvc.claim_name},
     }
     return Place(
-        # Files are readable by the user group: the pods of another Cluster may run as another user of the same user group.
+        # Files are readable by the user group: the pods of another Cluster may run as another user of the same user
+        # group.
         variables=({"name": _GROUP_ACCESS, "value": "true"},),
         volumes=((volume, {"name": _VOLUME, "mountPath": MOUNT}),),
     )

@@ -1,10 +1,10 @@
 """
 The pods in which the replicas of a new Cluster are restored: pods of brokers with another program.
 
-Pure. Rules: the brokers' own StatefulSet makes the pods, so that they have the brokers' volumes, nodes and spreading, but no
-broker runs in them. An init container restores the replica. The broker's container then only protects the backup from
-deletion, because other replicas may still need it. The operator replaces the pods after it has recorded that every replica is
-restored.
+Pure. Rules: the brokers' own StatefulSet makes the pods, so that they have the brokers' volumes, nodes and spreading,
+but no broker runs in them. An init container restores the replica. The broker's container then only protects the backup
+from deletion, because other replicas may still need it. The operator replaces the pods after it has recorded that every
+replica is restored.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """
 One reconcile of one Backup: observe its Job, decide, make it, report; delete the stored data before a Backup is removed.
 
-Rules: the same as in `cluster`. A Job is only read: its pod's report is checked, and the operator executes nothing from it. A
-Backup that has ended is never observed again, so its Job may be deleted.
+Rules: the same as in `cluster`. A Job is only read: its pod's report is checked, and the operator executes nothing from
+it. A Backup that has ended is never observed again, so its Job may be deleted.
 """
 
 import logging
@@ -55,14 +55,16 @@ from orderlymq_operator.resources.meta import ObjectMeta
 
 _log = logging.getLogger(__name__)
 
-# The first pause while a Job runs: watches show only the end of its pod, which comes a moment before the end of the Job.
+# The first pause while a Job runs: watches show only the end of its pod, which comes a moment before the end of the
+# Job.
 LOOKING_S: Final = 2.0
 # The pause while a Backup waits for its turn, or for a Cluster that does not serve.
 WAITING_S: Final = 5.0
-# The longest such pause if waiting needs requests to the API server, because an edit of the Cluster is not accepted yet. A
-# person may take a day for that.
+# The longest such pause if waiting needs requests to the API server, because an edit of the Cluster is not accepted
+# yet. A person may take a day for that.
 WAITING_MAX_S: Final = 60.0
-# How long the operator waits for the pod of a deleted Job. A deleted pod ends within its grace time, on a lost node never.
+# How long the operator waits for the pod of a deleted Job. A deleted pod ends within its grace time, on a lost node
+# never.
 ENDING_S: Final = 300.0
 
 
@@ -205,8 +207,8 @@ class BackupReconciler:
     async def _jobs(self, item: Item, environment: ToolEnvironment) -> tuple[JobFacts, JobFacts]:
         """Return the facts about the Job that makes the backup and the Job that deletes it, of exactly this Backup.
 
-        If a Job's pod lacks an image that a new Job may get in another form, the Job is deleted, because it never began. A Job
-        that is being deleted counts while its pod may still store data.
+        If a Job's pod lacks an image that a new Job may get in another form, the Job is deleted, because it never
+        began. A Job that is being deleted counts while its pod may still store data.
         """
         chosen = _labelled(item)
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)

@@ -1,9 +1,10 @@
 """
 The restore of a new Cluster from a backup: find the backup, restore every replica, record that the restore is complete.
 
-Rules: replicas are restored only before any broker of the Cluster has run. The operator marks the name servers' StatefulSet
-before a broker starts. A Cluster is not restored again if it has that mark, if its status reports a restore, or if one of its
-StatefulSets has run brokers: a replica that loses its volume later gets its data from its peers.
+Rules: replicas are restored only before any broker of the Cluster has run. The operator marks the name servers'
+StatefulSet before a broker starts. A Cluster is not restored again if it has that mark, if its status reports a
+restore, or if one of its StatefulSets has run brokers: a replica that loses its volume later gets its data from its
+peers.
 """
 
 import logging
@@ -249,7 +250,8 @@ def _said(pod: Json | None) -> tuple[str | None, str]:
 def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progress:
     """Return the progress after a backup was found: it must fit into the volumes.
 
-    Only a replica can judge whether it would keep all messages, because files have more or fewer bytes than their messages.
+    Only a replica can judge whether it would keep all messages, because files have more or fewer bytes than their
+    messages.
     """
     largest = max((size for *_, size in report.groups), default=0)
     room = cluster.spec.storage.size.size_bytes

@@ -1,9 +1,10 @@
 """
 One reconcile of one ScheduledBackup: make the Backup that is due, delete those that are not kept, report.
 
-Rules: a Backup is named after its time, so that it is made once, even if another operator tries again. The status contains the
-next time before it comes. Backups are deleted with their schedule, but their stored data stays. Backups that the retention
-does not keep are deleted with their stored data, but only after the schedule and its Backups were read.
+Rules: a Backup is named after its time, so that it is made once, even if another operator tries again. The status
+contains the next time before it comes. Backups are deleted with their schedule, but their stored data stays. Backups
+that the retention does not keep are deleted with their stored data, but only after the schedule and its Backups were
+read.
 """
 
 import logging

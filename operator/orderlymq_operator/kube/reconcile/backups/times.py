@@ -1,10 +1,10 @@
 """
 The times at which a schedule is due: cron fields in a time zone, one Backup at a time.
 
-Pure: the caller passes the time. Rules: if times pass while no operator can act, one Backup is made, for the newest of them. A
-time that passes while the schedule is suspended is skipped. The next time is never later than the first time from now, which a
-stored time may be if its clock was ahead. When clocks change for daylight saving time, times follow Debian's cron: a time that
-comes once a day is neither skipped nor repeated.
+Pure: the caller passes the time. Rules: if times pass while no operator can act, one Backup is made, for the newest of
+them. A time that passes while the schedule is suspended is skipped. The next time is never later than the first time
+from now, which a stored time may be if its clock was ahead. When clocks change for daylight saving time, times follow
+Debian's cron: a time that comes once a day is neither skipped nor repeated.
 """
 
 from dataclasses import dataclass
