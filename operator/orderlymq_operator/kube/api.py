@@ -79,7 +79,7 @@ class ApiError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """True if only this request was refused, so that others may go on. A webhook that does not answer refuses with 500."""
+        """True if only this request was refused; others may go on. A webhook that does not answer refuses with 500."""
         return True
 
 
@@ -99,7 +99,7 @@ class ForbiddenError(ApiError):
 
 
 class DeniedError(ForbiddenError):
-    """A quota or an admission rule forbids the request; no right is missing. The API server's message names the rule."""
+    """A quota or an admission rule forbids the request; no right is missing. The server's message names the rule."""
 
     condition = "ApiRefused"
 
@@ -233,7 +233,7 @@ class Api:
         return str(chosen["context"].get("namespace") or "default")
 
     def server_time(self) -> datetime | None:
-        """Return the API server's current time, accurate to a second or two; None before the first answer with a valid date."""
+        """Return the API server's current time, to a second or two; None if the last answer had no valid date."""
         text, at = self._dated
         try:
             said = parsedate_to_datetime(text)
@@ -318,7 +318,7 @@ class Api:
     # -- writing -------------------------------------------------------------------------------
 
     async def apply(self, made: Json) -> Json:
-        """Create or change an object by server-side apply; fields that *made* does not contain stay with their managers."""
+        """Create or change an object by server-side apply; fields of others that *made* lacks stay unchanged."""
         resource = resource_of(made)
         meta = made["metadata"]
         return await self._apply(resource, resource.path(meta.get("namespace"), meta["name"]), made)
@@ -345,7 +345,7 @@ class Api:
         return await self.apply(made)
 
     async def apply_status(self, made: Json, version: str) -> Json:
-        """Write the status of an object whose current resourceVersion is *version*; fields missing in *made* are removed.
+        """Write the status of an object whose resourceVersion is *version*; fields missing in *made* are removed.
 
         Raises:
             ConflictError: the object has another version, or another object has the name.
@@ -513,8 +513,7 @@ _REFUSALS: Final[Mapping[int, type[ApiError]]] = {
     404: NotFoundError,
     409: ConflictError,
 }
-# The API server's words for a missing right, or for granting a right that one lacks. Quotas and admission rules use
-# others.
+# The API server's words for a missing right, or for granting a right that one lacks. Other refusals use other words.
 _NO_RIGHT: Final = re.compile(
     r"\buser .* (cannot|is attempting to grant) ", re.IGNORECASE | re.DOTALL
 )

@@ -113,7 +113,7 @@ class Election:
         )
 
     async def sees_others(self) -> bool:
-        """Find the other living operators, for `is_looked_after`, without taking the lease; return whether they can be listed.
+        """Find other living operators for `is_looked_after`, without the lease; return whether they can be listed.
 
         An operator that was just uninstalled may have left its Lease behind; it lives only if it renews the Lease.
         """

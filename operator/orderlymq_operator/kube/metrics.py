@@ -152,7 +152,7 @@ class OperatorMetrics:
         names: Iterable[str],
         wanted: int,
     ) -> None:
-        """Report the state of the raft groups in *names*; a raft group that is not in *found* has no leader and no replicas."""
+        """Report the state of the raft groups in *names*; those missing in *found* have no leader and no replicas."""
         if not self._leads:
             return
         now = set()
@@ -172,7 +172,7 @@ class OperatorMetrics:
     def set_certificates(
         self, cluster: tuple[str, str], found: Mapping[str, CertificateSet], names: Iterable[str]
     ) -> None:
-        """Report the certificates in *found*, by raft group; remove the values of those in *names* that are not in *found*."""
+        """Report the certificates in *found* for the raft groups in *names*; remove the values of the others."""
         if not self._leads:
             return
         for name in names:
@@ -216,7 +216,7 @@ class OperatorMetrics:
         self._remove((self._of_schedules.ready, self._of_schedules.last_complete), schedule)
 
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
-        """Remove the values of a Cluster that is gone, or, without *cluster*, of all, because another operator serves them."""
+        """Remove the values of a Cluster that is gone; without *cluster*, of all: another operator serves them."""
         for each in [cluster] if cluster else list(self._groups):
             self._drop(each, self._groups.pop(each, set()))
         if cluster is None:

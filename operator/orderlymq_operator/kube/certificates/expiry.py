@@ -28,7 +28,7 @@ def deadline(made: CertificateSet) -> datetime:
 def certificates_condition(
     found: Mapping[str, CertificateSet], now: datetime, *, paused: bool
 ) -> ConditionReport:
-    """Return the condition CertificatesCurrent; *found* has for each broker group the most urgent set that its pods use."""
+    """Return the condition CertificatesCurrent; *found* has, by broker group, the most urgent set that its pods use."""
     if not found:
         return ConditionReport("True", "NoCertificates", "replicas use no certificates")
     group, first = min(found.items(), key=lambda item: (deadline(item[1]), item[0]))

@@ -1,8 +1,7 @@
 """
 The holders of certificates in a Cluster, and the identity in each certificate.
 
-Pure. Rule: the URI of a replica is `orderlymq://CLUSTER/GROUP/NODE`. Each part is quoted, so that no two holders share
-one.
+Pure. Rule: the URI of a replica is `orderlymq://CLUSTER/GROUP/NODE`. Each part is quoted, so that URIs are unique.
 """
 
 from dataclasses import dataclass

@@ -119,14 +119,14 @@ def _serves(
     now: datetime,
     latest: datetime,
 ) -> bool:
-    """Return whether a set still serves and no new one is needed; *latest* is the latest end that a new set could have."""
+    """Return whether a set still serves and no new one is needed; *latest* is the latest possible end of a new set."""
     if made is None or (is_due(made.begins, made.ends, now) and made.ends < latest):
         return False
     return (made.signer, made.trusts) == (signer, trusts)
 
 
 def _wanted(living: Sequence[int], uses: Iterable[Use]) -> tuple[int, frozenset[int]]:
-    """Return the authority that signs new sets and the authorities that these trust, given the sets that pods run with."""
+    """Return the signer of new sets and the authorities that they trust, given the sets that pods run with."""
     newest = living[-1]
     if len(living) == 1:
         return newest, frozenset({newest})

@@ -37,7 +37,7 @@ def applied(manifest: Resource, found: Json) -> Json:
 
 
 def _merged(present: Json, former: Json, others: Json, written: Json) -> Json:
-    """Merge *written* into *present*; *former* fields that are not written any more stay only if *others* wrote them, too."""
+    """Merge *written* into *present*; remove *former* fields that are not in *written*, unless *others* have them."""
     after = dict(present)
     for name, value in former.items():
         if name not in after or written.get(name) is not None:

@@ -341,7 +341,7 @@ def _pull_secrets(cluster: Cluster, live: Live) -> list[str]:
 
 
 def _operator_namespace(live: Live) -> str:
-    """Return the first namespace that the NetworkPolicies allow, which is the operator's; "default" without policies."""
+    """Return the first namespace that a NetworkPolicy allows, which is the operator's; "default" without policies."""
     for (kind, _), made in live.made.items():
         if kind == "NetworkPolicy":
             chosen: Mapping[str, Any] = made["spec"]["ingress"][0]["from"][0].get(

@@ -157,7 +157,7 @@ async def _whole_inventory(
     namespace: str,
     places: set[str],
 ) -> Inventory:
-    """Return the objects in *places*, and in the namespaces that a Cluster of *resources* allows, if these can be read."""
+    """Return the objects in *places*, and in namespaces that a Cluster of *resources* allows, if these can be read."""
     inventory = Inventory(api, tuple(sorted(places)))
     await inventory.refresh()
     clusters: list[object] = []

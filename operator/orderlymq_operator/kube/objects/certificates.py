@@ -83,7 +83,7 @@ def known_authority(cluster: Cluster, number: int, secret: Json | None) -> Known
 
 
 def issued_in(cluster: Cluster, secret: Json | None) -> Issued | None:
-    """Return the record of a Secret with certificates; None if the Secret is missing, invalid or not of this Cluster."""
+    """Return the record of a Secret with certificates; None if it is missing, invalid or not of this Cluster."""
     if secret is None or not is_of(cluster, secret):
         return None
     notes = secret["metadata"].get("annotations") or {}

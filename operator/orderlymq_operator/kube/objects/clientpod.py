@@ -1,5 +1,5 @@
 """
-The shared part of a Cluster's console and canary: a Deployment of one pod that calls brokers with the operator's account.
+The shared part of a Cluster's console and canary: a Deployment of one pod that uses the operator's account.
 
 Pure. Rules: the pod signs with the operator's account and uses the Cluster's TLS (`clientaccess`). It has a token for
 the API server only if it sends requests there. Two such pods never run at the same time.
@@ -82,7 +82,7 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
 
 
 def locked_down_pod(container: Json, cluster: Cluster | None, volumes: Sequence[Mounted]) -> Json:
-    """Return a pod of one container with the user and nodes of the Cluster's pods; it writes only to /tmp and its volumes."""
+    """Return a pod of one container with the Cluster's user and nodes; it writes only to /tmp and its volumes."""
     tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - of the container
     mounts = [tmp, *(mount for _, mount in volumes)]
     template = (cluster.spec.pod_template if cluster else None) or PodTemplate()

@@ -284,7 +284,7 @@ def route_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 def _of_listener(
     cluster: Cluster, listener: Listener, group: str | None, resource: Resource
 ) -> Json:
-    """Return the Service of a listener for a broker group or for the name servers (None), or the route to that Service."""
+    """Return a listener's Service for a broker group or for the name servers (None), or the route to that Service."""
     is_service = resource is SERVICES
     component = names.NAME_SERVER if group is None else names.BROKER
     name = names.listener_service(target_name(cluster, group), listener.name)
@@ -328,7 +328,7 @@ def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 
 
 def with_live_settings(cluster: Cluster, text: str) -> str:
-    """Update a broker's previous settings file with the settings that running brokers reload; keep a file that is invalid."""
+    """Update the settings that running brokers reload in a broker's previous settings file; keep an invalid file."""
     try:
         before = json.loads(text)
     except ValueError:

@@ -1,5 +1,5 @@
 """
-The console of a Cluster as Kubernetes objects: Deployment, Service, rights to list Pipelines and pods, optional Ingress.
+The console of a Cluster as Kubernetes objects: Deployment, Service, optional Ingress, rights to list objects.
 
 Pure. Rules: one pod, because sessions and other state are in its memory. It uses the Cluster's TLS with brokers and
 with browsers. From the API server it requests two lists, the Pipelines and the pods of its namespace; its token permits

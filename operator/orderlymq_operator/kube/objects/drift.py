@@ -47,7 +47,7 @@ class Answers:
         self._known: dict[tuple[str, str], tuple[float, str, str]] = {}
 
     def note(self, made: Json, found: Json) -> bool:
-        """Note the object *found* that an apply of *made* returned; return False if it has the same change as before."""
+        """Note the object *found* that an apply of *made* returned; return False if it differs as it did before."""
         before = self._known.pop(_identity(made), None)
         if contains(found, made):
             return True
@@ -114,7 +114,7 @@ def _by(key: str, items: Sequence[Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _merge_key(items: Sequence[Any]) -> str | None:
-    """Return the field by which Kubernetes merges *items*, if it is unique in them; None if it replaces the whole list."""
+    """Return the field by which Kubernetes merges *items*, if it is unique; None if it replaces the whole list."""
     for key in _MERGE_KEYS:
         values = [item.get(key) if isinstance(item, Mapping) else None for item in items]
         distinct = {each for each in values if isinstance(each, str)}

@@ -209,7 +209,7 @@ def variables(pipeline: Pipeline) -> list[Json]:
 
 
 def _local_master(given: SparkSettings, pipeline: Pipeline) -> str:
-    """Return a local master with one thread per CPU of the pod, because a JVM without a limit counts the node's CPUs."""
+    """Return a local master with a thread per CPU of the pod; a JVM without a limit would count the node's CPUs."""
     if given.master != _LOCAL_ANY:
         return given.master
     room = pipeline.spec.resources

@@ -67,7 +67,7 @@ def service_spec(cluster: Cluster, listener: Listener, group: str | None) -> Jso
 
 
 def route_spec(cluster: Cluster, listener: Listener, group: str | None) -> Json:
-    """Return the spec of the TLSRoute to such a Service; it contains the defaults, because lists are compared as a whole."""
+    """Return the spec of the TLSRoute to such a Service, with defaults, because lists are compared as a whole."""
     gateway, target = listener.gateway, target_name(cluster, group)
     assert gateway is not None, "the model asks for it"
     parent = {
@@ -136,7 +136,7 @@ def annotations(cluster: Cluster, listener: Listener, group: str | None) -> dict
 
 
 def listener_settings(cluster: Cluster, every: str) -> dict[str, Any]:
-    """Return the setting for brokers and name servers; empty without listeners, because earlier versions do not know it."""
+    """Return the setting of the listeners; empty without listeners, because earlier versions do not know it."""
     made = [
         {
             "name": each.name,

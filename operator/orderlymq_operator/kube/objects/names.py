@@ -1,4 +1,4 @@
-"""Names, labels, ports and annotations of the objects that the operator makes; brokers, chart and tests rely on them."""
+"""Names, labels, ports and annotations of the operator's objects; brokers, chart and tests rely on them."""
 
 import re
 from typing import Final, get_args
@@ -99,7 +99,7 @@ def replica_service(group: str) -> str:
 
 
 def listener_service(target: str, listener: str) -> str:
-    """Return the name of an additional listener's Service; *target* is a broker group or the name servers' StatefulSet."""
+    """Return the name of a listener's Service; *target* is a broker group or the name servers' StatefulSet."""
     return f"{target}-{listener}"
 
 

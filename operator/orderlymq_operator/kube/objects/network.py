@@ -66,7 +66,7 @@ def _clients(cluster: Cluster) -> list[Json]:
 
 
 def _outside(cluster: Cluster) -> list[Json]:
-    """Return the rule of additional listeners: any peer, because nodes and load balancers hide the clients' addresses."""
+    """Return the rule of additional listeners: any peer, because nodes and balancers hide the clients' addresses."""
     ports = [listener.port for listener in cluster.spec.listeners]
     return [{"ports": _ports(ports)}] if ports else []
 
@@ -81,7 +81,7 @@ def _peer(peer: Peer) -> Json:
 
 
 def _block(cidr: str) -> str:
-    """Return a network in a form that every Kubernetes version accepts: no host bits, no IPv4 address mapped to IPv6."""
+    """Return a network in a form that every Kubernetes version accepts: no host bits, no mapped IPv4 address."""
     found = ipaddress.ip_network(cidr, strict=False)
     inner = getattr(found.network_address, "ipv4_mapped", None)
     if inner is not None:

@@ -52,5 +52,5 @@ def owners(found: Json, kind: str) -> set[str]:
 
 
 def is_former(owner: ObjectMeta, found: Json, kind: str = "Cluster") -> bool:
-    """Return whether an object has an owner of *kind* other than *owner*: a former one of the same name, which is gone."""
+    """Return whether an object has an owner of *kind* other than *owner*: a former one of the same name."""
     return bool(owners(found, kind) - {owner.uid})

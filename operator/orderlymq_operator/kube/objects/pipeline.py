@@ -105,7 +105,7 @@ def manifest(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
 
 
 def work_of(pipeline: Pipeline) -> str:
-    """Return a text that changes when a driver has other work to do; image, resources and Spark settings do not count."""
+    """Return a text that changes when a driver gets other work; image, resources and Spark settings do not count."""
     said = pipeline.spec.said()
     said.pop("spark", None)
     reference = pipeline.spec.cluster_ref

@@ -160,14 +160,14 @@ def tls_variables(cluster: Cluster) -> list[Json]:
 
 
 def _command_variables(cluster: Cluster) -> list[Json]:
-    """Return the variables by which an `orderlymq` command in the pod finds the Cluster, by a name for all name servers."""
+    """Return the variables for `orderlymq` commands in the pod: TLS, and one DNS name for all name servers."""
     host = f"{names.name_server_set(cluster)}.{cluster.metadata.namespace}.svc"
     address = join_address(host, names.NAME_SERVER_PORT)
     return [{"name": "ORDERLYMQ_NAME_SERVER", "value": address}, *tls_variables(cluster)]
 
 
 def every_address(address: str) -> str:
-    """Return the listen address of a pod whose raft group has *address*; with IPv6, the pod listens on both families."""
+    """Return the listen address of a pod whose raft group has *address*; with IPv6, it covers both families."""
     return "::" if ":" in address else "0.0.0.0"  # noqa: S104 - it is a pod
 
 

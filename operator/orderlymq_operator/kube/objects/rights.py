@@ -8,7 +8,7 @@ from orderlymq_operator.kube.resources import ROLE_BINDINGS, ROLES, SERVICE_ACCO
 def account_with_rights(
     make: Callable[..., Json], name: str, namespace: str | None, rules: Sequence[Json]
 ) -> list[Json]:
-    """Return a ServiceAccount with the rights in *rules*, its Role and its RoleBinding; *make* builds an object of a kind."""
+    """Return a ServiceAccount with the rights *rules*, its Role and RoleBinding; *make* builds an object of a kind."""
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": ROLES.kind, "name": name}
     account = {"kind": SERVICE_ACCOUNTS.kind, "name": name, "namespace": namespace}
     return [

@@ -100,7 +100,7 @@ def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
 
 
 def unknown_fields(definition: Json, made: Json) -> list[str]:
-    """Return the paths of an object's fields that its definition does not know; the API server would drop them silently."""
+    """Return the paths of fields that an object's definition does not know; the API server silently drops them."""
     version = made["apiVersion"].rpartition("/")[2]
     for each in (definition.get("spec") or {}).get("versions") or []:
         if each["name"] == version:

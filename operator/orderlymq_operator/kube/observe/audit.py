@@ -93,7 +93,7 @@ class Audit:
         namespaces: tuple[str, ...],
         interrupted: set[str],
     ) -> dict[str, set[Name]]:
-        """Return the existing objects of the kinds whose watches were interrupted, or of all own kinds if that is due."""
+        """Return the existing objects of the kinds with interrupted watches, or of all own kinds if that is due."""
         now = self._clock()
         if self._read_at is None or now - self._read_at >= EVERY_S:
             inventory.invalidate()

@@ -190,7 +190,7 @@ async def read_objects(
 
 
 def _is_foreign(pod: Json, cluster: Cluster) -> bool:
-    """Return whether a pod has labels of brokers or name servers but not their name, such as a person's or a Job's pod."""
+    """Return whether a pod has labels of brokers or name servers but another name, such as a pod that a Job made."""
     labels, owner = pod["metadata"].get("labels") or {}, None
     component, group = labels.get("app.kubernetes.io/component"), labels.get(names.LABEL_GROUP)
     if component == names.BROKER or group is not None:
@@ -300,7 +300,7 @@ def outdated_pods(live: Live, environment: Environment) -> list[PodFacts]:
 
 
 def process_states(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[int, ProcessState]:
-    """Return the state of the processes in *pods* as the kubelet reports it; a process without a pod is being replaced."""
+    """Return the state of processes as the kubelet reports it; a process without a pod counts as being replaced."""
     absent = ProcessState(leaving=True)
     return {
         number: absent
@@ -347,7 +347,7 @@ async def read_name_servers(
 def with_forms(
     servers: Mapping[int, ObservedNameServer], live: Live, environment: Environment
 ) -> dict[int, ObservedNameServer]:
-    """Return *servers* with revision and TLS mode added for pods that have a previous form or cannot start in their own."""
+    """Return *servers* with revision and TLS mode for pods that have a previous form or cannot start in their own."""
     found = dict(servers)
     for index, pod in live.name_server_pods().items():
         form = pod.annotations.get(names.ANNOTATION_REVISION)

@@ -121,7 +121,7 @@ def group_facts(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obs
 def group_conditions(
     group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed
 ) -> dict[str, ConditionReport]:
-    """Return ConsistentSubscription, and Balanced (if members lock queues) or LanesFlowing (if concurrency is by key)."""
+    """Return ConsistentSubscription, and Balanced (members lock queues) or LanesFlowing (concurrency is by key)."""
     found = {"LanesFlowing": _flow(group, seen)} if group.spec.concurrency == "Key" else {}
     if not seen.members:
         nobody = ConditionReport("Unknown", "NoMembers", "nobody consumes")
@@ -238,7 +238,7 @@ def _consistency(seen: ObservedConsumerGroup) -> ConditionReport:
 
 
 def queues_of(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed) -> list[Queue]:
-    """Return every queue that the consumer group should consume: of its topics, or else of its members' subscriptions."""
+    """Return every queue to consume: of the topics in the spec, or, if none, of the members' subscriptions."""
     topics = {topic.name for topic in group.spec.topics} or {
         topic
         for member in seen.members.values()

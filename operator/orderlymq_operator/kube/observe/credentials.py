@@ -159,7 +159,7 @@ class Credentials:
     async def pages(
         self, cluster: Cluster, pods: Iterable[PodFacts] = ()
     ) -> dict[Access, PageAccess]:
-        """Return the access to the HTTP pages of *cluster*, for each form in which its *pods* were made or are made next.
+        """Return the access to the HTTP pages of *cluster*, for each form in which *pods* were made or are made next.
 
         Raises:
             ApiError: a Secret cannot be read now.
@@ -248,7 +248,7 @@ class Credentials:
         return next(iter(self._changed.get(key, {}).values()), "")
 
     async def _pair(self, cluster: Cluster, form: Access) -> Json | None:
-        """Return the Secret with the key pair of processes of this form; if it is deleted already, that of new processes."""
+        """Return the Secret with the key pair of processes of this form; if it is deleted, that of new processes."""
         namespace, latest = cluster.metadata.namespace, cluster.spec.tls.secret_name
         for name in dict.fromkeys((form.tls_secret, latest)):
             if name is not None and (found := await self._api.get(SECRETS, namespace, name)):

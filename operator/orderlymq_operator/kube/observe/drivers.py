@@ -41,7 +41,7 @@ _LABEL_REVISION: Final = "controller-revision-hash"  # a StatefulSet sets this l
 
 
 def is_driver(pod: Json) -> bool:
-    """Return whether a pod is a driver's: executors of a SparkApplication have the same labels, plus Spark's role label."""
+    """Return whether a pod is a driver's; executors of a SparkApplication have the same labels and a role label."""
     return (pod["metadata"].get("labels") or {}).get(_SPARK_ROLE) != names.EXECUTOR
 
 
@@ -110,7 +110,7 @@ def read_report(text: str) -> DriverReport | None:
 
 
 def is_run(live: Json) -> bool:
-    """Return whether a Job is a run of a CronJob; labels do not tell, because Kubernetes copies them from the template."""
+    """Return whether a Job is a run of a CronJob, by its owner; its labels are copied from the pod template."""
     return any(
         owner.get("kind") == "CronJob" for owner in live["metadata"].get("ownerReferences") or []
     )
@@ -239,7 +239,7 @@ def _offsets(value: Any) -> list[Json] | None:
 
 
 def _entries(value: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield topic, broker, queue and offset of a limited number of entries, so that a long report costs no more time."""
+    """Yield topic, broker, queue and offset of a limited number of entries, so that long reports cost no more time."""
     room = QUEUES_MAX
     for topic, brokers in _first(value):
         for broker, queues in _first(brokers):

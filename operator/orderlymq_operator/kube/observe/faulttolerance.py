@@ -1,5 +1,5 @@
 """
-The condition FaultTolerant: whether each raft group keeps a majority after the loss of a failure domain (a node, a zone).
+The condition FaultTolerant: whether raft groups keep a majority after the loss of a failure domain (a node, a zone).
 
 Pure. If m of n replicas are in the fullest domain, its loss leaves n - m, and the raft group needs a majority of n.
 Replicas above the majority are spare: updates and drains need them while the domain is lost. The operator only reports

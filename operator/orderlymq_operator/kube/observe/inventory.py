@@ -318,7 +318,7 @@ class Inventory:
         return self._moment
 
     def _stands(self, known: Item, found: Json, begun: int) -> bool:
-        """Return whether the known state of an object is no older than *found*, from a request that began at *begun*."""
+        """Return whether the known state of an object is no older than *found*, the answer to a request at *begun*."""
         version = found["metadata"]["resourceVersion"]
         if version == known.version:
             return True
@@ -326,7 +326,7 @@ class Inventory:
         return learned > begun and not _is_newer(version, known)
 
     def _revive(self, found: Json, begun: int) -> None:
-        """Note that an object exists again although its deletion was shown before the request: the store was restored."""
+        """Note that an object exists again after its deletion was shown, because the store was restored."""
         if self._gone.get(found["metadata"]["uid"], begun) < begun:
             del self._gone[found["metadata"]["uid"]]
 
@@ -362,7 +362,7 @@ class Inventory:
         return False
 
     def written(self, resource: Resource, found: Json) -> None:
-        """Store an object that a write returned, unless a watch has shown a newer version or the object's deletion since."""
+        """Store an object that a write returned, unless a watch has shown a newer version or its deletion since."""
         meta, items = found["metadata"], self._items[resource.kind]
         known = items.get((meta["namespace"], meta["name"]))
         if meta["uid"] in self._gone or (
@@ -407,7 +407,7 @@ class Inventory:
         return found
 
     def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
-        """Store an object from a watch event. Return False if the event only echoes a known state, such as our own write."""
+        """Store an object from a watch event. Return False if the state is known, such as that of our own write."""
         meta, kind = found["metadata"], resource.kind
         key = (meta["namespace"], meta["name"])
         if gone:

@@ -135,7 +135,7 @@ class Lister:
         return True
 
     def keep(self, owner: Hashable, again: Iterable[Resource] = ()) -> None:
-        """Keep the last lists in the cache, because nothing had to be done; kinds in *again* are read again next time."""
+        """Keep the last lists in the cache, because nothing had to be done; *again* are kinds to read next time."""
         found = self._read.pop(owner, None)
         if found is not None:
             self._known[owner] = found

@@ -1,5 +1,5 @@
 """
-Why a pod is missing: the API server's refusal when Kubernetes tried to create it, such as by a quota or an admission rule.
+Why a pod is missing: the API server's refusal to create it, such as by a quota or an admission rule.
 
 Rules: only an event of the workload contains the refusal. The operator reads events only while a pod is missing. A
 refusal that is older than the last successful creation does not count.

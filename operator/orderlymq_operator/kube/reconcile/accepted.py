@@ -1,5 +1,5 @@
 """
-The accepted spec, image and pull Secrets of a Cluster: an edit may wait for its confirmation, or for the end of a pause.
+The accepted spec, image and pull Secrets of a Cluster: an edit may wait for a confirmation or the end of a pause.
 
 An invalid edit waits for its correction; meanwhile, the running Cluster keeps the previous spec.
 

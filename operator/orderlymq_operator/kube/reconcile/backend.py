@@ -223,7 +223,7 @@ class KubeBackend:
         return replace(found, replicas=kept)
 
     def _domains_of(self, node: str) -> tuple[str, ...]:
-        """Return the zone of a node, its domain of placement.topologyKey, and the node; empty if its labels are unknown."""
+        """Return a node's zone, its domain of placement.topologyKey, and the node; empty if its labels are unknown."""
         placement = self.desired.cluster.spec.placement
         keys = dict.fromkeys((placement.zone_key or ZONE, placement.topology_key))
         labels = [self.label_of(node, key) for key in keys if key != HOSTNAME]

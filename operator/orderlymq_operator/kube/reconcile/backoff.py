@@ -25,7 +25,7 @@ class Backoff:
     def pause_s(
         self, key: Hashable, found: Hashable, first_s: float = FIRST_S, max_s: float = MAX_S
     ) -> float:
-        """Return the pause (s) after a reconcile that *found* this state: *first_s* while it is new, then up to *max_s*."""
+        """Return the pause (s) after a reconcile that *found* this: *first_s* while it is new, then up to *max_s*."""
         before, times = self._same.get(key, (None, 0))
         times = times + 1 if before == found else 0
         self._same[key] = found, times

@@ -111,7 +111,7 @@ def canary_page(live: Live) -> str:
 
 
 def groups_in_use(live: Live, cluster: Cluster) -> frozenset[str]:
-    """Return the broker groups that a canary may send to: those in its Deployment, and in its pods that have not ended."""
+    """Return the broker groups that a canary may send to: those in its Deployment and in pods that have not ended."""
     made = live.find(DEPLOYMENTS, canary_name(cluster))
     notes = [pod.annotations for pod in _pods(live) if not pod.is_over]
     if made is not None:
@@ -132,7 +132,7 @@ def _pods(live: Live) -> Iterator[PodFacts]:
 
 
 def with_canary(desired: Desired, used: frozenset[str] = frozenset()) -> Desired:
-    """Return *desired* with a canary topic in each broker group that stays, and the deletion of what the canary must not have.
+    """Return *desired* with a canary topic in each broker group that stays, and other canary data marked for deletion.
 
     A topic that a user has declared under such a name stays. A topic in a broker group of *used* stays, too, while a
     canary may send there, because the canary would report the deletion of its topic as a loss of messages.

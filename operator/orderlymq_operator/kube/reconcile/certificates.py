@@ -379,7 +379,7 @@ def group_certificates(
 
 
 def _can_wait(lacking: set[str], forms: Mapping[str, GroupForm], live: Live) -> bool:
-    """Return whether a Cluster can continue without the *lacking* broker groups: the last ones, not all, without pods."""
+    """Return whether a Cluster can continue without *lacking* broker groups: the last ones, not all, without pods."""
     rest = len(forms) - len(lacking)
     return rest > 0 and all(
         name in lacking and not form.closed and not live.group_pods(name)

@@ -196,7 +196,7 @@ class ClusterReconciler:
         return written if written is not None and written.uid == item.uid else item
 
     async def _without_cluster(self, key: ClusterKey) -> None:
-        """Report ClusterNotFound on all parts of a Cluster that does not exist, and remove finalizers of leaving parts."""
+        """Report ClusterNotFound on all parts of a missing Cluster, and remove the finalizers of leaving parts."""
         report = ConditionReport(
             "False", "ClusterNotFound", f"there is no Cluster {key[1]!r} in namespace {key[0]!r}"
         )
@@ -286,7 +286,7 @@ class ClusterReconciler:
         return scope
 
     async def _ensure(self, scope: Scope) -> int:
-        """Make the objects of a Cluster; return how many were applied. If one is refused, still serve running brokers."""
+        """Make the objects of a Cluster; return how many were changed. If one is refused, still serve the brokers."""
         item = scope.item
         try:
             applied = await scope.backend.ensure()
@@ -321,7 +321,7 @@ class ClusterReconciler:
     async def _carry_out(
         self, scope: Scope, observed: Observed, actions: list[Action]
     ) -> tuple[list[Exception], int]:
-        """Execute the plan, and the work outside the plan (volumes, removals); return failures and the number of changes."""
+        """Execute the plan, and the work outside it (volumes, removals); return failures and the number of changes."""
         backend = scope.backend
         failed, work = await execute(backend, actions, self._metrics)
         backend.name_failures()
@@ -373,7 +373,7 @@ class ClusterReconciler:
         return self._wait_s(key, scope.live, (reports, scope.found.step, mislabelled))
 
     def _wait_s(self, key: ClusterKey, live: Live, found: Hashable) -> float:
-        """Return the pause (s) while the operator waits, after a reconcile that *found* this; the next one lists few kinds."""
+        """Return the pause (s) after a reconcile that *found* this and only waits; the next one lists few kinds."""
         self._lists.keep(owner_of(key), (*CHANGING, *_unwatched(live)))
         return self._backoff.pause_s(key, found)
 

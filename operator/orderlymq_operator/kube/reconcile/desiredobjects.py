@@ -89,7 +89,7 @@ def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 def surplus_objects(
     cluster: Cluster, wanted: Iterable[Json], live: Live
 ) -> list[tuple[Resource, str]]:
-    """Return the optional objects that the Cluster no longer needs: those of listeners, policies, console and canary."""
+    """Return the optional objects that the Cluster no longer needs: those of listeners, policies, console, canary."""
     places = [(each, console.console_name(cluster)) for each in console.KINDS]
     places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
     for (kind, name), made in live.made.items():

@@ -151,7 +151,7 @@ async def settle(
 
 
 async def _reopen(backend: KubeBackend, surplus: Sequence[str]) -> int:
-    """Reopen closed raft groups that should stay; those without a leader are reopened later. Return the number reopened."""
+    """Reopen closed raft groups that should stay, those without a leader later; return how many were reopened."""
     count = 0
     for group in backend.environment.groups:
         if group in surplus or backend.live.leader(group) is None:

@@ -1,5 +1,5 @@
 """
-Observation of one Cluster before a reconcile acts: turns its custom resources and objects into the inputs of the reconcile.
+Observation of one Cluster before a reconcile acts: turns custom resources and objects into the reconcile's inputs.
 
 Begin with `Observer.observe`. `backend` reads the brokers later. Rule: this module writes only Secrets that are missing:
 certificates, which the forms of the broker groups name, and the secrets of the Cluster and its Users.
@@ -193,7 +193,7 @@ class Observer:
             found.problem = ConditionReport("False", "Invalid", text[:MESSAGE_MAX])
 
     async def _desired_state(self, cluster: Cluster, key: ClusterKey) -> DesiredState:
-        """Return the desired state of a Cluster and its parts; computed in another thread, because many Topics take long."""
+        """Return the desired state of a Cluster and its parts; computed in a thread, because many Topics take long."""
         is_unsure = partial(self._is_unsure, cluster)
         return await beside_loop(
             lambda: desired_state(cluster, self._inventory.parts(key), is_unsure)

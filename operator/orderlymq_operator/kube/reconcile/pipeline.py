@@ -465,7 +465,7 @@ def driver_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
 
 
 def _deleted_claim(pipeline: Pipeline, claims: Sequence[Json]) -> str:
-    """Return the name of the Pipeline's volume claim if it is being deleted; empty if not, or if a former Pipeline owns it."""
+    """Return the name of the Pipeline's claim if it is being deleted; empty if not or if a former Pipeline owns it."""
     name = claim_name(pipeline)
     is_deleted = any(
         found["metadata"]["name"] == name

@@ -107,7 +107,7 @@ class Report:
         return self._debounce.hold(item.key, previous, ready, item.generation, now_ms)
 
     async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:
-        """Observe all consumer groups; return nothing if the last observation is recent or a raft group does not answer."""
+        """Observe all consumer groups; empty if that was done recently or a raft group does not answer."""
         key = scope.item.key
         now = time.monotonic()
         names = [group.group_name for group in scope.state.desired.consumer_groups]

@@ -60,7 +60,7 @@ class LastScopes(dict[ClusterKey, Scope]):
         return found
 
     def canaries(self) -> dict[ClusterKey, str]:
-        """Return the URL of each enabled canary's status page, by Cluster, as the last reconcile found it; may be empty."""
+        """Return the URL of each enabled canary's status page, by Cluster; empty if the last reconcile found no pod."""
         return {
             key: canary_page(scope.live)
             for key, scope in self.items()

@@ -156,7 +156,7 @@ def previous_conditions(item: Item) -> dict[str, ConditionReport]:
 
 
 def account_facts(user: User, name: str, observed: Observed) -> Json:
-    """Return the status of a User without conditions: its Secret, and the time until which the former secret is valid."""
+    """Return the status of a User without conditions: its Secret, and the end of the former secret's validity."""
     facts = {"secretName": names.user_secret(name)} if user.spec.secret_from is None else {}
     accounts = [(group.users or {}).get(user.access_key) for group in observed.groups.values()]
     until_ms = max((account.former_until_ms for account in accounts if account), default=0)

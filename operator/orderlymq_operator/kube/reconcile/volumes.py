@@ -171,7 +171,7 @@ def _group_of(claim: ClaimFacts) -> str:
 
 
 def small_claims(live: Live, groups: Iterable[str], wanted: str) -> list[ClaimFacts]:
-    """Return the claims of *groups* that must grow to the size *wanted*; only bound claims, because others cannot change."""
+    """Return the claims of *groups* that must grow to *wanted*; only bound ones, because others cannot change."""
     return [
         claim
         for group in groups
@@ -199,7 +199,7 @@ async def _unbound(backend: KubeBackend) -> ConditionReport | None:
 
 
 def _deleted(backend: KubeBackend) -> ConditionReport | None:
-    """Report a volume whose claim was deleted, so that it will disappear together with its pod; None if there is none."""
+    """Report a volume whose claim was deleted, so that it disappears together with its pod; None if none was."""
     for group, form in backend.environment.groups.items():
         if claim := backend.live.deleted_claim(group, form.replicas):
             text = f"{claim.name} was deleted: Kubernetes keeps it as long as its pod runs, and the replica begins empty after that"

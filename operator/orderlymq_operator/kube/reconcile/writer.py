@@ -226,7 +226,7 @@ class StatusWriter:
         before: Mapping[str, ConditionReport],
         conditions: Mapping[str, ConditionReport],
     ) -> None:
-        """Write an event when volumes grow or cannot grow, when a leader or a disk is short of capacity, and at the end."""
+        """Write an event when volumes grow or cannot, when a leader or disk lacks capacity, and when that ends."""
         ready = conditions["Ready"].reason  # this reason has an event of its own
         for name in ROOM:
             known, report = before.get(name), conditions[name]

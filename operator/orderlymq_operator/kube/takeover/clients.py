@@ -57,7 +57,7 @@ class NamedClients:
         await end_tasks(self._tasks)
 
     async def are_in(self, pod: PodFacts) -> bool | None:
-        """Return True as soon as a leader names a client in *pod*, False if none does, None if a leader did not answer."""
+        """Return True as soon as a leader names a client in *pod*, False if none does, None if a leader is silent."""
         if self._next is None:
             self._next = _Reading()
             task = asyncio.create_task(self._read(self._next), name="clients of pods that end")

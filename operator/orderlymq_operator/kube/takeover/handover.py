@@ -227,7 +227,7 @@ class Takeover:
         self._named.discard(uid)
 
     async def _check_until_settled(self, pod: PodFacts) -> None:
-        """Check a pod until it lives, until it is proven gone and its clients are expired, or until the hint is too old."""
+        """Check a pod until it proves alive, or is proven gone and its clients are expired, or the hint is too old."""
         began = time.monotonic()
         delay_s = _POLL_FIRST_S
         clear_since: float | None = None
@@ -296,7 +296,7 @@ class Takeover:
         return left
 
     def _is_looked_up(self, pod: PodFacts) -> bool:
-        """Return whether the operator reads a pod now: a client in it is known, or only a few pods are being checked."""
+        """Return whether the operator reads a pod now: a client in it is known, or few pods are being checked."""
         return (
             pod.uid in self._named
             or len(self._checks) <= _AT_ONCE
@@ -406,6 +406,6 @@ class Takeover:
 
 
 def merged(one: LockHolder, other: LockHolder) -> LockHolder:
-    """Merge what two raft groups know of a client; the raft group that has its connection also has its current address."""
+    """Merge the reports of two raft groups about a client; the one with its connection has its current address, too."""
     said = one if one.connected else other
     return replace(said, addresses=one.addresses | other.addresses)

@@ -186,7 +186,7 @@ def deletion_job(backup: Backup, backup_id: str, environment: ToolEnvironment) -
 def lookup_job(
     cluster: Cluster, destination: Destination, backup: str | None, environment: ToolEnvironment
 ) -> Json:
-    """Return the Job that reports from which backup a new Cluster is restored, and whether the backup fits the Cluster."""
+    """Return the Job that reports from which backup a new Cluster is restored, and whether the backup fits."""
     groups = ",".join(cluster.group_names)
     arguments = ["show", "--from", destination.place, "--groups", groups]
     if backup is not None:

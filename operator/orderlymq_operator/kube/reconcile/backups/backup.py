@@ -1,5 +1,5 @@
 """
-One reconcile of one Backup: observe its Job, decide, make it, report; delete the stored data before a Backup is removed.
+One reconcile of one Backup: observe its Job, decide, make it, report; delete stored data before a Backup is removed.
 
 Rules: the same as in `cluster`. A Job is only read: its pod's report is checked, and the operator executes nothing from
 it. A Backup that has ended is never observed again, so its Job may be deleted.
@@ -157,7 +157,7 @@ class BackupReconciler:
         return self._backoff.pause_s(item.key, step.condition, WAITING_S, WAITING_MAX_S)
 
     async def _remove(self, item: Item, backup: Backup) -> float | None:
-        """Delete the stored data, then remove the Backup's finalizer; return the pause (s) before the next reconcile."""
+        """Delete the stored data, then remove the finalizer; return the pause (s) before the next reconcile."""
         if names.BACKUP_FINALIZER not in item.finalizers:
             return None
         if backup.spec.deletion_policy != "Delete":
@@ -259,7 +259,7 @@ class BackupReconciler:
         return ""
 
     def _environment(self, item: Item, backup: Backup, cluster: Cluster | None) -> ToolEnvironment:
-        """Return the environment of a Backup's pods: that of its Cluster, or the last known one if there is no Cluster."""
+        """Return the environment of a Backup's pods: that of its Cluster, or the last known one without a Cluster."""
         if cluster is None:
             meta = ObjectMeta(name=backup.spec.cluster_ref.name, namespace=item.namespace)
             cluster = cluster_with(item.status.get("podSettings", ""), meta)
@@ -368,5 +368,5 @@ def _problem(found: Item | None, cluster: Cluster | None) -> str:
 
 
 def _standing_groups(cluster: Item) -> list[str]:
-    """Return the broker groups that a backup must have, including those above spec.groups, which still hold messages."""
+    """Return the broker groups that a backup must have, also those above spec.groups, which still hold messages."""
     return [str(each["name"]) for each in cluster.status.get("groups") or []]

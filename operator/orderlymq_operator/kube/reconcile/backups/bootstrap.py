@@ -61,7 +61,7 @@ class Progress:
 
 
 def restored_id(item: Item, cluster: Cluster, live: Live) -> str | None:
-    """Return the backup from which a Cluster was restored: empty if from none, None while the restore is not complete."""
+    """Return the backup from which a Cluster was restored: empty for none, None while the restore is not complete."""
     if cluster.spec.bootstrap is None:
         return ""
     servers = live.find(STATEFUL_SETS, names.name_server_set(cluster)) or {"metadata": {}}
