@@ -1,5 +1,5 @@
 """
-The API server: reads and writes of plain JSON objects, with request metrics and errors named by what to do next.
+The API server: reads and writes plain JSON objects, counts requests, and raises errors named by what to do next.
 
 This module uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, but none of
 its models. Objects stay JSON, so that fields that this version does not know survive. Rules: one request per call, and

@@ -50,8 +50,7 @@ class Election:
 
     Attributes:
         token: transitions of the lease when it was taken; grows with every holder.
-        competitor: the competing operator that keeps this process from acting although it holds the lease; empty if
-            none.
+        competitor: why this process does not act although it holds the lease; empty if no competitor is known.
         left: namespaces that former holders served and this one does not, * for all, until their finalizers are
             removed.
 
@@ -85,16 +84,15 @@ class Election:
         self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}  # by namespace
         self._cannot_list = False
         self._overtaken_by = 0
-        self._given_up = (
-            0  # the greatest token of this lease that was impossible by this machine's clock
-        )
+        # The greatest token of this lease that was impossible by this machine's clock.
+        self._given_up = 0
 
     def overtaken(self, token: int) -> None:
         """Note a token that a broker has seen.
 
-        If that token is greater than this process's own, the next renewal of the lease, which proves that this process
-        still holds it, takes a greater one. That requires that other operators can be listed, or that a former holder
-        of this lease had the token.
+        If that token is greater than this process's own, the next renewal of the lease takes a greater one; the renewal
+        proves that this process still holds the lease. That requires that other operators can be listed, or that a
+        former holder of this lease had the token.
         """
         self._overtaken_by = max(self._overtaken_by, token)
 

@@ -152,9 +152,7 @@ async def _watch_once(
             if checks.done():
                 raise RuntimeError("a watch has ended without an error")
         except Exception as error:
-            over.set_exception(
-                error
-            )  # set it here, because the end of this loop may wait for the same watches
+            over.set_exception(error)  # here: the end of this loop may wait for the same watches
         else:
             over.set_result(None)
 

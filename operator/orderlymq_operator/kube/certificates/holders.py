@@ -36,7 +36,7 @@ def uri_of(cluster: str, *parts: str) -> str:
 
 
 def holders(cluster: Cluster, group: str) -> tuple[Holder, ...]:
-    """Return the holders of certificates in a broker group: as many replicas as the group may ever have.
+    """Return the holders of certificates in a broker group: as many replicas as it may ever have.
 
     A replica that joins therefore needs no new Secret.
     """

@@ -58,9 +58,7 @@ def _domains(given: Placement) -> dict[str, bool]:
     if not required:
         domains[given.topology_key] = False
     if given.topology_key != HOSTNAME:
-        domains[HOSTNAME] = (
-            False  # otherwise two pods of a zone might share a node and fail together
-        )
+        domains[HOSTNAME] = False  # two pods of a zone on one node would fail together
     return domains
 
 

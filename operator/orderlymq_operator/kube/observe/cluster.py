@@ -106,7 +106,7 @@ class Live:
         }
 
     def deleted_claim(self, group: str, replicas: int) -> ClaimFacts | None:
-        """Return a claim of a replica 1 to *replicas* that is being deleted; it disappears when its pod ends."""
+        """Return a claim of the replicas 1 to *replicas* that is being deleted, or None; it is gone when its pod ends."""
         found = self.claims_of(group).items()
         return next((each for node, each in found if node <= replicas and each.deleting), None)
 
@@ -131,8 +131,8 @@ class Live:
         """Return whether *pod* cannot start, but may start with the newer template of its StatefulSet.
 
         This is the case if its image is unavailable: the new template may differ only in pull Secrets or pull policy,
-            which are not part of the revision. A pod that restores counts with any trouble, because the planner does
-            not replace it.
+        which are not part of the revision. A pod that restores counts with any trouble, because the planner does not
+        replace it.
         """
         made = self.find(STATEFUL_SETS, pod.name.rpartition("-")[0]) or {}
         template = (made.get("status") or {}).get("updateRevision")

@@ -26,7 +26,7 @@ _KEPT_S: Final = 60.0
 
 
 class GatewayApi:
-    """Gateway API versions that the API server serves; *clock* gives seconds that never go back."""
+    """The Gateway API version that the API server serves; *clock* returns monotonic seconds."""
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api

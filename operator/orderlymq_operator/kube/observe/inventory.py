@@ -228,9 +228,8 @@ class Inventory:
         unread: by namespace that cannot be read, the refused kind and the error.
 
     Args:
-        changed: called with every object that a list showed in another state than the known one. The caller of
-            `refresh` finds changes that concern other Clusters, and no watch event wakes those, because it is no news
-            any more.
+        changed: called with every object that a list showed in another state than the known one. A later watch event
+            finds that state known and wakes no worker, so only this call wakes the workers of other objects.
     """
 
     def __init__(
@@ -250,9 +249,8 @@ class Inventory:
         self._read = dict.fromkeys(kinds, 0)
         self._reading = {kind: asyncio.Lock() for kind in kinds}
         self._unlisted = {kind: frozenset[str]() for kind in kinds}
-        self._gone: dict[
-            str, int
-        ] = {}  # deleted objects by UID, oldest first, with the moment of the deletion
+        # Deleted objects by UID, oldest first, with the moment of the deletion.
+        self._gone: dict[str, int] = {}
         # A counter that orders events in this process: when an object was stored, when a read began.
         self._moment = 0
         self._learned: dict[str, dict[tuple[str, str], int]] = {kind: {} for kind in kinds}
@@ -407,7 +405,7 @@ class Inventory:
         return found
 
     def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
-        """Store an object from a watch event. Return False if the state is known, such as that of our own write."""
+        """Store an object from a watch event. Return False if its state is known, such as after our own write."""
         meta, kind = found["metadata"], resource.kind
         key = (meta["namespace"], meta["name"])
         if gone:

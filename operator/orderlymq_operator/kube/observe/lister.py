@@ -2,8 +2,8 @@
 Lists the objects that were made for one Cluster or Pipeline, with as few requests as possible.
 
 Rules: a kind is read again when a watch shows one of its objects in another state than the read one, or when the watch
-was interrupted. All kinds are read after an action or a failure, and when the last read is old. From the cache, the
-operator may only conclude whether there is something to do, never what: `api.by_what_is_kept`.
+was interrupted. All kinds are read after an action or a failure, and when the last read is old. Cached lists may only
+show whether there is something to do. What to do is decided from a fresh read, see `api.by_what_is_kept`.
 """
 
 import asyncio

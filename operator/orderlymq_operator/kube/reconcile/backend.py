@@ -368,9 +368,8 @@ class KubeBackend:
             with nullcontext() if is_needed(made) else self._noting_refusal():
                 found = await (self.api.apply(made) if known else self.api.make(made))
                 self.live.put(found)
-                if answers.note(
-                    made, found
-                ):  # an object that comes back with the same change is no progress
+                # An object that comes back with the same change as before is no progress.
+                if answers.note(made, found):
                     count += 1
                     if not drift.contains(found, made):
                         _log.warning("%s %s is kept otherwise, as by an admission rule", kind, name)

@@ -310,9 +310,7 @@ class Certificates:
         }
         ends = min(scope.now + CERTIFICATE_LIFE, scope.authorities[step.signer].facts.ends)
         trusted = [scope.authorities[each].trusted for each in sorted(step.trusts)]
-        certificates_in(
-            "".join(trusted)
-        )  # raises if unreadable, because pods could not start with it
+        certificates_in("".join(trusted))  # raises if pods could not read it
         for number in range(step.number, step.number + _STEPS_MAX):
             made = CertificateSet(number, step.signer, step.trusts, scope.now, ends)
             wanted = Issued(group.mode, made)

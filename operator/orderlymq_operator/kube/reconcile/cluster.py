@@ -234,7 +234,7 @@ class ClusterReconciler:
             observed = await backend.observe()
             self._report.set_groups(scope, observed)
             self.seen[item.key] = scope
-            # The operator does nothing but reports the current state.
+            # The operator changes nothing; it only reports the current state.
             found = await self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
             await execute(backend, reports, self._metrics)

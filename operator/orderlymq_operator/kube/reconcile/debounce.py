@@ -1,9 +1,9 @@
 """
 Debounce: decides when a Cluster that stopped being Ready is reported.
 
-Pure: the caller passes the time. Rule: a process that stops for a moment, or an election that ends before the next
-reconcile, is not reported, because that would cost two writes to every object of the Cluster. Trouble of pods and every
-change of a new generation are reported immediately.
+Pure: the caller passes the time. Rules: a process that stops for a moment is not reported, nor is an election that ends
+before the next reconcile. A report would cost two writes to every object of the Cluster. Trouble of pods and all news
+about a new generation are reported immediately.
 """
 
 from collections.abc import Hashable, Mapping

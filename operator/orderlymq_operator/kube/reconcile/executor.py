@@ -3,8 +3,8 @@ The executor of a plan: runs the actions of one lane in order, and lanes in para
 
 Rules: a failed action stops only the later actions of its lane; the next reconcile decides again. A process that does
 not answer one request gets no further requests, because thousands of timeouts would delay the reconcile that finds a
-new leader. Each action runs only while this operator leads, because a successor may have changed the state that was
-planned from.
+new leader. Each action runs only while this operator leads, because a successor may have changed the state on which the
+plan is based.
 """
 
 import asyncio
@@ -58,9 +58,7 @@ async def execute(
                 held[lane] = str(refused)  # not a failure: a later reconcile tries again
                 return
             except GroupInUseError as refused:
-                backend.in_use[lane] = str(
-                    refused
-                )  # not a failure, either: the deletion waits for the consumers
+                backend.in_use[lane] = str(refused)  # not a failure: it waits for the consumers
                 return
             except (AdminError, ApiError) as error:
                 if isinstance(error, SilentError):

@@ -75,9 +75,8 @@ class Finalizers:
         """Add the finalizer to every living, accepted object whose deletion policy requires it; remove it from others.
 
         While brokers do not answer, it is unknown which objects are accepted, so none gets the finalizer. Return the
-        objects
-        that could not get it: the operator must not send them to the brokers. If the finalizer was refused, the verdict
-            says why. An object that has changed since it was read gets the finalizer next time.
+        objects that could not get it: the operator must not send them to the brokers. If the finalizer was refused, the
+        verdict says why. An object that has changed since it was read gets the finalizer next time.
         """
         refused: set[Subject] = set()
         # The brokers delete nothing for objects in namespaces that the Cluster does not allow.
@@ -209,9 +208,7 @@ class Finalizers:
             if error.status != 404:
                 raise
             self._inventory.invalidate(item.kind)
-            return len(finalizers) < len(
-                item.finalizers
-            )  # an object that is gone has no finalizers
+            return len(finalizers) < len(item.finalizers)  # an object that is gone has none
         if finalizers or item.deleting_since is None:
             self._inventory.written(item.resource, found)
         return True

@@ -216,9 +216,8 @@ class PipelineReconciler:
             # Repeated actions without effect must not run as fast as possible.
             return self._repeats.pause_s(key, tuple(actions[:-1]), AT_WORK_S)
         self._repeats.forget(key)
-        if (
-            report.condition.reason != "PreviousDriverTerminating"
-        ):  # only a read shows the end of that driver
+        # Only a read shows the end of a previous driver.
+        if report.condition.reason != "PreviousDriverTerminating":
             self._lists.keep(key, (PODS, _FORMS[form_of(pipeline.spec)]))
         if report.phase == "Running":
             self._backoff.forget(key)

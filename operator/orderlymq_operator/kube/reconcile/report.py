@@ -65,7 +65,7 @@ class Report:
         reached = scope.item.status.get("listeners") or []
         facts |= listener_facts(cluster, backend.outside, scope.live, reached)
         if self._is_debounced(scope, conditions["Ready"]):
-            return  # the next reconcile is a second away
+            return  # the next reconcile follows within a second
         before = condition_of(scope.item.status, ORDER_VERIFIED)
         await self._writer.write(scope.item, conditions, facts)
         await self._writer.announce_order(scope.item, before, scope.found.order)

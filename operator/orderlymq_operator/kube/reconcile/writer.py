@@ -87,7 +87,8 @@ class StatusWriter:
         if made is None:
             return
         if item.kind == "Cluster":
-            must_have_read()  # cached state may be that of a former Cluster of the name, such as its restore
+            # Facts of a former Cluster, such as its restore, must not get into the status of a new one.
+            must_have_read()
         async with self._gate:
             try:
                 found = await self._apply(item, made)

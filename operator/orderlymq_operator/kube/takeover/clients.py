@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 # How long the next reading waits for leaders that have not answered this one.
 _TURN_S: Final = 0.2
-# The minimal pause before the next reading. The pause is as long as this reading took, if that is longer, because a
-# leader needs a tenth of a second for tables of thousands of clients.
+# The minimal pause before the next reading. If this reading took longer, the pause is as long as the reading, because
+# a leader needs a tenth of a second for tables of thousands of clients.
 _PAUSE_MIN_S: Final = 0.05
 
 

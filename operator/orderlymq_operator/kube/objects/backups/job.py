@@ -172,7 +172,7 @@ def creation_job(
 def deletion_job(backup: Backup, backup_id: str, environment: ToolEnvironment) -> Json:
     """Return the Job that deletes the stored data of a Backup that is being deleted.
 
-    It has no owner, because the garbage collector might delete it before the Backup, which waits for it, is gone.
+    It has no owner. Otherwise the garbage collector would delete it together with the Backup, which waits for it.
     """
     spec = backup.spec
     arguments = ["delete", "--from", spec.destination.place, "--id", backup_id]

@@ -63,8 +63,8 @@ WAITING_S: Final = 5.0
 # The longest such pause if waiting needs requests to the API server, because an edit of the Cluster is not accepted
 # yet. A person may take a day for that.
 WAITING_MAX_S: Final = 60.0
-# How long the operator waits for the pod of a deleted Job. A deleted pod ends within its grace time, on a lost node
-# never.
+# How long the operator waits for the pod of a deleted Job. A deleted pod ends within its grace time, except on a lost
+# node.
 ENDING_S: Final = 300.0
 
 
