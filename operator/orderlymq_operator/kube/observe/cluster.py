@@ -106,7 +106,7 @@ class Live:
         }
 
     def deleted_claim(self, group: str, replicas: int) -> ClaimFacts | None:
-        """Return a claim of the replicas 1 to *replicas* that is being deleted, or None; it is gone when its pod ends."""
+        """Return a claim of the replicas 1 to *replicas* that is being deleted; it is gone when its pod ends."""
         found = self.claims_of(group).items()
         return next((each for node, each in found if node <= replicas and each.deleting), None)
 

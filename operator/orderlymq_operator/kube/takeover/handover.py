@@ -227,7 +227,7 @@ class Takeover:
         self._named.discard(uid)
 
     async def _check_until_settled(self, pod: PodFacts) -> None:
-        """Check a pod until it is found alive, or its death is proven and its clients are expired, or the hint is old."""
+        """Check a pod until it is found alive, its death is proven and its clients are expired, or the hint is old."""
         began = time.monotonic()
         delay_s = _POLL_FIRST_S
         clear_since: float | None = None
