@@ -1,8 +1,8 @@
 """
-The API server of Kubernetes as a pod asks it.
+A client of the Kubernetes API server for a process in a pod.
 
-Rules: the address comes from the pod's environment and the rights from its token, which is read again each time, because
-Kubernetes replaces it. An answer has a limit in size and time.
+Rules: the address comes from the pod's environment, and the rights come from its token. The token is read for each request, because
+Kubernetes replaces it. The size and the time of an answer are limited.
 """
 
 import os
@@ -24,11 +24,11 @@ class ApiServerSilent(OrderlyMQError):  # noqa: N818 - says what happened
 
 
 class ApiServer:
-    """Asks one API server.
+    """A client of one API server.
 
     Args:
         url: its address.
-        account: folder with the token and the authority of the API server.
+        account: folder with the token and the CA certificate of the API server.
     """
 
     def __init__(self, url: str, account: Path = _ACCOUNT) -> None:
@@ -37,7 +37,7 @@ class ApiServer:
 
     @classmethod
     def in_pod(cls) -> Self:
-        """Return the one that Kubernetes names in each pod."""
+        """Return a client of the API server that Kubernetes names in each pod."""
         host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         shown = f"[{host}]" if ":" in host else host
@@ -46,10 +46,10 @@ class ApiServer:
     async def get(
         self, path: str, *, size_max: int, accept: str = "application/json"
     ) -> tuple[int, bytearray]:
-        """Return status and body of an answer, which is cut behind *size_max* bytes.
+        """Return the status and body of an answer; reading stops once the body exceeds *size_max* bytes.
 
         Raises:
-            ApiServerSilent: It does not answer.
+            ApiServerSilent: The API server does not answer.
         """
         try:
             token = (self._account / "token").read_text().strip()
@@ -61,7 +61,7 @@ class ApiServer:
                 session.get(self._url + path, ssl=context) as answer,
             ):
                 body = bytearray()
-                # One read brings one packet.
+                # One read returns one packet.
                 async for piece in answer.content.iter_any():
                     body += piece
                     if len(body) > size_max:

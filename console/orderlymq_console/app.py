@@ -1,7 +1,7 @@
 """
-The console as a process: everything is wired here, and nothing else makes its collaborators.
+The console as a process: this module alone creates its parts and connects them.
 
-Life cycle: `Console.start` listens, `close` ends viewers, changes, questions and connections.
+Life cycle: `Console.start` listens; `close` ends viewers, changes, questions and connections.
 """
 
 import asyncio
@@ -44,28 +44,28 @@ from orderlymq_runtime.sockets.listener import EVERY_ADDRESS, listening_socket
 # A form holds a token or a confirmation.
 _FORM_SIZE_MAX: Final = 64 * 1024
 _SHUTDOWN_S: Final = 2.0
-# What a hundred open pages need, which are `VIEWERS_MAX`, with the requests beside them.
+# Enough for a hundred open pages, which are `VIEWERS_MAX`, and their other requests.
 CONNECTIONS_MAX: Final = 512
-# A browser comes back within that; longer silence keeps a place from others.
+# A browser sends its next request within this time; a connection that is silent for longer takes a place from others.
 _KEEP_ALIVE_S: Final = 75.0
-# How long the rest of a request is read that was answered before its end.
+# How long the rest of a request is read if the request was answered before its end.
 _LINGER_S: Final = 2.0
-# So often it looks while nobody else does, to know what changed in the last hour: one request a minute for each leader.
+# How often the console reads statuses while nobody looks, to know the changes of the last hour: one request a minute to each leader.
 _LOOK_S: Final = 60.0
 
 
 class Console(Lifecycle):
-    """The console; `async with`, or `start` and `close`.
+    """The console; use `async with`, or `start` and `close`.
 
     Args:
-        audit_log: where each change is written.
+        audit_log: the log to which each change is written.
 
     Attributes:
-        local: the account of the person who started it, where no accounts were given; None otherwise.
-        url: where it listens, once it does.
+        local: the account of the person who started the console; None if accounts were given.
+        url: its address, once it listens.
         application: the pages by their paths.
-        collector: what brokers were asked.
-        viewers: who follows the cluster now.
+        collector: the answers of brokers.
+        viewers: the viewers that follow the cluster now.
     """
 
     def __init__(self, settings: ConsoleSettings, audit_log: IO[str] = sys.stderr) -> None:
@@ -107,10 +107,10 @@ class Console(Lifecycle):
         self._listener: asyncio.Server | SniffingListener | None = None
 
     async def start(self) -> None:
-        """Listen.
+        """Listen for connections.
 
         Raises:
-            SettingError: The address cannot be listened on, or the certificate cannot be used.
+            SettingError: The console cannot listen on the address, or the certificate cannot be used.
         """
         settings = self._settings
         tls = _tls(settings)
@@ -145,7 +145,7 @@ class Console(Lifecycle):
         )
 
     async def close(self) -> None:
-        """End."""
+        """Stop listening, and end everything that is under way."""
         await self._tasks.cancel()
         if self._listener is not None:
             self._listener.close()
@@ -169,20 +169,20 @@ async def serve(
     audit_log: IO[str],
     parent: IO[bytes] | None = None,
 ) -> None:
-    """Serve until it is cancelled, or *parent* ends: a pipe whose other end is held by who started this."""
+    """Serve until cancelled, or until *parent* ends: a pipe whose other end the starting process holds."""
     raise_limit()
     is_over = asyncio.Event()
     async with Console(settings, audit_log) as console:
         started(console)
         if parent is not None:
             over = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, is_over.set)
-            # A read of a pipe cannot be cancelled, so its thread must not hold the end up.
+            # A read of a pipe cannot be cancelled, so its thread must not delay the end of the process.
             threading.Thread(target=_read_out, args=(parent, over), daemon=True).start()
         await is_over.wait()
 
 
 def _read_out(parent: IO[bytes], over: Callable[[], object]) -> None:
-    with contextlib.suppress(OSError, RuntimeError):  # the loop is over already
+    with contextlib.suppress(OSError, RuntimeError):  # the loop has already ended
         while parent.read(1):
             pass
         over()

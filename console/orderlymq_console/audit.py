@@ -1,9 +1,9 @@
 """
-The audit log: who did what to what, when, and what became of it.
+The audit log: who did what to which object, when, and with what result.
 
-Rules: the line that says what is going to be done is written before it is done; when it cannot be written, nothing is done. When
-the line that says what became of it cannot be written, it is done all the same, and the missing line is reported. A line is one JSON object,
-and stands there whole or not at all. The last ones stand on a page, too; the log itself is a file or standard error.
+Rules: the line that announces an action is written before the action; if it cannot be written, nothing is done. If the line with
+the result cannot be written, the action is done all the same, and the missing line is reported. A line is one JSON object,
+and is written whole or not at all. A page shows the last lines, too; the log itself is a file or standard error.
 """
 
 import logging
@@ -42,13 +42,13 @@ class Audit:
         """Write that an account is going to do something.
 
         Args:
-            account: who.
-            address: from where.
+            account: name of the account.
+            address: address from which it acts.
             action: retry, skip, release, redrive, reset.
-            thing: group, topic, key and the like.
+            thing: the object: group, topic, key and so on.
 
         Raises:
-            AuditFailed: It cannot be written.
+            AuditFailed: The line cannot be written.
         """
         line = _line(account, address, action, thing, "begins")
         try:
@@ -62,7 +62,7 @@ class Audit:
     def end(
         self, account: str, address: str, action: str, thing: dict[str, str], outcome: str
     ) -> str:
-        """Write what became of it: done, refused or failed, with what is known; return why that is not in the log, if it is not."""
+        """Write the result of an action: done, refused or failed, with details. Return why the line is not in the log; empty if it is."""
         line = _line(account, address, action, thing, outcome)
         self._lines.append(line)
         try:
@@ -91,10 +91,10 @@ def _text(line: AuditLine) -> str:
 
 
 def _append(log: IO[str], text: str) -> None:
-    """Write a line past all buffers, from which a later one would take it along; cut back what is a part of it."""
+    """Write a line unbuffered, because a buffer would write it with a later line. After a failure, cut off the part that was written."""
     try:
         number = log.fileno()
-    except (OSError, AttributeError):  # no file: a text in memory
+    except (OSError, AttributeError):  # not a file, but a text in memory
         log.write(text)
         log.flush()
         return

@@ -1,9 +1,9 @@
 """
 Requests to name servers and brokers, one broker group at a time.
 
-Rules: each broker group's answer is a reading with its own age and reason, so that one that is away leaves the figures of
-the others. A broker group that was registered once and is no more is unknown, and no plan is made without it. It is forgotten
-when it was away for `FORGOTTEN_S` and no name server names it: then it was removed.
+Rules: each broker group's answer is a reading with its own age and reason, so if one is away, the figures of the others stay known.
+A broker group that was registered once and no longer is counts as unknown, and no plan is made without it. It is forgotten
+when it has been away for `FORGOTTEN_S` and no name server names it, because then it was removed.
 """
 
 import asyncio
@@ -34,40 +34,40 @@ from orderlymq_protocol.names import TOOLS_GROUP
 T = TypeVar("T")
 
 NAME_SERVERS: Final = "name servers"
-# The catalogues of 10,000 topics and 5,000 groups are megabytes, and change seldom. A leader's status has the version of
-# its topics and the number of its groups; a change of one of them asks again soon.
+# The catalogues of 10,000 topics and 5,000 consumer groups take megabytes and change seldom. A leader's status reports the version
+# of its topics and the number of its consumer groups. When one of these changes, the catalogue is read again soon.
 TOPICS_S: Final = 60.0
 GROUPS_S: Final = 10.0
-# A page has waited for brokers already.
+# A page has already waited for brokers.
 PODS_WAIT_S: Final = 0.2
-# Broker groups that are remembered: more than a cluster has.
+# Broker groups that are remembered; a cluster has fewer.
 REMEMBERED_MAX: Final = 256
 NOT_REGISTERED: Final = "no leader is registered at the name servers: it is away, or was removed"
-#: One without ordered topics is in no queue list when it is away, nor when it was removed. For so long the page of changes names it, too.
+#: A broker group without ordered topics is in no queue list, whether it is away or removed. The list of changes covers the same time.
 FORGOTTEN_S: Final = 3600.0
-# Who asks for the queue lists asks for the routes of all topics; a page does not wait for that.
+# Reading the queue lists takes the routes of all topics, so a page does not wait for it.
 NAMED_S: Final = 60.0
 NAMED_TIMEOUT_S: Final = 20.0
 NAMED_WAIT_S: Final = 0.2
-# Looks that a rate is computed over, and their least distance.
+# The number of readings that a rate is computed over.
 SAMPLES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """The readings of one question by broker group."""
+    """The answers to one question, by broker group."""
 
     readings: Mapping[str, Reading[T]]
 
     def known(self) -> Iterator[tuple[str, T]]:
-        """Yield the answers that there are."""
+        """Yield each broker group that answered, with its answer."""
         for name, reading in self.readings.items():
             if reading.value is not None:
                 yield name, reading.value
 
     @property
     def unknown(self) -> str:
-        """Say who gave no answer and why; empty when all did."""
+        """The broker groups that gave no answer, and why; empty if all answered."""
         return "; ".join(
             f"{name}: {reading.unknown}"
             for name, reading in self.readings.items()
@@ -75,7 +75,7 @@ class Answers(Generic[T]):
         )
 
     def reason(self, name: str) -> str:
-        """Return why a broker group gave no answer; empty when it did."""
+        """Return why a broker group gave no answer; empty if it answered."""
         reading = self.readings.get(name)
         if reading is not None:
             return reading.unknown
@@ -86,11 +86,11 @@ class Answers(Generic[T]):
         count: Callable[[T], float | None],
         missing: Callable[[T], str] = lambda _: "",
     ) -> Figure:
-        """Return a sum over all answers, which is a lower bound when one is missing.
+        """Return the sum over all answers; a lower bound if one is missing.
 
         Args:
-            count: the part of one answer; None when it does not have it.
-            missing: why one answer does not have it, or may have less than there is; empty when it has all.
+            count: returns the part of one answer; None if the answer does not have it.
+            missing: returns why an answer lacks its part, or may have only some of it; empty if the answer is complete.
         """
         found = [count(value) for _, value in self.known()]
         counts = [each for each in found if each is not None]
@@ -104,24 +104,24 @@ class Answers(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Names in the catalogues of broker groups, and whose they are."""
+    """Names from the catalogues of broker groups, and the answers that they come from."""
 
     brokers: tuple[str, ...]
     tables: list[Any]
     names: list[str]
 
     def are_of(self, brokers: Iterable[str], tables: list[Any]) -> bool:
-        """Return whether they are those of the same answers."""
+        """Return whether the names come from these answers."""
         return self.brokers == tuple(brokers) and [*map(id, self.tables)] == [*map(id, tables)]
 
 
 class ClusterReader:
-    """Asks the cluster through the collector.
+    """Reads from the cluster through the collector.
 
     Attributes:
-        pulls: reads messages as an administrator's tool, without a lock and without a commit.
-        unregistered: broker groups that were registered once and were not at the last look.
-        pipelines: where Spark pipelines are read; None when nobody said.
+        pulls: reads messages as an admin tool, without a queue lock and without a commit.
+        unregistered: broker groups that were registered once but not at the last reading.
+        pipelines: the source of Spark pipelines; None if none is configured.
     """
 
     def __init__(
@@ -141,18 +141,18 @@ class ClusterReader:
         self.journal = Journal()
         self._standstills = Standstills()
         self.sent = SentLetters()
-        # When each was registered last, and which of them are not.
+        # The time at which each broker group was last registered, and the broker groups that are not registered now.
         self._remembered: dict[str, float] = {}
         self.unregistered: tuple[str, ...] = ()
         self._last: dict[str, StatusReport] = {}
         self._listed_names: dict[Hashable, _Names] = {}
 
     def last_status(self, name: str) -> StatusReport | None:
-        """Return what the leader of a broker group has said last, however long ago; None when it never did."""
+        """Return the last status that the leader of a broker group reported, of any age; None if there was none."""
         return self._last.get(name)
 
     async def brokers(self) -> Reading[dict[str, str]]:
-        """Return the leader's address of every broker group that is registered."""
+        """Return the leader's address of every registered broker group."""
         found = await self.collector.read("brokers", self.admin.brokers)
         if found.value is None:
             return found
@@ -166,7 +166,7 @@ class ClusterReader:
         return found
 
     async def _forget(self, since_s: float) -> None:
-        """Forget the broker groups that were not registered since a time and that nobody names."""
+        """Forget the broker groups that were last registered before *since_s* and that no name server names."""
         read = self.collector.read
         try:
             async with asyncio.timeout(NAMED_WAIT_S):
@@ -180,10 +180,10 @@ class ClusterReader:
                 del self._remembered[name]
 
     async def check_whole(self, topic: str) -> None:
-        """Refuse to go on without a broker group that is away: what it has of a topic is in no answer.
+        """Refuse to go on if a broker group is away, because every answer lacks its part of the topic.
 
         Raises:
-            BrokerUnreachable: One that is remembered, or that a queue list names, has no leader.
+            BrokerUnreachable: A broker group that is remembered, or that a queue list names, has no leader.
             OrderlyMQError: The name servers do not answer.
         """
         registered = await self.admin.brokers()
@@ -199,7 +199,7 @@ class ClusterReader:
         every_s: float = 1.0,
         marks: Mapping[str, Hashable] | None = None,
     ) -> Answers[T]:
-        """Ask every broker group; *marks* has the version of what is asked, as `Collector.read` takes it."""
+        """Ask every broker group; *marks* gives the version of the data at each, as `Collector.read` takes it."""
         brokers = await self.brokers()
         if brokers.value is None:
             return Answers({NAME_SERVERS: Reading(None, brokers.unknown, brokers.at_s)})
@@ -231,18 +231,18 @@ class ClusterReader:
         client = self.admin.at(name, address)
         if about != "status" and (silence := self.silence(name)) is not None:
             return silence
-        # A status waits for no other question: it shows who is silent.
+        # A status request waits for no other request, because it shows which broker group is silent.
         of: Hashable = (about, name) if about == "status" else name
         return await self.collector.read(
             (about, name), lambda: ask(client), of=of, every_s=every_s, mark=mark
         )
 
     def silence(self, name: str) -> Reading[Any] | None:
-        """Return why a broker group did not answer for its status, not long ago; None otherwise."""
+        """Return the recent reading of a status request that a broker group did not answer; None if it answered."""
         return self.collector.silence(("status", name))
 
     async def statuses(self) -> Answers[StatusReport]:
-        """Return what every leader says of its broker group."""
+        """Return the status of every broker group, as its leader reports it."""
         found = await self.of_each("status", self._status)
         for name, reading in found.readings.items():
             self.rates.note(name, reading)
@@ -266,7 +266,7 @@ class ClusterReader:
     def sorted_names(
         self, about: Hashable, answers: Answers[dict[str, T]], is_shown: Callable[[str], bool]
     ) -> Sequence[str]:
-        """Return the names in catalogues that are shown. They are sorted once for each answer, and not for each page."""
+        """Return the sorted names in the catalogues for which *is_shown* holds. They are sorted once per answer, not once per page."""
         tables = [table for _, table in answers.known()]
         kept = self._listed_names.get(about)
         if kept is None or not kept.are_of(answers.readings, tables):
@@ -275,9 +275,9 @@ class ClusterReader:
         return kept.names
 
     async def pods(self) -> PodNames | None:
-        """Return the pods by address, asked now or some seconds ago; None where the console runs in none.
+        """Return the pods by address, read now or a few seconds ago; None if the console does not run in a pod.
 
-        A page does not wait for the API server: meanwhile the last list is the answer, while it is young.
+        A page hardly waits for the API server: if no answer comes in time, the last list is used while it is young.
         """
         if self._pods is None:
             return None
@@ -295,7 +295,7 @@ class ClusterReader:
         return PodNames(reading.value, reading.unknown, self.collector.age_s(reading))
 
     async def queues(self, topic: str) -> Reading[set[MessageQueue]]:
-        """Return the queues of a topic that can be read; none where there is no such topic."""
+        """Return the queues of a topic that can be read; empty if there is no such topic."""
 
         async def ask() -> set[MessageQueue]:
             return set((await unless_missing(self.admin.route(topic), NO_ROUTE)).subscribe)
@@ -309,7 +309,7 @@ class ClusterReader:
         return await self.of_each("groups", AdminClient.groups, every_s=GROUPS_S, marks=marks)
 
     def sources(self, *asked: Answers[Any]) -> tuple[Source, ...]:
-        """Return who was asked: for each broker group its oldest answer, and the first reason of a missing one."""
+        """Return the sources of some answers: for each broker group its oldest answer, and the first reason for a missing one."""
         found: dict[str, Source] = {}
         for answers in asked:
             for name, reading in answers.readings.items():
@@ -332,17 +332,17 @@ async def _topics(client: AdminClient) -> dict[str, TopicConfig]:
 
 
 class Standstills:
-    """Queues that stood still at the last look, over changes of leaders: a new leader begins without them."""
+    """The queues that stood still at the last reading. They are kept when a leader changes, because a new leader starts without them."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[tuple[str, str, int, int], BlockedReport]] = {}
 
     def reported(self, name: str, status: StatusReport) -> StatusReport:
-        """Return a status with what it cannot know yet, and with the time at which each standstill really began."""
+        """Return a status with the standstills that a new leader cannot know yet, and with the earliest known start of each."""
         known = self._known.get(name, {})
         blocked = () if status.examined is None else status.examined.blocked
         rows = {_place(row): _older(row, known.get(_place(row))) for row in blocked}
-        # A queue that its leader names at another offset has gone on since.
+        # If the leader names a queue at another offset, the queue has moved on.
         named = {place[:3] for place in rows}
         kept = {
             place: row
@@ -368,14 +368,14 @@ def _older(row: BlockedReport, before: BlockedReport | None) -> BlockedReport:
 
 
 class Rates:
-    """Rates from the counters of a leader's last looks."""
+    """Rates computed from the counters of a leader's last statuses."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, dict[str, int]]]] = {}
         self._leaders: dict[str, tuple[int | None, int | None]] = {}
 
     def note(self, broker: str, reading: Reading[StatusReport]) -> None:
-        """Take a look over; a repeated one changes nothing, and a counter of another process begins again."""
+        """Add a reading. A repeated reading changes nothing; the counters of another process or leader start again."""
         if reading.value is None:
             return
         samples = self._samples.setdefault(broker, deque(maxlen=SAMPLES_MAX))
@@ -386,11 +386,11 @@ class Rates:
         if samples and samples[-1][0] == reading.at_s:
             return
         if samples and any(counters.get(n, 0) < count for n, count in samples[-1][1].items()):
-            samples.clear()  # the process began again
+            samples.clear()  # the process restarted
         samples.append((reading.at_s, counters))
 
     def per_second(self, broker: str, counter: str, now_s: float) -> Figure:
-        """Return how fast a counter has grown over the last looks, which are ten seconds when somebody looks."""
+        """Return the growth rate of a counter over the last readings, which span ten seconds while somebody looks."""
         samples = [
             each for each in self._samples.get(broker, ()) if now_s - each[0] <= 3 * SAMPLES_MAX
         ]
@@ -403,7 +403,7 @@ class Rates:
 
 
 def add(figures: list[Figure]) -> Figure:
-    """Return the sum of figures: unknown when all are, a lower bound when some are."""
+    """Return the sum of figures: unknown if all are unknown, a lower bound if some are."""
     known = [each.value for each in figures if each.value is not None]
     reasons = [each.unknown for each in figures if each.value is None]
     reasons += ["a part is not known" for each in figures if each.at_least]

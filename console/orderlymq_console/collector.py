@@ -1,11 +1,12 @@
 """
-Answers of brokers with their times: one answer for any number of viewers.
+Readings from brokers with their times; any number of viewers share one answer.
 
-Rules: an answer younger than its interval is not asked again, and viewers who ask while a question is under way share it.
-It asks nothing by itself. A failure is an answer, too: it has a reason and an age. Answers and questions have limits: what is
-asked again anyhow is forgotten, and beyond `ANSWERS_MAX` what was not looked at for the longest time. Who does not answer keeps nobody else waiting: each broker group has
-turns of its own, and while it is silent its failure is the answer, and the next question is asked beside it. Questions that wait for
-a turn there are not asked when those before them found it silent.
+Rules: a question is not asked again while its answer is younger than its interval. Viewers who ask while a question is under way
+share it. The collector asks nothing by itself. A failure is an answer, too: it has a reason and an age.
+The numbers of answers and questions are limited. Expired answers are dropped, and beyond `ANSWERS_MAX` the one that was not used for longest.
+A silent broker group does not delay the others, because each has turns of its own. While it is silent, its failure is
+the answer, and the next question is asked in the background. Questions that wait for a turn are dropped if the ones before them
+found the broker group silent.
 """
 
 import asyncio
@@ -19,34 +20,34 @@ from orderlymq.errors import BrokerUnreachable, NameServersUnreachable, OrderlyM
 
 T = TypeVar("T")
 
-#: No question is asked more often.
+#: No question is asked more often than this.
 INTERVAL_S: Final = 1.0
-# What has versions is large: a cluster that creates topics all the time does not send its list every second.
+# Data with a version is large: if a cluster creates topics all the time, its list is not sent every second.
 CHANGED_S: Final = 5.0
-# A leader election takes less; a viewer does not wait longer for a page.
+# A leader election takes less, and a viewer does not wait longer for a page.
 TIMEOUT_S: Final = 4.0
-# An answer is some kilobytes; the catalogues of 10,000 topics are a few megabytes, and there are few of them. Pages of a large
-# cluster need some thousand answers in a second; what is older than its interval goes long before.
+# An answer takes some kilobytes. The catalogues of 10,000 topics take a few megabytes, but there are few of them. Pages of a large
+# cluster need some thousand answers a second; expired answers are dropped long before this limit.
 ANSWERS_MAX: Final = 8_192
 _SWEEP_MIN: Final = 512
-# Questions under way at one broker group: more would make a burst at a leader that is in trouble already.
+# Questions under way at one broker group; more would be a burst at a leader that is already in trouble.
 ASKING_MAX: Final = 8
 WAITING_MAX: Final = 256
-#: So long the failure of somebody who is silent is the answer; a question to a hanging broker takes `TIMEOUT_S`.
+#: How long a silent broker group's failure is the answer; a question to a hanging broker takes `TIMEOUT_S`.
 SILENT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """Result of one request.
+    """The result of one request.
 
     Attributes:
-        value: the answer; None when there is none.
-        unknown: why there is no answer; empty when there is one.
-        at_s: when it came, seconds of the collector's clock.
-        mark: the version of what was asked, where it has one.
-        is_silent: nobody answered; False where somebody answered with an error.
-        until_s: when it is asked again.
+        value: the answer; None if there is none.
+        unknown: why there is no answer; empty if there is one.
+        at_s: when it came, in seconds of the collector's clock.
+        mark: the version of the data that was asked for, if it has one.
+        is_silent: no process answered; False if one answered with an error.
+        until_s: when the answer expires.
     """
 
     value: T | None
@@ -62,10 +63,10 @@ class _Turns:
     """Questions to one broker group, or of one kind.
 
     Attributes:
-        is_one: all of them ask one broker group.
-        waiting: those under way are among them.
-        answered: how many were, so that a question shows whether it alone had no answer.
-        silence: that nobody answered any of the last ones.
+        is_one: all of them ask the same broker group.
+        waiting: questions that wait or are under way.
+        answered: how many got an answer; shows a question whether it alone got none.
+        silence: the last failure, if no process answered any of the last questions.
     """
 
     is_one: bool
@@ -76,7 +77,7 @@ class _Turns:
 
 
 class Collector:
-    """Asks, remembers, and lets viewers share; `close` ends what is under way."""
+    """Asks questions, remembers the answers, and shares them among viewers; `close` ends the questions under way."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, answers_max: int = ANSWERS_MAX
@@ -90,15 +91,15 @@ class Collector:
         self.asked = 0
 
     def age_s(self, reading: Reading[Any]) -> float:
-        """Return how old a reading is."""
+        """Return the age of a reading in seconds."""
         return max(0.0, self._clock() - reading.at_s)
 
     def now_s(self) -> float:
-        """Return the collector's time."""
+        """Return the time of the collector's clock in seconds."""
         return self._clock()
 
     def silence(self, about: Hashable) -> Reading[Any] | None:
-        """Return the last answer to a question when nobody answered it, not long ago; None otherwise."""
+        """Return the last answer to a question if it is a recent failure in which no process answered; None otherwise."""
         known = self._answers.get(about)
         is_silent = known is not None and known.is_silent and self.age_s(known) < SILENT_S
         return known if is_silent else None
@@ -116,12 +117,12 @@ class Collector:
         """Return the answer to a question, asked now or at most *every_s* ago.
 
         Args:
-            about: what the question is; equal ones share their answer.
-            ask: asks it; its errors of the SDK become the reason why the answer is unknown.
-            of: whom it asks, such as a broker group; questions of one kind share their turns where it is not given.
+            about: identifies the question; equal questions share their answer.
+            ask: asks it; errors of the SDK become the reason why the answer is unknown.
+            of: the target of the question, such as a broker group; if not given, questions of one kind share their turns.
             every_s: how old an answer may be, at least `INTERVAL_S`.
             timeout_s: how long one answer may take.
-            mark: version of what is asked; an answer of another version is asked again after `CHANGED_S`.
+            mark: version of the data; an answer of another version is asked again after `CHANGED_S`.
         """
         known = self._answers.get(about)
         old_s = max(INTERVAL_S, every_s)
@@ -146,7 +147,7 @@ class Collector:
         return silence if silence is not None else await asyncio.shield(task)
 
     async def close(self) -> None:
-        """End all questions."""
+        """Cancel all questions under way."""
         tasks = list(self._asking.values())
         for task in tasks:
             task.cancel()
@@ -198,7 +199,7 @@ class Collector:
 
 
 async def _answer(ask: Callable[[], Awaitable[T]], timeout_s: float) -> tuple[T | None, str, bool]:
-    """Return the answer, why there is none, and whether nobody answered."""
+    """Return the answer, the reason why there is none, and whether no process answered."""
     try:
         async with asyncio.timeout(timeout_s):
             return await ask(), "", False
@@ -207,5 +208,5 @@ async def _answer(ask: Callable[[], Awaitable[T]], timeout_s: float) -> tuple[T 
     except OrderlyMQError as error:
         return None, str(error), isinstance(error, BrokerUnreachable | NameServersUnreachable)
     except (ValueError, KeyError, TypeError) as error:
-        # An answer of a broker in another form: of another version, or no broker.
+        # The answer has another form: the broker has another version, or the process is not a broker.
         return None, f"the answer cannot be read: {type(error).__name__}: {error}", False

@@ -117,7 +117,7 @@ def console(  # noqa: PLR0913 - what a user may say
     )
     started = _started_json if output == "json" else _started
     parent = sys.stdin.buffer if end_with_input else None
-    # The audit log may be standard error, too: nothing else may write a line like one of its.
+    # The audit log may be standard error, too, so nothing else may write lines that look like audit lines.
     logs.configure("WARNING", "text", "console")
     ending.run(serve(settings, started, audit_log or sys.stderr, parent))
 

@@ -1,9 +1,9 @@
 """
-Changes in the cluster with their times: leaders, replicas, disks, standstills, and the holders of queue locks.
+Changes in the cluster with their times: leaders, replicas, disks, standstills, and holders of queue locks.
 
-Rules: two looks are compared, so a change between them has the time of the second look, unless the broker reports a better one;
-what came and went between them is not seen, and epochs show how many holders there were. All of it is this process's memory,
-bounded, and gone with it: brokers keep no history.
+Rules: the journal compares two readings. A change between them gets the time of the second one, unless the broker reports a better
+time. A state that came and went between them is not seen; epochs show how many holders a lock had. The journal is bounded
+and lives only in this process's memory, because brokers keep no history.
 """
 
 import time
@@ -25,10 +25,10 @@ CHANGES_MAX: Final = 500
 GROUPS_MAX: Final = 200
 QUEUES_MAX: Final = 500
 LOCK_CHANGES_MAX: Final = 100
-# An answer is some seconds under way, and clocks are set.
+# An answer may take some seconds, and clocks may be set.
 SAME_START_MS: Final = 5_000
 KEYS_MAX: Final = 1_000
-# What a key does while it stands, and what is said when it does so no more.
+# The text for a key that is in a state, and the text for a key that has left it.
 _KEY_STATES: Final = {
     "key": ("parked behind a dead letter", "parked no more: somebody released it"),
     "held": ("its lane is held", "its lane is held no more: it was tried again, or skipped"),
@@ -39,7 +39,7 @@ _KEY_STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that changed, in words; *queue* where it is the lock of one."""
+    """A change in words; *queue* is set if it is about the lock of a queue."""
 
     at_ms: int
     broker_group: str
@@ -50,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Fact:
-    """One thing that is so now: what it is worth, and what is said when it begins and when it ends."""
+    """A fact that holds now: its value, and the texts for its beginning and its end."""
 
     value: object
     begins: str
@@ -72,7 +72,7 @@ class _Keys:
 
 
 class Journal:
-    """Compares looks; *wall_s* is the clock."""
+    """Compares readings and keeps the changes; *wall_s* is the clock."""
 
     def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
         self._wall_s = wall_s
@@ -87,9 +87,9 @@ class Journal:
         self._keys: OrderedDict[str, _Keys] = OrderedDict()
 
     def last_hour(self) -> tuple[Change, ...]:
-        """Return what changed in the last hour, the newest first."""
+        """Return the changes of the last hour, the newest first."""
         begin_ms = self._now_ms() - HOUR_MS
-        # Leaders stand apart, so that nothing else takes them away.
+        # Changes of leaders are kept apart, so that other changes do not push them out.
         known = dict.fromkeys((*self._changes, *self._leaders, *self._members.values()))
         found = [change for change in known if change.at_ms >= begin_ms]
 
@@ -97,11 +97,11 @@ class Journal:
 
     @property
     def whole_since_ms(self) -> int:
-        """Return since when no change is forgotten."""
+        """The time since which no change has been forgotten."""
         return max(self.since_ms, self._forgotten_ms)
 
     def note(self, name: str, status: StatusReport | None, reason: str = "") -> None:
-        """Compare what a leader says with what was said before; None when it does not answer."""
+        """Compare a leader's status with the one before; *status* is None if the leader does not answer."""
         first = name not in self._facts
         before = self._facts.get(name, {})
         if status is None:
@@ -114,7 +114,7 @@ class Journal:
             kept = before if status is None else _examined(before)
             after = {**{about: fact for about, fact in kept.items() if about != "silent"}, **after}
         elif status.blocked_unknown:
-            # A new leader has not seen yet whether they go on.
+            # A new leader cannot know yet whether these queues go on.
             after = {**{a: fact for a, fact in before.items() if a.startswith("blocked ")}, **after}
         self._facts[name] = after
         for about, fact in after.items():
@@ -125,7 +125,7 @@ class Journal:
             elif old is not None and old.value == fact.value:
                 continue
             if old is None and first and fact.since_ms is None:
-                continue  # it was so before this console looked
+                continue  # it was so before the first reading of this console
             self._add(name, fact.since_ms or self._now_ms(), fact.begins, fact.link, about)
         is_cut = (
             status is not None
@@ -139,7 +139,7 @@ class Journal:
     def note_locks(
         self, group: str, broker_group: str, locks: Mapping[MessageQueue, QueueLock]
     ) -> None:
-        """Compare the locks of a group at one broker group with those that were seen before."""
+        """Compare the locks of a consumer group at one broker group with those that were seen before."""
         known = _of_group(self._groups, group, _Locks)
         before = {q: lock for q, lock in known.seen.items() if q.broker_name == broker_group}
         for queue, lock in locks.items():
@@ -164,7 +164,7 @@ class Journal:
         *,
         is_whole: bool,
     ) -> None:
-        """Compare the keys that stand, each with its state and since when, likewise; one that is missing goes on if *is_whole*."""
+        """Compare the keys that stand still, each with its state and start, with those seen before; a missing key has gone on if *is_whole*."""
         known = _of_group(self._keys, group, _Keys)
         for place, (state, since_ms) in keys.items():
             old = known.seen.get(place)
@@ -185,13 +185,13 @@ class Journal:
             known.changes.append((key, change))
 
     def key_of(self, group: str, queue: MessageQueue, key: str) -> tuple[Change, ...]:
-        """Return how a key stood and went on in a group, the oldest first."""
+        """Return how a key stood still and went on in a consumer group, the oldest change first."""
         known = self._keys.get(group)
         changes = () if known is None else known.changes
         return tuple(change for each, change in changes if each == key and change.queue == queue)
 
     def locks_of(self, group: str) -> tuple[Change, ...]:
-        """Return how the locks of a group changed, between the changes of leaders, the newest first."""
+        """Return how the locks of a consumer group changed, mixed with the changes of leaders, the newest first."""
         known = self._groups.get(group)
         if known is None:
             return ()
@@ -203,7 +203,8 @@ class Journal:
 
     def _add(self, name: str, at_ms: int, text: str, link: str, about: str) -> None:
         change = Change(at_ms, name, text, link)
-        if about == "members":  # each member that comes or goes changes it: the newest says it all
+        # Each member that comes or goes changes it, so only the newest change is kept.
+        if about == "members":
             self._members[name] = change
             return
         if len(self._changes) == CHANGES_MAX:
@@ -213,7 +214,7 @@ class Journal:
             self._leaders.append(change)
 
     def _is_known_start(self, name: str, about: str, fact: _Fact) -> bool:
-        """Whether this start was seen before; it is computed at each look, some seconds more or less."""
+        """Return whether this start was seen before; each reading computes it, a few seconds earlier or later."""
         known_ms, at_ms = self._starts.get((name, about)), fact.since_ms or 0
         self._starts[name, about] = at_ms
         return known_ms is not None and abs(at_ms - known_ms) < SAME_START_MS
@@ -223,7 +224,7 @@ class Journal:
 
 
 def _of_group(table: OrderedDict[str, G], group: str, make: Callable[[], G]) -> G:
-    """Return what is remembered of a group; the group that nobody looked at for longest is forgotten."""
+    """Return the entry of a consumer group; beyond `GROUPS_MAX`, forget the group that was used longest ago."""
     known = table.setdefault(group, make())
     table.move_to_end(group)
     while len(table) > GROUPS_MAX:
@@ -241,7 +242,7 @@ def _held(old: QueueLock | None, lock: QueueLock) -> str:
 
 
 def _facts(status: StatusReport, now_ms: int) -> Iterator[tuple[str, _Fact]]:
-    """Yield what is compared of a status."""
+    """Yield the facts of a status that are compared."""
     began_ms = None if status.uptime_ms is None else now_ms - status.uptime_ms
     if began_ms is not None and status.uptime_ms is not None and status.uptime_ms < HOUR_MS:
         text = f"the process of node {status.leader}, which leads, started"
@@ -268,7 +269,7 @@ def _facts(status: StatusReport, now_ms: int) -> Iterator[tuple[str, _Fact]]:
 
 
 def _examination(watch: WatchReport) -> Iterator[tuple[str, _Fact]]:
-    """Yield what is compared of an examination of groups."""
+    """Yield the facts of an examination of consumer groups that are compared."""
     for row in watch.blocked:
         place = f"queue {row.queue} of {row.topic} in group {row.group}"
         yield (
@@ -307,7 +308,7 @@ def _examination(watch: WatchReport) -> Iterator[tuple[str, _Fact]]:
 
 
 def _examined(facts: Mapping[str, _Fact]) -> dict[str, _Fact]:
-    """Return what an examination of groups has found."""
+    """Return the facts that come from an examination of consumer groups."""
     return {
         about: fact for about, fact in facts.items() if about.startswith(("blocked ", "watched "))
     }

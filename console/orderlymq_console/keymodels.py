@@ -1,5 +1,5 @@
 """
-Models of the page of a key, and of `/api`: where the key is, its newest messages, and its time line.
+Models of the page of a key, and of `/api`: where the key is, its newest messages, and its timeline.
 
 Rules: those of `models`.
 """
@@ -11,7 +11,7 @@ from orderlymq_console.models import Figure, Model, Page, Pod
 
 
 class KeyGroup(Model):
-    """State of a key in one group."""
+    """The state of a key in one consumer group."""
 
     group: str
     state: str
@@ -27,7 +27,7 @@ class KeyGroup(Model):
 
 
 class KeyMessage(Model):
-    """One of the key's newest messages; *groups* has where it is for each group that was asked about it."""
+    """One of the key's newest messages; *groups* says where it stands for each consumer group that was asked about it."""
 
     offset: int
     message_id: str
@@ -38,12 +38,12 @@ class KeyMessage(Model):
 
 
 class KeyEvent(Model):
-    """Something in the life of a key.
+    """An event in the life of a key.
 
     Attributes:
-        source: where it comes from: the message or its copy, a trace of a client, or what this console has seen.
-        who: the producer group, consumer group or broker group that it is about; empty where it is the message alone.
-        offset: of the message in its queue; None where it is about the key or its queue.
+        source: where it comes from: the message or its copy (log), a client's trace, or what this console has seen.
+        who: the producer group, consumer group or broker group that it is about; empty if it is about the message alone.
+        offset: offset of the message in its queue; None if it is about the key or its queue.
     """
 
     at_ms: int
@@ -55,12 +55,12 @@ class KeyEvent(Model):
 
 
 class KeyPage(Page):
-    """Where a key is and what every group does with it; without a topic only the question.
+    """Where a key is, and what every consumer group does with it; without a topic, only the form that asks for one.
 
     Attributes:
-        messages: the newest ones of the key, the newest first.
-        events: its time line, the newest first.
-        unsure: what of it is not known, and why.
+        messages: the newest messages of the key, the newest first.
+        events: its timeline, the newest first.
+        unsure: what is not known of the timeline, and why.
     """
 
     topic: str = ""

@@ -1,5 +1,5 @@
 """
-Models of messages for pages and `/api`: stored, waiting, dead.
+Models of messages for pages and `/api`: stored, waiting and dead messages.
 
 Rules: those of `models`.
 """
@@ -10,12 +10,12 @@ from orderlymq_console.models import Figure, Listing, Model, Page, Trouble
 
 
 class Body(Model):
-    """The shown part of a body.
+    """The part of a message body that is shown.
 
     Attributes:
         form: text, json or hex.
-        size_bytes: of the whole body.
-        at_least: it has at least so many bytes; so much of it was inflated.
+        size_bytes: size of the whole body.
+        at_least: the body has at least that many bytes, because no more of it was inflated.
         cut: only its beginning is shown.
     """
 
@@ -30,7 +30,7 @@ class MessageRow(Model):
     """A stored message.
 
     Attributes:
-        unreadable: why its body could not be inflated, and is shown as it is stored.
+        unreadable: why its body could not be inflated; it is then shown as it is stored.
     """
 
     topic: str
@@ -52,11 +52,11 @@ class MessageRow(Model):
 
 
 class MessagesPage(Page):
-    """Messages of one queue, from an offset on; of one key if one is given.
+    """Messages of one queue from an offset on; only those of one key if a key is given.
 
     Attributes:
-        looked_at: messages that were read to find these.
-        following: offset to go on from; None at the end of the queue.
+        looked_at: number of messages that were read to find these.
+        following: offset of the next page; None at the end of the queue.
     """
 
     topic: str
@@ -75,14 +75,14 @@ class MessagesPage(Page):
 
 
 class MessageGroup(Model):
-    """Where a message is for one consumer group.
+    """Where a message stands for one consumer group.
 
     Attributes:
-        state: in a sentence.
-        tries, last_error: of its listener, as far as it is reported.
-        since_ms: since when it is so, where that is known.
-        event: what happened then, in a few words; empty where other fields say it.
-        link: where to look further.
+        state: one sentence.
+        tries, last_error: of the group's listener, if they are reported.
+        since_ms: when this state began, if that is known.
+        event: what happened then, in a few words; empty if other fields say it.
+        link: page with more about it.
     """
 
     group: str
@@ -96,7 +96,7 @@ class MessageGroup(Model):
 
 
 class MessagePage(Page):
-    """One message, and where it is for each group that consumes its topic."""
+    """One message, and where it stands for each consumer group of its topic."""
 
     row: MessageRow
     form: str
@@ -108,13 +108,13 @@ class MessagePage(Page):
 
 
 class WaitingRow(Model):
-    """Messages that one broker group keeps back.
+    """Messages that one broker group holds back.
 
     Attributes:
-        timers: messages that wait for a time of their own.
-        levels: messages that wait for a delay level; retries of consumers are among them.
-        open: half messages that nobody has ended; *oldest_ms* is when the oldest began.
-        given_up: half messages about which no producer is asked any more.
+        timers: messages that wait for a delivery time of their own.
+        levels: messages that wait for a delay level, including retries of consumers.
+        open: half messages without a decision; *oldest_ms* is when the oldest began.
+        given_up: half messages about which the broker no longer asks a producer.
     """
 
     broker_group: str
@@ -126,7 +126,7 @@ class WaitingRow(Model):
 
 
 class TransactionRow(Model):
-    """The transactions of a producer group, and how many producers are online to decide them."""
+    """The transactions of a producer group, and how many of its producers are online to decide them."""
 
     group: str
     open: Figure
@@ -135,7 +135,7 @@ class TransactionRow(Model):
 
 
 class WaitingPage(Page):
-    """Messages that no consumer sees yet; *groups_left_out* counts further producer groups."""
+    """Messages that no consumer sees yet; *groups_left_out* is the number of producer groups that are not listed."""
 
     rows: tuple[WaitingRow, ...]
     groups: tuple[TransactionRow, ...]
@@ -144,7 +144,7 @@ class WaitingPage(Page):
 
 
 class DeadLetterRow(Model):
-    """The dead letters of a group, and the keys that it has parked behind one."""
+    """The dead letters of a consumer group, and the number of keys that it has parked behind one."""
 
     group: str
     topic: str
@@ -154,7 +154,7 @@ class DeadLetterRow(Model):
 
 
 class DeadLettersPage(Listing):
-    """Groups with dead letters."""
+    """Consumer groups with dead letters or parked keys."""
 
     rows: tuple[DeadLetterRow, ...]
 
@@ -167,11 +167,11 @@ class LetterKey(Model):
 
     Attributes:
         key: empty for messages without one.
-        letters: none where the key is parked and its letters are not kept any more; then there is no first one either.
+        letters: zero if the key is parked and its letters are no longer kept; then there is no first letter either.
         tries: of the first letter.
-        lag: messages that the group has not consumed, some of which may be of the key: of a parked key in its queue, else in the topic.
-        step: what is to be done next, when the cause is repaired.
-        step_unknown: why that is not known.
+        lag: messages that the consumer group has not consumed, some of which may have the key: in the queue of a parked key, otherwise in the topic.
+        step: what to do next after the cause is repaired.
+        step_unknown: why the step is not known.
     """
 
     topic: str
@@ -189,12 +189,12 @@ class LetterKey(Model):
 
 
 class LettersPage(Page):
-    """The dead letters of one group, by key.
+    """The dead letters of one consumer group, by key.
 
     Attributes:
-        total: that are kept; *looked_at* of them were read.
-        passed: that were sent again and stand before those that were read.
-        unread: why there are more; empty when there are not.
+        total: letters that are kept; *looked_at* of them were read.
+        passed: letters that were sent again and come before those that were read.
+        unread: why there are more letters; empty if there are not.
     """
 
     group: str

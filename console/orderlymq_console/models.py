@@ -1,7 +1,7 @@
 """
 Models of pages and of `/api`, the same for both.
 
-Rules: member names are camelCase in JSON, as in `--output json` of the commands. A figure that could not be asked has
+Rules: member names are camelCase in JSON, as in `--output json` of the commands. A figure that could not be read has
 no value and says why; it is never zero. Times are wall milliseconds since the epoch, ages are seconds.
 """
 
@@ -12,18 +12,18 @@ from pydantic.alias_generators import to_camel
 
 
 class Model(BaseModel):
-    """Base of all models, and of the reports that are read; what a report has beside its members is ignored."""
+    """Base of all models and of the reports that the console reads; unknown members of a report are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
 
 class Source(Model):
-    """Who was asked for what a page shows.
+    """A source of the data on a page, such as a broker group.
 
     Attributes:
-        name: of the broker group; "name servers" for these.
-        age_seconds: how old its answer is.
-        unknown: why there is none; empty when there is one.
+        name: name of the broker group; "name servers" for the name servers.
+        age_seconds: age of its answer.
+        unknown: why there is no answer; empty if there is one.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Source(Model):
 
 
 class Figure(Model):
-    """A number, none, or why it is not known.
+    """A number, or the reason why it is not known.
 
     Attributes:
-        value: None when it is not known, or when there is none.
-        unknown: why it is not known; empty when it is known, and when it is known that there is none.
-        at_least: a part could not be asked, or is not counted further; the number is at least this.
+        value: None if it is not known, or if there is none.
+        unknown: why it is not known; empty if it is known, or if it is known that there is none.
+        at_least: a part could not be read or was not counted, so the number is a lower bound.
     """
 
     value: float | None = None
@@ -46,22 +46,22 @@ class Figure(Model):
 
 
 def bounded(value: float, missing: str) -> Figure:
-    """Return a sum, a lower bound where a part is *missing*; a lower bound of zero says nothing and is unknown."""
+    """Return a sum; it is a lower bound if a part is *missing*. A lower bound of zero says nothing, so it becomes unknown."""
     if missing and not value:
         return Figure(unknown=missing)
     return Figure(value=value, at_least=bool(missing))
 
 
 def figure(value: float | None, unknown: str) -> Figure:
-    """Return a number; where there is none, it is *unknown* why."""
+    """Return a number as a figure; if there is no number, *unknown* says why."""
     return Figure(unknown=unknown) if value is None else Figure(value=value)
 
 
 class Pod(Model):
-    """The pod behind an address on Kubernetes, as a list of *age_seconds* ago shows it.
+    """The pod at an address on Kubernetes, from a list that is *age_seconds* old.
 
     Attributes:
-        name: empty where it is not known; *unknown* says why.
+        name: empty if it is not known; *unknown* says why.
     """
 
     name: str = ""
@@ -76,17 +76,17 @@ class Page(Model):
 
     @property
     def age_seconds(self) -> float:
-        """Age of the oldest answer."""
+        """The age of the oldest answer."""
         return max((each.age_seconds for each in self.sources), default=0.0)
 
     @property
     def missing(self) -> tuple[Source, ...]:
-        """Those who gave no answer."""
+        """The sources that gave no answer."""
         return tuple(each for each in self.sources if each.unknown)
 
 
 class Trouble(Model):
-    """Something that needs a look: what it is, what to do, and where to look."""
+    """Something that needs attention: what it is, what to do, and where to look."""
 
     severity: Literal["critical", "warning"]
     text: str
@@ -95,7 +95,7 @@ class Trouble(Model):
 
 
 class Listing(Page):
-    """One page of a list; *total* counts what was found."""
+    """One page of a list; *total* is the number of items that were found."""
 
     query: str = ""
     number: int = 1
@@ -107,7 +107,7 @@ class Listing(Page):
 
 
 class Snapshot(Model):
-    """The last state that a replica took over whole from its leader, up to entry *index*."""
+    """The last snapshot that a replica received from its leader; it covers the raft log up to entry *index*."""
 
     index: int
     size_bytes: int
@@ -118,7 +118,7 @@ class Replica(Model):
     """A replica as its leader sees it; *lag* is in raft entries.
 
     Attributes:
-        snapshot: None where the leader sent none since its process started.
+        snapshot: None if the leader has sent none since its process started.
     """
 
     node: str
@@ -131,10 +131,10 @@ class Replica(Model):
 
 
 class BrokerGroup(Model):
-    """A broker group; every figure is None when its leader does not report it.
+    """A broker group; a figure is None if its leader does not report it.
 
     Attributes:
-        unknown: why nothing is known of it; empty when its leader answers.
+        unknown: why nothing is known of it; empty if its leader answers.
         messages_in, messages_out, bytes_in, bytes_out: per second.
     """
 
@@ -161,7 +161,7 @@ class BrokerGroup(Model):
 
 
 class LagRow(Model):
-    """How far a group is behind in a topic of one broker group."""
+    """How far a consumer group is behind in a topic of one broker group."""
 
     group: str
     topic: str
@@ -171,7 +171,7 @@ class LagRow(Model):
 
 
 class ChangeRow(Model):
-    """Something that changed in a broker group, or, with a queue, a change of its lock."""
+    """A change in a broker group; with a queue, a change of that queue's lock."""
 
     at_ms: int
     broker_group: str
@@ -182,7 +182,7 @@ class ChangeRow(Model):
 
 
 class Overview(Page):
-    """The first page; *changes* are those of the last hour that were seen since *changes_since_ms*."""
+    """The first page; *changes* are those of the last hour that the console has seen since *changes_since_ms*."""
 
     state: Literal["healthy", "troubled", "unknown"]
     sentence: str
@@ -213,7 +213,7 @@ class RaftPage(Page):
 
 
 class TopicRow(Model):
-    """A topic in the list; *writable* is false where a broker group refuses sends to it."""
+    """A topic in the list; *writable* is false if a broker group refuses sends to it."""
 
     topic: str
     ordered: bool
@@ -231,7 +231,7 @@ class TopicList(Listing):
 
 
 class TopicQueue(Model):
-    """A queue: *head* is the first offset that is kept, *end* the one of the next message."""
+    """A queue: *head* is the first offset that is kept, *end* is the offset of the next message."""
 
     broker_group: str
     queue: int
@@ -242,7 +242,7 @@ class TopicQueue(Model):
 
 
 class HotSpot(Model):
-    """A queue or a key with far more than its share of a topic's messages."""
+    """A queue or a key that gets far more than its share of a topic's messages."""
 
     kind: Literal["queue", "key"]
     name: str
@@ -251,7 +251,7 @@ class HotSpot(Model):
 
 
 class TopicPage(Page):
-    """One topic; *messages_in* is per second, over the last minute, and *ordered* None while no name server reports it."""
+    """One topic; *messages_in* is per second over the last minute. *ordered* is None while no name server reports it."""
 
     topic: str
     ordered: bool | None
@@ -287,7 +287,7 @@ class GroupListPage(Listing):
 
 
 class MemberRow(Model):
-    """A member of a group; *pod* is None where the console is not on Kubernetes."""
+    """A member of a consumer group; *pod* is None if the console does not run on Kubernetes."""
 
     client_id: str
     address: str
@@ -299,7 +299,7 @@ class MemberRow(Model):
 
 
 class MemberQueue(Model):
-    """Report of a member about a queue that it consumes; None where it does not report it."""
+    """A member's report about a queue that it consumes; a figure is None if the member does not report it."""
 
     topic: str
     broker_group: str
@@ -313,10 +313,10 @@ class MemberQueue(Model):
 
 
 class MemberTopic(Model):
-    """How a member's listener did with a topic in the last minute; None where the member does not report it.
+    """The work of a member's listener on a topic in the last minute; a figure is None if the member does not report it.
 
     Attributes:
-        call_ms: how long a call took on average.
+        call_ms: average time of a call.
         failed_hour: messages that failed in the last hour.
     """
 
@@ -328,14 +328,14 @@ class MemberTopic(Model):
 
 
 class MemberPage(Page):
-    """Report of one member about itself.
+    """The report of one member about itself.
 
     Attributes:
-        unknown: why it says nothing; empty when it answers.
-        is_suspended: its program has suspended it; None where it is not reported.
-        threads: that its listener may use at the same time; None where it is not reported.
-        busy: of them at work, as its stacks show.
-        stacks: of its threads, as its own language writes them.
+        unknown: why it reports nothing; empty if it answers.
+        is_suspended: its program has suspended it; None if the member does not report it.
+        threads: threads that its listener may use at the same time; None if the member does not report it.
+        busy: how many of these threads are at work, as its stacks show.
+        stacks: stacks of its threads, in the format of its own language.
     """
 
     group: str
@@ -351,15 +351,15 @@ class MemberPage(Page):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether each thread of its listener is at work, so that messages wait for one."""
+        """Whether all threads of its listener are at work, so that messages wait for one."""
         return bool(self.threads) and (self.busy.value or 0) >= (self.threads or 0)
 
 
 class GroupQueue(Model):
-    """A queue of a group: lock, epoch, offsets.
+    """A queue of a consumer group: lock, epoch, offsets.
 
     Attributes:
-        holder: None where nobody holds it, or where that is unknown; *holder_unknown* says why.
+        holder: None if nobody holds it, or if the holder is unknown; then *holder_unknown* says why.
     """
 
     topic: str
@@ -378,7 +378,7 @@ class GroupQueue(Model):
 
 
 class LaneCounts(Model):
-    """The lanes of one queue in figures; *limited* says why it hands out no new ones."""
+    """The number of lanes of one queue by state; *limited* says why the queue hands out no new lanes."""
 
     topic: str
     broker_group: str
@@ -398,16 +398,16 @@ class Standstill(Model):
     Attributes:
         kind: queue, lane or key (parked behind a dead letter).
         state: blocked, parked, held, dying.
-        since_ms: since when.
-        key, message_id: of the message that it stands at.
-        behind: messages that wait behind it.
-        by_key: of a queue: its group takes keys, so nobody holds the queue; None where that is not known.
-        lanes: of such a queue, its lanes in figures, as far as they were asked.
-        holder, holder_address: who has it, None when nobody does; of lanes in hand, who has the one that is in hand for longest.
-        in_hand_since_ms: since when that one is.
-        called_ms: when the listener that has the message now was called.
+        since_ms: when the standstill began.
+        key, message_id: of the message at which it stands.
+        behind: number of messages that wait behind that message.
+        by_key: for a queue: whether its consumer group takes keys, so that nobody holds the queue; None if that is not known.
+        lanes: for such a queue: the number of its lanes by state, if they were read.
+        holder, holder_address: the member that has it; None if no member has it. For lanes in hand: the member that has had one for longest.
+        in_hand_since_ms: when that member took that lane.
+        called_ms: when the listener that now has the message was called.
         due_ms: when a parked lane is handed out again.
-        last_error: what the consumer said last.
+        last_error: the last error that the consumer reported.
         todo: what to do.
     """
 
@@ -460,7 +460,7 @@ class GroupPage(Page):
 
 
 class BlockedPage(Page):
-    """Everything that stands still, the longest first."""
+    """Everything that stands still: queues before lanes and keys, parked lanes last; in each part the longest standstill first."""
 
     rows: tuple[Standstill, ...]
     troubles: tuple[Trouble, ...]
@@ -471,7 +471,7 @@ class BlockedPage(Page):
 
 
 class AuditLine(Model):
-    """Who did what to what; *outcome* is "begins", then what became of it."""
+    """One line of the audit log: who did what to what; *outcome* is "begins" before the action, and its result after it."""
 
     at_ms: int
     account: str

@@ -1,7 +1,7 @@
 """
-Parameters of a request: bounded and typed before a page sees them.
+Parameters of a request, checked for type and range before a page sees them.
 
-Rule: a parameter that is absent takes its default; one that is wrong is refused with a sentence that names it.
+Rule: an absent parameter takes its default. A wrong one is refused with a sentence that names it.
 """
 
 import re
@@ -11,18 +11,18 @@ from typing import Final
 
 from orderlymq_protocol.names import InvalidName, check_group_name
 
-#: Longer texts are no name, key or id of anything.
+#: No name, key or id is longer.
 TEXT_LENGTH_MAX: Final = 1_024
-#: A reset names each of its queues.
+#: The stamp of a reset names each of its queues.
 STAMP_LENGTH_MAX: Final = 48 * 1_024
-# Later ones, from the year 6429 on, are no times: a producer may write any number.
+# Larger values, from the year 6429 on, are not treated as times, because a producer may write any number.
 MOMENT_MAX: Final = 2**47
 OFFSET_MAX: Final = 2**63 - 1
 _BROKER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 
 class BadParameter(ValueError):  # noqa: N818 - says what it is
-    """A parameter cannot be used; the text says which and what is right."""
+    """A parameter that cannot be used; the text names it and says what is right."""
 
 
 class Parameters:
@@ -32,11 +32,11 @@ class Parameters:
         self._values = values
 
     def text(self, name: str, default: str = "", *, length_max: int = TEXT_LENGTH_MAX) -> str:
-        """Return a text without blanks around it."""
+        """Return a text without the blanks around it."""
         return _checked(name, self._values.get(name, default).strip(), length_max)
 
     def raw(self, name: str) -> str:
-        """Return a text as it is: blanks around a key are a part of it."""
+        """Return a text unchanged, because blanks around a key are part of the key."""
         return _checked(name, self._values.get(name, ""), TEXT_LENGTH_MAX)
 
     def number(self, name: str, default: int, *, low: int = 0, high: int = OFFSET_MAX) -> int:
@@ -52,18 +52,18 @@ class Parameters:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return whether something is switched on."""
+        """Return whether a switch is on."""
         return self.text(name) in ("1", "true", "on", "yes")
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """Return one of *choices*, the first by default."""
+        """Return one of *choices*; the first one if the parameter is absent."""
         value = self.text(name) or choices[0]
         if value not in choices:
             raise BadParameter(f"{name} must be one of {', '.join(choices)}")
         return value
 
     def name(self, name: str) -> str:
-        """Return the name of a topic or group, by the protocol's rules."""
+        """Return the name of a topic or consumer group, checked by the rules of the protocol."""
         value = self.text(name)
         try:
             check_group_name(value)
@@ -72,7 +72,7 @@ class Parameters:
         return value
 
     def moment(self, name: str) -> int | None:
-        """Return a time in wall ms, of UTC where it names no zone; None when there is none."""
+        """Return a time in wall ms, in UTC if it names no zone; None if it is absent."""
         text = self.text(name, length_max=40)
         if not text:
             return None
@@ -88,7 +88,7 @@ class Parameters:
         return moment_ms
 
     def queue(self, name: str) -> tuple[str, int] | None:
-        """Return broker group and number of a queue written ``broker-a:3``; None when there is none."""
+        """Return the broker group and number of a queue written as ``broker-a:3``; None if it is absent."""
         value = self.text(name)
         if not value:
             return None

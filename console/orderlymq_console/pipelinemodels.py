@@ -16,13 +16,13 @@ class PipelineRow(Model):
 
     Attributes:
         place: its manifest, or its resource.
-        reads, writes: topic, archive or group; folder or topic. Empty where there is none.
+        reads, writes: topic, archive or group that it reads; folder or topic that it writes. Empty if there is none.
         is_topic, to_topic: whether these are topics of this cluster.
-        state: the word of its driver or of the operator, "Died" for a driver that was killed; empty when it is unknown.
+        state: the state that its driver or the operator reports, "Died" for a driver that was killed; empty if it is unknown.
         state_unknown: why the state is unknown.
-        changed_ms: when its driver said something new last.
+        changed_ms: when its driver last reported something new.
         lag: messages that it has not read yet, now.
-        audit: what the last audit found; None for what is no audit.
+        audit: what the last audit found; None if the pipeline is not an audit.
     """
 
     name: str
@@ -56,7 +56,7 @@ class PipelineQueue(Model):
     Attributes:
         offset: the next message that it reads.
         end: offset of the next message that is sent.
-        lag: messages between.
+        lag: messages between the two.
         oldest_seconds: age of the first message that it has not read.
     """
 
@@ -70,7 +70,7 @@ class PipelineQueue(Model):
 
 
 class AuditFinding(Model):
-    """A place where the order is broken, in the words of `orderlymq verify`."""
+    """A place where the order is broken, as `orderlymq verify` describes it."""
 
     queue: str
     offset: int
@@ -85,8 +85,8 @@ class Audit(Model):
 
     Attributes:
         at_ms: when it ended, or when a stream wrote its last batch.
-        text: its own sentence.
-        findings: the first of them.
+        text: the sentence that the audit itself reports.
+        findings: the first of its findings.
     """
 
     state: AuditState
@@ -98,12 +98,12 @@ class Audit(Model):
 
 
 def unknown_audit(reason: str) -> Audit:
-    """Return an audit of which nothing is known."""
+    """Return an audit whose result is unknown."""
     return Audit(state="unknown", unknown=reason, count=Figure(unknown=reason))
 
 
 class PipelinePage(Page):
-    """One pipeline; *note* has to be known beside its state, *queues_unknown* says why no progress is known."""
+    """One pipeline; *note* says what to know in addition to its state, *queues_unknown* why no progress is known."""
 
     row: PipelineRow
     troubles: tuple[Trouble, ...]

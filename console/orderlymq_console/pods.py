@@ -1,8 +1,8 @@
 """
-Which pod is behind the address of a client: the running pods of the console's namespace, by address.
+Find the pod at the address of a client: the running pods of the console's namespace, by address.
 
-Rules: one list every `EVERY_S` at most, as the table that `kubectl get pods -o wide` shows, so that it is small. A pod of another
-namespace, one on the network of its node, and an address that several pods share, are unknown: nothing is guessed.
+Rules: pods are listed at most once in `EVERY_S`, as the table that `kubectl get pods -o wide` shows, because it is small. A pod of
+another namespace, a pod on its node's network, and an address that several pods share are unknown: the console does not guess.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from orderlymq_protocol.hosts import ip_of
 
 PODS_MAX: Final = 2_000
 EVERY_S: Final = 5.0
-#: An older list is no answer any more: an address may have another pod.
+#: An older list is not used, because another pod may have the address by now.
 KEPT_S: Final = 30.0
 _SIZE_MAX: Final = 4 * 1024 * 1024
-# Of the pods on a node's network one may be listed and the client be another: Kubernetes leaves them out from 1.28 on.
+# A listed pod on a node's network may not be the client, because others share its address. Kubernetes leaves such pods out from 1.28 on.
 _LIST: Final = (
     "/api/v1/namespaces/{}/pods?fieldSelector=status.phase%3DRunning%2Cspec.hostNetwork%3Dfalse"
     "&includeObject=None&limit={}"
@@ -30,12 +30,12 @@ _TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 class PodsUnread(OrderlyMQError):  # noqa: N818 - says what it is
-    """Pods cannot be listed now; the text says why."""
+    """The pods cannot be listed now; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodList:
-    """Names of running pods by address; *is_cut* when there are more."""
+    """Names of running pods by address; *is_cut* is true if there are more pods."""
 
     namespace: str
     names: Mapping[str, tuple[str, ...]]
@@ -50,7 +50,7 @@ class Pods:
         self._server = server
 
     async def read(self) -> PodList:
-        """List them.
+        """List the running pods.
 
         Raises:
             PodsUnread: The API server refuses or does not answer.
@@ -80,14 +80,14 @@ class Pods:
 
 @dataclass(frozen=True, slots=True)
 class PodNames:
-    """Known pods: a list, or why there is none, and its age."""
+    """The known pods: a list, or the reason why there is none, and its age."""
 
     listed: PodList | None
     unknown: str
     age_s: float
 
     def at(self, address: str | None) -> Pod | None:
-        """Return the pod at ``host:port``; None where there is no address."""
+        """Return the pod at ``host:port``; None if there is no address."""
         if not address:
             return None
         name, unknown = "", self.unknown
@@ -110,5 +110,5 @@ def _why(listed: PodList, count: int) -> str:
 
 
 def _normal(host: str) -> str:
-    """Return an address in one form; what is none stays as it is."""
+    """Return an address in its normal form; return any other text unchanged."""
     return str(ip_of(host.strip("[]")) or host)

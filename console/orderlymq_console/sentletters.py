@@ -1,8 +1,8 @@
 """
-Which dead letters were sent again: nobody is asked about one twice, and reading begins behind them.
+Remember which dead letters were sent again, so that no broker is asked about one twice and reading begins behind them.
 
-Rules: what was sent stays sent. What is forgotten here is asked again. A topic of letters that was deleted and made again counts its
-offsets again, so the letter before a beginning is known by its identity.
+Rules: a letter that was sent stays sent. A letter that is forgotten here is asked about again. If a topic of letters is deleted and
+created again, its offsets start again, so the letter before a beginning is recognized by its identity.
 """
 
 from collections import OrderedDict
@@ -13,20 +13,20 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Identities of 32 characters: about a megabyte.
+# An identity has 32 characters, so these take about a megabyte.
 LETTERS_MAX: Final = 10_000
 QUEUES_MAX: Final = 1_000
 
 
 class Begin(NamedTuple):
-    """The first offset of a queue of letters before which all were sent, and the identity of the letter before it."""
+    """An offset in a queue of letters before which all letters were sent, and the identity of the letter before it."""
 
     offset: int
     before: str
 
 
 class SentLetters:
-    """Letters that are known to be sent again; what was looked at longest ago is forgotten first."""
+    """Letters that are known to be sent again; the one that was used longest ago is forgotten first."""
 
     def __init__(self) -> None:
         self._letters: OrderedDict[str, None] = OrderedDict()
@@ -43,11 +43,11 @@ class SentLetters:
         _put(self._letters, letter, None, LETTERS_MAX)
 
     def begin(self, queue: MessageQueue) -> Begin:
-        """Return where a look at a queue of letters begins, if the letter before is still there."""
+        """Return where reading a queue of letters begins, if the letter before that offset is still there."""
         return self._begins.get(queue, Begin(0, ""))
 
     def begin_at(self, queue: MessageQueue, begin: Begin) -> None:
-        """Have the next look at a queue begin there."""
+        """Make the next reading of a queue begin there."""
         _put(self._begins, queue, begin, QUEUES_MAX)
 
 

@@ -1,7 +1,7 @@
 """
-Settings of the console: where it listens, who may come in, what it may do.
+Settings of the console: where it listens, which accounts may sign in, and what it may do.
 
-Rule: beyond this machine there is no page without an account, and no start without one.
+Rule: if other machines can reach the console, it does not start without accounts, and it shows no page without one.
 """
 
 import re
@@ -24,7 +24,7 @@ Right = Literal["view", "act"]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who may come in: *right* is ``view`` or ``act``."""
+    """An account that may sign in; *right* is ``view`` or ``act``."""
 
     name: str
     right: Right
@@ -33,16 +33,16 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """All of it.
+    """All settings of the console.
 
     Attributes:
-        name_servers: ``host:port;host:port``; None leaves them to the environment.
+        name_servers: ``host:port;host:port``; None takes them from the environment.
         host, port: where it listens; port 0 takes a free one.
-        hosts: names under which browsers may call it, beside addresses and localhost; in small letters, as browsers' names are compared.
-        https_hosts: likewise, those of a proxy that speaks TLS for it.
-        accounts: who may come in; with none, everybody on this machine may look.
-        read_only: nobody may act.
-        certificate, key: PEM files; with them it speaks TLS.
+        hosts: names under which browsers may open it, in addition to addresses and localhost; in lower case, because host names are compared.
+        https_hosts: the same, for names of a proxy that speaks TLS for the console.
+        accounts: the accounts that may sign in; if there are none, everybody on this machine may look.
+        read_only: nobody may change anything.
+        certificate, key: PEM files; if they are given, the console speaks TLS.
         pipelines: manifests of pipelines, or folders of them.
         pipelines_of: in a pod, the namespace and name of the Cluster whose Pipelines are read.
     """
@@ -75,20 +75,20 @@ class ConsoleSettings:
 
     @property
     def needs_account(self) -> bool:
-        """Whether looking takes an account."""
+        """Whether a person needs an account to look at pages."""
         return bool(self.accounts)
 
 
 def local_account() -> Account:
-    """Return an account for the person who started the console; its token lives as long as the process."""
+    """Return an account for the person who started the console; its token is valid as long as the process runs."""
     return Account(LOCAL_ACCOUNT, "act", secrets.token_urlsafe(24))
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """Read ``host:port``; an IPv6 address stands in brackets.
+    """Parse ``host:port``; an IPv6 address stands in brackets.
 
     Raises:
-        SettingError: It has another form.
+        SettingError: The text has another form.
     """
     try:
         return split_address(text)
@@ -97,10 +97,10 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 def parse_cluster(text: str) -> tuple[str, str]:
-    """Read ``NAMESPACE/CLUSTER``.
+    """Parse ``NAMESPACE/CLUSTER``.
 
     Raises:
-        SettingError: It has another form.
+        SettingError: The text has another form.
     """
     namespace, slash, cluster = text.partition("/")
     if not slash or not all(
@@ -114,7 +114,7 @@ def read_accounts(path: Path) -> tuple[Account, ...]:
     """Read accounts from a TOML file: a table for each name, with `token` and `right`.
 
     Raises:
-        SettingError: The file cannot be read, or an account is not right; the text names it, never a token.
+        SettingError: The file cannot be read, or an account is not valid; the text names the account, never a token.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))

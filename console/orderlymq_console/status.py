@@ -1,8 +1,8 @@
 """
-Report of a leader about its broker group (request 20500), read and checked.
+The status that a leader reports about its broker group (request 20500), parsed and checked.
 
-Rule: members that nobody here knows are ignored. A replica whose store is being replaced reports nothing of its groups: what
-is None then is "not reported". A status in another form is refused as a whole, and the broker group is unknown then.
+Rule: unknown members are ignored. A replica whose store is being replaced reports nothing of its topics and consumer groups; None then
+means "not reported". A status in another form is refused as a whole, and the broker group is unknown then.
 """
 
 from typing import Annotated, Any, Final
@@ -13,7 +13,7 @@ from orderlymq_console.models import Model
 
 
 class LagReport(Model):
-    """Messages that a group has not consumed of a topic, and the age of the oldest in seconds."""
+    """Messages of a topic that a consumer group has not consumed, and the age of the oldest in seconds."""
 
     group: str
     topic: str
@@ -22,11 +22,11 @@ class LagReport(Model):
 
 
 class BlockedReport(Model):
-    """A queue of a group without progress for 30 s though there are messages and members.
+    """A queue without progress for 30 s, although it has messages and its consumer group has members.
 
     Attributes:
-        connected: whether the leader has a connection of the holder; None where it is not reported, or nobody holds the queue.
-        by_key: the group takes keys, not queues; None where it is not reported.
+        connected: whether the leader has a connection to the holder; None if that is not reported, or if no member holds the queue.
+        by_key: the consumer group takes keys, not queues; None if that is not reported.
     """
 
     group: str
@@ -61,7 +61,7 @@ class FailingReport(Model):
 
 
 class ExpiringReport(Model):
-    """A queue lock whose renewals were missed."""
+    """A queue lock whose holder missed renewals."""
 
     group: str
     topic: str
@@ -71,7 +71,7 @@ class ExpiringReport(Model):
 
 
 class DisagreeingReport(Model):
-    """A group whose members want different things."""
+    """A consumer group whose members disagree; *difference* says about what."""
 
     group: str
     members: tuple[str, ...]
@@ -87,14 +87,14 @@ class DuplicateReport(Model):
 
 
 class GroupReport(Model):
-    """A finding about a group as a whole."""
+    """A finding about a consumer group as a whole."""
 
     group: str
     keys: int = 0
 
 
 class HotQueueReport(Model):
-    """A queue with far more than its share."""
+    """A queue with far more than its share of a topic's messages."""
 
     topic: str
     queue_id: int
@@ -110,30 +110,30 @@ class HotKeyReport(Model):
 
 
 class ParkedKeysReport(Model):
-    """How many keys a group has parked behind dead letters."""
+    """The number of keys that a consumer group has parked behind dead letters."""
 
     group: str
     keys: int
 
 
 class LanesReport(Model):
-    """How many lanes of a group by key are in one state: inHand, ready, parked, held or dying."""
+    """The number of lanes of a by-key consumer group in one state: inHand, ready, parked, held or dying."""
 
     group: str
     state: str
     lanes: int
 
 
-#: Rows that a broker names in each list of findings; with fewer, the list is whole.
+#: Rows that a broker puts into each list of findings; a list with fewer rows is complete.
 SHOWN_MAX: Final = 100
 
 
 class WatchReport(Model):
-    """Findings of the leader's last examination of its groups.
+    """Findings of the leader's last examination of its consumer groups.
 
     Attributes:
         examined_at: wall ms of the leader; 0 before its first examination.
-        blocked_known: False while a queue may stand still for longer than this leader has looked.
+        blocked_known: False until this leader has watched for long enough to see every queue that stands still.
     """
 
     examined_at: int
@@ -153,21 +153,21 @@ class WatchReport(Model):
 
 
 class OpenReport(Model):
-    """Transactions of one producer group: those that nobody has ended, and those that are not asked about any more."""
+    """Transactions of one producer group: those without a decision, and those about which the broker no longer asks."""
 
     open: int = 0
     given_up: int = 0
 
 
 class TransactionsReport(OpenReport):
-    """Transactions of a broker group; *oldest_millis* is when the oldest open one began, wall ms."""
+    """Transactions of a broker group; *oldest_millis* is the start of the oldest open one in wall ms."""
 
     oldest_millis: int | None = None
     groups: dict[str, OpenReport] = Field(default_factory=dict)
 
     @property
     def cut(self) -> str:
-        """Say why there are producer groups beside those that are named; empty where these are all."""
+        """Why other producer groups have transactions, too; empty if all of them are named."""
         named = self.groups.values()
         is_whole = (
             sum(each.open for each in named) >= self.open
@@ -177,14 +177,14 @@ class TransactionsReport(OpenReport):
 
 
 class DelayedReport(Model):
-    """Messages that wait for a time of their own, and for a delay level."""
+    """Messages that wait for a delivery time of their own, and messages that wait for a delay level."""
 
     timers: int
     levels: int
 
 
 class SnapshotReport(Model):
-    """The last state that a replica took over whole from this leader."""
+    """The last snapshot that a replica received from this leader."""
 
     index: int
     bytes: int
@@ -192,7 +192,7 @@ class SnapshotReport(Model):
 
 
 class ReplicaReport(Model):
-    """A replica as the leader sees it; *snapshot* is None where none was sent."""
+    """A replica as its leader sees it; *snapshot* is None if none was sent."""
 
     match: int | None = None
     lag: int | None = None
@@ -222,10 +222,10 @@ _YOUNG: Final = "its leader is new and has not looked for 30 s yet"
 
 
 class StatusReport(Model):
-    """All of it.
+    """The whole status.
 
     Attributes:
-        kept: queues that stood still when the leader before was asked, while this one cannot know it.
+        kept: queues that stood still under the previous leader; the present one cannot know yet whether they still do.
     """
 
     leader: int | None = None
@@ -254,34 +254,34 @@ class StatusReport(Model):
 
     @property
     def examined(self) -> WatchReport | None:
-        """The findings; None where nothing was examined yet, which is not the same as nothing found."""
+        """The findings; None if nothing was examined yet, which is not the same as nothing found."""
         return None if self.watch is None or self.watch.examined_at == 0 else self.watch
 
     @property
     def unreported(self) -> str:
-        """Say why nothing is reported of topics, groups and messages; empty where it is."""
+        """Why topics, consumer groups and messages are not reported; empty if they are."""
         return TAKING_OVER if self.watch is None else ""
 
     @property
     def unexamined(self) -> str:
-        """Say why nothing was examined; empty where it was."""
+        """Why nothing was examined; empty if something was."""
         return self.unreported or (UNEXAMINED if self.examined is None else "")
 
     @property
     def blocked(self) -> tuple[BlockedReport, ...]:
-        """Queues that stand still, with those of which nothing newer is known."""
+        """Queues that stand still, including those of which nothing newer is known."""
         return self.kept if self.examined is None else (*self.examined.blocked, *self.kept)
 
     @property
     def blocked_unknown(self) -> str:
-        """Say why more queues may stand still; empty where these are all."""
+        """Why more queues may stand still; empty if these are all."""
         if self.examined is None:
             return self.unexamined
         return "" if self.examined.blocked_known else _YOUNG
 
     @property
     def cut(self) -> str:
-        """Say why more may stand still than is named; empty where the lists are whole."""
+        """Why more may stand still than is named; empty if the lists are complete."""
         watch = self.examined
         lists = () if watch is None else (watch.blocked, watch.parked_keys, watch.lanes)
         return _CUT if any(len(rows) >= SHOWN_MAX for rows in lists) else ""

@@ -1,8 +1,8 @@
 """
-How many of a member's listener threads are at work, as its stacks show.
+Count the busy listener threads of a member from its thread stacks.
 
-Java's clients and the Python SDK name these threads alike. One that waits for work stands in its pool; any other is in the listener, or in
-what it calls.
+Java clients and the Python SDK give these threads similar names. A thread that waits for work stands in a function of its pool.
+Any other thread runs the listener or a function that the listener calls.
 """
 
 import re
@@ -11,21 +11,21 @@ from typing import Final
 
 from orderlymq_console.models import Figure
 
-# "ConsumeMessageThread_GROUP_1   TID: 41 STATE: WAITING" of Java, "thread ConsumeMessageThread-GROUP_0, id 41" of Python. Java's older
-# clients leave the group out.
+# Java writes "ConsumeMessageThread_GROUP_1   TID: 41 STATE: WAITING", Python writes "thread ConsumeMessageThread-GROUP_0, id 41".
+# Older Java clients leave out the group.
 _HEAD: Final = re.compile(
     r"^(?:thread )?ConsumeMessageThread[-_](?:(?P<group>.*)_)?\d+(?:, id \d+$|\s+TID: )",
     re.MULTILINE,
 )
 _NEXT: Final = re.compile(r"^(?:thread |task |$)", re.MULTILINE)
-# Java's clients cut the group's name in the name of a thread.
+# Java clients cut the group name in a thread name to this length.
 _GROUP_MAX: Final = 100
 _IDLE_OF_JAVA: Final = "java.util.concurrent.ThreadPoolExecutor.getTask"
 _IDLE_OF_PYTHON: Final = ", in _worker"
 
 
 def busy_threads(stacks: str, group: str, *, is_cut: bool) -> Figure:
-    """Return how many threads of the group's listener do not wait for work."""
+    """Return how many listener threads of a consumer group are busy; a lower bound if the stacks are cut."""
     found = [*_of_group(stacks, group)]
     if not found:
         return Figure(unknown="its stacks name no listener threads")

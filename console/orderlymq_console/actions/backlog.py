@@ -1,7 +1,7 @@
 """
-Messages that wait in a queue when letters of one of its keys are released or sent again: it would be consumed before them.
+Messages that wait in a queue while letters of one of its keys are released or sent again; they would be consumed before the letters.
 
-Rule: an action that lets messages pass dead letters of their key asks for a second consent, which says how many they may be.
+Rule: an action that lets messages overtake dead letters of their key asks for a second consent, which says how many there may be.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages at a place that a group has not consumed; *count* is None where it is unknown."""
+    """Messages at a place that a consumer group has not consumed; *count* is None if it is unknown."""
 
     place: str
     count: int | None
 
     @property
     def mark(self) -> str:
-        """Return its part of a plan's stamp; another one from twice as many on."""
+        """Its part of a plan's stamp; the part changes each time the count doubles."""
         return "?" if self.count is None else str(self.count.bit_length())
 
     @property
     def consent(self) -> str:
-        """Return the text that must be agreed to; empty when nothing waits."""
+        """The text that must be agreed to; empty if nothing waits."""
         if self.count == 0:
             return ""
         if self.count is None:
@@ -41,7 +41,7 @@ class Backlog:
 
 
 async def backlog_of(admin: AdminClient, group: str, queues: Sequence[MessageQueue]) -> Backlog:
-    """Return what waits in queues of one topic.
+    """Return the messages that wait in queues of one topic.
 
     Raises:
         OrderlyMQError: A broker refused or did not answer.

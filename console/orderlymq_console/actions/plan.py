@@ -8,7 +8,7 @@ from orderlymq_console.pages.letters import Letter
 
 
 class QueueMove(Model):
-    """How a reset moves a group in one queue; None where the group has no offset."""
+    """How a reset moves a consumer group in one queue; *committed* is None if the group has no offset there."""
 
     broker_group: str
     queue: int
@@ -18,7 +18,7 @@ class QueueMove(Model):
 
 
 class Stand(Model):
-    """Where a lane or a key that is released stood when it was shown."""
+    """The place where a released lane or key stood when it was shown."""
 
     broker_group: str
     queue: int
@@ -26,19 +26,19 @@ class Stand(Model):
 
 
 class Plan(Model):
-    """Plan of an action.
+    """The plan of an action.
 
     Attributes:
         action: retry, skip, release, redrive or reset.
         name: what the confirmation must name.
-        form: what the confirmation sends, by field, so that the same plan is made again.
+        form: the fields that the confirmation sends, so that the same plan is made again.
         effects: sentences, in the order in which things happen.
-        stamp: where the thing stands; an action with another stamp is refused.
-        consent: what must be agreed to beside the confirmation; empty where nothing must.
+        stamp: where the object stands; an action with another stamp is refused.
+        consent: what must be agreed to in addition to the confirmation; empty if there is nothing.
         following: the next messages that are affected.
-        letters: of a redrive, what is sent.
-        moves: of a reset, each queue.
-        stands: of a release, each lane or key.
+        letters: for a redrive, the letters that are sent.
+        moves: for a reset, the move of each queue.
+        stands: for a release, the place of each lane or key.
     """
 
     action: str
@@ -57,21 +57,21 @@ class Plan(Model):
 
     @property
     def parts(self) -> int:
-        """How much there is to do: letters, queues, lanes or keys."""
+        """The number of letters, queues, lanes or keys to handle."""
         return len(self.letters) + len(self.moves) + len(self.stands)
 
 
 @dataclass(slots=True)
 class Done:
-    """How many parts of an action were done so far; it counts them also for an action that fails."""
+    """The number of parts of an action that are done so far; it also counts if the action fails."""
 
     count: int = 0
 
 
 def amount(number: int, what: str) -> str:
-    """Return how many there are of what a plan touches, whose numbers may be long."""
+    """Return a count with its noun, with a comma between thousands."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 class Changed(Exception):  # noqa: N818 - says what happened
-    """The thing stands elsewhere than it was shown; nothing was done."""
+    """The object has changed since it was shown; the text says what was done, if anything."""

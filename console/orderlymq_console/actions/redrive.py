@@ -1,10 +1,10 @@
 """
 Redrive: send the dead letters of one key, or of all keys of a topic, to their topic again, in order.
 
-Rules: a key that is parked is released first, or its letters would come back as letters. Each letter is sent as one message with
-a unique key of its own, so a repeat finds what was sent before; the first failure ends it, and nothing overtakes. A key with a letter
-whose body cannot be read is not redriven: what follows that letter would overtake it. Clients can write letters, too, so one that says
-something else than its topic needs a consent of its own.
+Rules: a parked key must be released first, or its letters would come back as letters. Each letter is sent as one message with its own
+unique key, so a repeat finds the letters that were sent before. The first failure ends the redrive, so no letter overtakes another.
+A key with a letter whose body cannot be read is not redriven, because the letters behind it would overtake it. Clients can write
+letters, too, so a letter that differs from its original in the topic needs a consent of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,16 +26,16 @@ from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import dlq_topic
 
-#: Letters that one redrive sends; the next one goes on behind them.
+#: Letters that one redrive sends; the next redrive continues behind them.
 LETTERS_MAX: Final = 200
 _SHOWN: Final = 3
 
 
 async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
-    """Return what a redrive will do: of a key, or with `all` of every key of a topic that is not parked.
+    """Return what a redrive will do: to one key, or with `all` to every key of a topic that is not parked.
 
     Raises:
-        NotThere: There is no dead letter that was not sent.
+        NotThere: There is no dead letter that was not sent, or no such topic.
         BadParameter: The key is parked, or a parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
@@ -61,7 +61,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             f"group {group} has no offset in {topic}, so its letters are not from there; send them with `orderlymq message resend`"
         )
     backlog = await backlog_of(reader.admin, group, await _queues_of(reader, topic, key))
-    # After the lag: where that is 0, all letters are stored.
+    # Read after the lag: if the lag is 0, all letters are stored.
     found, stuck, rest = await _waiting(reader, group, topic, key, parked)
     if key in stuck:
         raise BadParameter(_stuck(group, stuck[key]))
@@ -101,11 +101,11 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
 
 
 async def redrive(reader: ClusterReader, plan: Plan, done: Done | None = None) -> int:
-    """Do what *plan* says, but for what somebody else has sent since; return how many letters were sent.
+    """Do what *plan* says, except for letters that somebody else has sent since; return the number of letters that were sent.
 
     Raises:
-        Changed: A letter is not kept any more; those before it were sent.
-        OrderlyMQError: A send failed; those before it were sent.
+        Changed: A letter is not kept any more; the letters before it were sent.
+        OrderlyMQError: A send failed; the letters before it were sent.
     """
     done = done or Done()
     async with Producer(
@@ -126,7 +126,7 @@ async def redrive(reader: ClusterReader, plan: Plan, done: Done | None = None) -
 
 
 async def _doubtful(reader: ClusterReader, found: list[Letter]) -> list[Letter]:
-    """Return the letters that their topic has no message for that says the same."""
+    """Return the letters for which their topic has no message with the same content."""
     origins = [
         await reader.admin.find_origin(await letter_at(reader.pulls, each), each.topic)
         for each in found
@@ -136,7 +136,7 @@ async def _doubtful(reader: ClusterReader, found: list[Letter]) -> list[Letter]:
 
 
 def _doubt(topic: str, doubtful: list[Letter]) -> str:
-    """Return what must be agreed to where letters are no copies of what is in their topic; empty where all are."""
+    """Return what must be agreed to if letters are not copies of messages in their topic; empty if all are copies."""
     if not doubtful:
         return ""
     first = doubtful[0]
@@ -148,7 +148,7 @@ def _doubt(topic: str, doubtful: list[Letter]) -> str:
 
 
 async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list[MessageQueue]:
-    """Return the queues that the letters are sent to."""
+    """Return the queues to which the letters are sent."""
     try:
         route = await reader.admin.route(topic)
     except TopicNotFound as error:
@@ -164,10 +164,10 @@ async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list
 async def _waiting(
     reader: ClusterReader, group: str, topic: str, key: str | None, parked: set[str]
 ) -> tuple[list[Letter], dict[str, Letter], str]:
-    """Return the letters that were not sent again, in order, `LETTERS_MAX` of them; those that keep a key from it; and why more may be there.
+    """Return at most `LETTERS_MAX` unsent letters in order, the unreadable letter of each key that it blocks, and why more may exist.
 
     Raises:
-        OrderlyMQError: Some cannot be read, so nobody knows which comes first.
+        OrderlyMQError: Some letters cannot be read, so it is unknown which one comes first.
     """
     read = await read_letters(reader, group)
     if read.unknown:
@@ -188,7 +188,7 @@ async def _waiting(
     for letter in wanted:
         if letter.key in stuck:
             continue
-        # Those of a key were sent in order: what was sent is the beginning.
+        # Letters of a key were sent in order, so the sent ones come first.
         if letter.key in unsent or not await is_sent(reader, letter):
             unsent.add(letter.key)
             found.append(letter)

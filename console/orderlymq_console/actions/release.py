@@ -1,9 +1,8 @@
 """
-Release what is parked: a lane is tried again or its message is skipped, a key behind a dead letter goes on.
+Release what is parked: retry or skip the message of a lane, or let a key behind a dead letter go on.
 
-Rules: the plan names the message that the lane stands at. When it has moved since, nothing is done, by the broker's own
-comparison. A key is released when all of
-its messages are among the letters; a release before that needs a second consent.
+Rules: the plan names the message at which the lane stands. If the lane has moved since, the broker's comparison fails and nothing is done.
+A key should be released when all of its messages are among the letters; a release before that needs a second consent.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
     if not key:
         raise BadParameter("key must name the key that is released")
     await reader.check_whole(topic)
-    # Asked now, of every broker group and for this key: a plan is made of no answer that is a second old, and of no cut one.
+    # A plan must use no answer that is a second old and none that is cut, so every broker group is asked now, for this key only.
     tables = await _tables(reader.admin, group, topic, key)
     by_key = {name: table for name, table in tables.items() if table.concurrency == BY_KEY}
     parked = [
@@ -47,7 +46,7 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
         for each in await reader.admin.parked_keys(group)
         if each.key == key
         and each.queue.topic == topic
-        # Those of a broker group that gives keys are its held lanes.
+        # At a broker group that hands out keys, these are its held lanes.
         and each.queue.broker_name not in by_key
     ]
     found = [
@@ -71,7 +70,7 @@ async def release(reader: ClusterReader, plan: Plan, done: Done | None = None) -
 
     Raises:
         Changed: Nothing is parked any more where it was shown.
-        OrderlyMQError: A broker refused or did not answer; some may have done it.
+        OrderlyMQError: A broker refused or did not answer; other brokers may have released their part.
     """
     done = done or Done()
     for each in plan.stands:
@@ -93,7 +92,7 @@ async def release(reader: ClusterReader, plan: Plan, done: Done | None = None) -
 
 
 async def _tables(admin: AdminClient, group: str, topic: str, key: str) -> dict[str, LaneTable]:
-    """Return what lanes of a key do by broker group: one may have refused what another one took, and give queues."""
+    """Return the lanes of a key by broker group. One may have refused a configuration that another accepted, and hand out queues."""
     brokers = await admin.brokers()
     asked = (
         unless_foreign(admin.at(name, address).lanes(group, topic, key), LaneTable())
@@ -105,7 +104,7 @@ async def _tables(admin: AdminClient, group: str, topic: str, key: str) -> dict[
 async def _of_lanes(
     reader: ClusterReader, group: str, lanes: list[LaneShown], how: str, *, is_of_keys: bool
 ) -> Plan:
-    """Return the plan for lanes of one key; of a key that is no sharding key only the message that it stands at is shown."""
+    """Return the plan for the lanes of one key. If it is not a sharding key, only the message at which the lane stands is shown."""
     lane = lanes[0]
     if how == "release":
         how = "retry"

@@ -1,8 +1,8 @@
 """
-Move the offsets of a group in a topic: to the earliest message, to the end, to a time, or in one queue to an offset.
+Move the offsets of a consumer group in a topic: to the earliest message, to the end, to a time, or in one queue to an offset.
 
-Rules: the plan shows for each queue how many messages are passed over and how many are delivered again. Exactly the offsets that
-were shown are set, or none: what was sent since then is not passed over.
+Rules: the plan shows for each queue how many messages are skipped and how many are delivered again. The action sets exactly the
+offsets that were shown, or none, so messages that were sent since then are not skipped.
 """
 
 import json
@@ -24,7 +24,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
 from orderlymq_protocol.plurals import counted
 
-#: More queues make a form longer than one that is read.
+#: A form with more queues would be longer than the console reads.
 QUEUES_MAX: Final = 256
 
 
@@ -32,7 +32,7 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
     """Return what a reset will do.
 
     Raises:
-        NotThere: No broker has the topic, it has no such queue, or there is no such group.
+        NotThere: No broker has the topic, it has no such queue, or there is no such consumer group.
         BadParameter: A parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
@@ -83,7 +83,7 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
             [[*each, target] for each, target in zip(_places(committed), targets, strict=True)]
         ),
         form={name: text for name, text in form.items() if text},
-        # Behind the first message that lanes owe most are complete.
+        # Most messages behind the first one that lanes owe are complete.
         following=()
         if place is None or lanes.keys() & kept.keys()
         else await _following(reader, topic, moves[0]),
@@ -95,7 +95,7 @@ async def reset(reader: ClusterReader, plan: Plan, done: Done | None = None) -> 
     """Do what *plan* says, one broker group after the other; return how many queues were set.
 
     Raises:
-        OrderlyMQError: A broker refused or did not answer; those before it have done it.
+        OrderlyMQError: A broker refused or did not answer; the broker groups before it have set their offsets.
     """
     done = done or Done()
     for name in sorted({each.broker_group for each in plan.moves}):
@@ -110,7 +110,7 @@ async def reset(reader: ClusterReader, plan: Plan, done: Done | None = None) -> 
 
 
 def _wanted(parameters: Parameters) -> int | str:
-    """Return `earliest`, `latest`, wall ms of a time, or an offset of one queue as text."""
+    """Return `earliest`, `latest`, a time in wall ms, or the offset of one queue as text."""
     to = parameters.text("to", length_max=40)
     if to == "offset":
         if not parameters.text("queue") or not parameters.text("offset"):
@@ -127,7 +127,7 @@ def _wanted(parameters: Parameters) -> int | str:
 async def _queues(
     reader: ClusterReader, topic: str, place: tuple[str, int] | None
 ) -> dict[MessageQueue, TopicOffset]:
-    """Return the queues that move, with what they keep."""
+    """Return the queues that move, with the offsets that each one keeps."""
     try:
         found = await reader.admin.topic_stats(topic)
     except TopicNotFound as error:
@@ -149,7 +149,7 @@ def _shown(
     kept: Mapping[MessageQueue, TopicOffset],
     committed: Mapping[MessageQueue, int | None],
 ) -> list[int] | None:
-    """Return the targets that were shown; None where one is not kept any more, or the group stands elsewhere."""
+    """Return the targets that were shown; None if one is not kept any more, or if the group stands elsewhere."""
     try:
         rows = json.loads(parameters.text("stamp", length_max=STAMP_LENGTH_MAX))
         targets = [int(row.pop()) for row in rows]
@@ -183,13 +183,13 @@ async def _target(pulls: QueueReader, queue: MessageQueue, kept: TopicOffset, to
 
 
 async def _lanes(reader: ClusterReader, group: str, topic: str) -> dict[MessageQueue, QueueLanes]:
-    """Return the lanes of a topic's queues in figures; none where the group takes whole queues."""
+    """Return the lanes of a topic's queues in figures; empty if the group takes whole queues."""
     table = await unless_foreign(reader.admin.lanes(group, topic), LaneTable())
     return {MessageQueue(row.topic, row.broker_name, row.queue_id): row for row in table.queues}
 
 
 def _of_lanes(rows: list[QueueLanes]) -> Iterator[str]:
-    """Say what becomes of the lanes of the queues that move."""
+    """Say what happens to the lanes of the queues that move."""
     if not rows:
         return
     owed = amount(sum(row.owed for row in rows), "message")
@@ -222,7 +222,7 @@ def _move(
 
 
 def _lanes_effect(lanes: QueueLanes, offset: int) -> str:
-    """Return what a reset does to a queue of a group by key: of what it has looked at, all but what is owed is complete."""
+    """Return the effect of a reset on a queue of a by-key group; of the scanned messages, all but the owed ones are complete."""
     if offset >= lanes.scanned:
         passed = lanes.owed + offset - lanes.scanned
         return f"passes {amount(passed, 'message')} over" if passed else "stays"
@@ -233,7 +233,7 @@ def _lanes_effect(lanes: QueueLanes, offset: int) -> str:
 
 
 async def _following(reader: ClusterReader, topic: str, move: QueueMove) -> tuple[MessageRow, ...]:
-    """Return the messages from where one queue stands, or from where it goes back to."""
+    """Return the messages from the offset where one queue stands, or from the offset to which it goes back."""
     begin = move.target if move.committed is None else min(move.committed, move.target)
     queue = MessageQueue(topic, move.broker_group, move.queue)
     return await following_rows(reader, queue, begin)

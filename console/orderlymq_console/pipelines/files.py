@@ -1,8 +1,8 @@
 """
-Pipelines of a laptop: their manifests, and what `orderlymq pipeline run` leaves beside a checkpoint.
+Pipelines of a laptop: their manifests, and the files that `orderlymq pipeline run` leaves next to a checkpoint.
 
-Rules: it only reads, and no lock is taken: a driver that begins meanwhile is never refused. Each file that is read is small or
-read in part. Relative paths begin where this process runs, as those of `orderlymq pipeline run` do.
+Rules: this module only reads and takes no lock, so a driver that starts meanwhile is never refused. Each file is small or is
+read in part. Relative paths start at this process's working directory, as those of `orderlymq pipeline run` do.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from orderlymq_console.pipelines.reports import (
     shortened,
 )
 
-#: Where `orderlymq pipeline run` finds the cluster when a manifest names none.
+#: The name servers that `orderlymq pipeline run` uses if a manifest names none.
 DEFAULT_SERVERS: Final = "127.0.0.1:9876"
 _MANIFEST_SIZE_MAX: Final = 256 * 1024
 _STATUS_SIZE_MAX: Final = 4 * 1024 * 1024  # offsets of thousands of queues
 _FINDINGS_SIZE_MAX: Final = 1024 * 1024
-# A streaming audit leaves a file for each batch; the newest are read.
+# A streaming audit leaves a file for each batch; only the newest are read.
 _BATCHES_MAX: Final = 1_000
 _LOCKS: Final = Path("/proc/locks")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class StatusFile(Model):
-    """The file `status.json` beside a checkpoint; its offsets by topic, broker group and queue."""
+    """The file `status.json` next to a checkpoint; *offsets* is by topic, broker group and queue."""
 
     phase: str
     last_batch: int | None = None
@@ -55,17 +55,17 @@ class StatusFile(Model):
 
 
 class PipelineFiles:
-    """Manifests, each a file or a folder of files that end with .yaml or .yml; one is parsed again when it has changed."""
+    """Manifests: each path is a file, or a folder of files that end with .yaml or .yml. A file is parsed again when it changes."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
         self._parsed: dict[Path, _Parsed] = {}
 
     async def read(self) -> tuple[PipelineReport, ...]:
-        """Read them and what their runs left, in a thread.
+        """Read the manifests and the results of their runs, in a thread.
 
         Raises:
-            PipelinesUnread: A path is not there or cannot be listed.
+            PipelinesUnread: A path does not exist or cannot be listed, or there are more than `PIPELINES_MAX` pipelines.
         """
         return await asyncio.to_thread(self._read)
 
@@ -98,7 +98,7 @@ class PipelineFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """The Pipelines of a file, or why it cannot be read, as of a size and a time of change."""
+    """The Pipelines of a file, or why it cannot be read; *version* is the file's size and modification time."""
 
     version: tuple[int, int]
     documents: tuple[dict[str, Any], ...] = ()
@@ -106,7 +106,7 @@ class _Parsed:
 
 
 def _parsed(file: Path, before: _Parsed | None) -> _Parsed:
-    """Read a file, unless it is as it was; other kinds are passed over."""
+    """Read a file, unless it is unchanged; skip other kinds of resources."""
     version = (0, 0)
     try:
         status = file.stat()
@@ -147,7 +147,7 @@ def _pipeline(file: Path, found: dict[str, Any]) -> PipelineReport:
 
 
 def _with_status(known: PipelineReport) -> PipelineReport:
-    """Add what the file beside the checkpoint says."""
+    """Add what the status file next to the checkpoint says."""
     spec = known.spec
     assert spec is not None
     checkpoint = spec.checkpoint
@@ -194,7 +194,7 @@ def _queues(offsets: dict[str, dict[str, dict[str, int]]]) -> list[QueueReport]:
 
 
 def _life(phase: str, checkpoint: Path) -> tuple[str, str]:
-    """Return the phase, checked against the lock that a living driver holds, and what is to be said of it."""
+    """Return the phase, checked against the lock that a living driver holds, and a note about it."""
     if phase not in ("Starting", "Running"):
         return phase, ""
     try:
@@ -211,7 +211,7 @@ def _life(phase: str, checkpoint: Path) -> tuple[str, str]:
 
 
 def _is_lock_on(line: str, number: int) -> bool:
-    """Whether a line of /proc/locks is a whole-file lock on the file with this inode, as `flock` makes it."""
+    """Return whether a line of /proc/locks is a whole-file lock, made by `flock`, on the file with this inode."""
     words = line.split()
     return len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(number)
 
@@ -220,7 +220,7 @@ def _is_lock_on(line: str, number: int) -> bool:
 
 
 def _audit(spec: SpecReport) -> Audit:
-    """Return what the last audit that ended left; a stream leaves a file for each batch."""
+    """Return the findings of the last audit that ended; a stream leaves a file for each batch."""
     try:
         if spec.findings is not None and not _ADDRESS.match(spec.findings):
             file = Path(spec.findings).absolute()
@@ -257,7 +257,7 @@ def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -
         count += len(lines)
         left = max(0, left - size)
         findings += [_finding(line) for line in lines[: FINDINGS_MAX - len(findings)]]
-    # Nothing in a part is no proof for the whole.
+    # A part without findings proves nothing about the whole.
     state: AuditState = "broken" if count else "unknown" if is_cut else "kept"
     return Audit(
         state=state,

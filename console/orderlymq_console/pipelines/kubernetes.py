@@ -1,7 +1,7 @@
 """
 Pipelines of a Cluster on Kubernetes: the resources in its namespace, with the status that the operator writes.
 
-Rules: one list a second at most. A Pipeline of another Cluster is not shown.
+Rules: they are listed at most once a second. A Pipeline of another Cluster is not shown.
 """
 
 from datetime import datetime
@@ -23,13 +23,13 @@ from orderlymq_console.pipelines.reports import (
 )
 
 _LIST: Final = "/apis/orderlymq.io/v1alpha1/namespaces/{}/pipelines?limit={}"
-_SIZE_MAX: Final = 64 * 1024 * 1024  # of 500 with 4,096 queues each at most
+_SIZE_MAX: Final = 64 * 1024 * 1024  # for 500 Pipelines with at most 4,096 queues each
 _OPERATOR: Final = "orderlymq-operator"
 _NOT_HERE: Final = "only its sentence is known; its findings are on its volume"
 
 
 class OffsetReport(Model):
-    """How far a queue is read."""
+    """How far a queue has been read."""
 
     topic: str
     broker: str
@@ -47,7 +47,7 @@ class ReportedCondition(Model):
 
 
 class StatusReport(Model):
-    """Status that the operator writes; every member may be absent."""
+    """The status that the operator writes; every member may be absent."""
 
     phase: str | None = None
     last_batch: int | None = None
@@ -61,7 +61,7 @@ class StatusReport(Model):
 
 
 class WriterReport(Model):
-    """Who wrote which part of a resource, and when last."""
+    """A writer of a part of a resource, and the time of its last write."""
 
     manager: str = ""
     subresource: str = ""
@@ -69,14 +69,14 @@ class WriterReport(Model):
 
 
 class MetadataReport(Model):
-    """Name and writers."""
+    """The name of a resource, and its writers."""
 
     name: str
     managed_fields: tuple[WriterReport, ...] = ()
 
 
 class ClusterPipelines:
-    """The Pipelines that name one Cluster, or none, in the namespace of the Cluster."""
+    """The Pipelines in the namespace of a Cluster that refer to this Cluster or to none."""
 
     def __init__(self, namespace: str, cluster: str, server: ApiServer) -> None:
         self._namespace, self._cluster = namespace, cluster
@@ -84,7 +84,7 @@ class ClusterPipelines:
         self._server = server
 
     async def read(self) -> tuple[PipelineReport, ...]:
-        """List them.
+        """List the Pipelines.
 
         Raises:
             PipelinesUnread: The API server refuses or does not answer.
@@ -158,10 +158,11 @@ def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineReport:
 
 
 def _audit(status: StatusReport, ready: ReportedCondition | None) -> Audit:
-    """Return the last run's sentence; its findings are in a file on the volume of the Pipeline."""
+    """Return the sentence of the last run; its findings are in a file on the Pipeline's volume."""
     if status.result is None or ready is None:
         return unknown_audit("no audit has ended yet; a stream says what it found when it ends")
-    state: AuditState = "unknown"  # while another run is under way the condition is about that one
+    # While another run is under way, the condition describes that run.
+    state: AuditState = "unknown"
     if ready.reason == "FindingsFound":
         state = "broken"
     elif status.phase in ("Finished", "Scheduled") and ready.status == "True":
@@ -170,7 +171,7 @@ def _audit(status: StatusReport, ready: ReportedCondition | None) -> Audit:
 
 
 def _changed_ms(metadata: MetadataReport) -> int | None:
-    """Return when the operator wrote the status last; the API server writes it down."""
+    """Return when the operator last wrote the status, as the API server recorded it; None if it recorded no time."""
     times = [
         each.time
         for each in metadata.managed_fields

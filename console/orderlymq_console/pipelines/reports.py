@@ -1,7 +1,7 @@
 """
-A pipeline and the reports of its runs: one form for files and for Kubernetes.
+A pipeline and the reports of its runs, in one form for files and for Kubernetes.
 
-Rules: members that nobody here knows are ignored. What is not known is None or empty and has a reason beside it.
+Rules: unknown members are ignored. A value that is not known is None or empty, and another field gives the reason.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq_console.models import Model
 from orderlymq_console.pipelinemodels import Audit
 
-#: Pipelines, queues of one, and findings of an audit that are read; more are counted or named as left out.
+#: Limits for pipelines, for queues of one, and for findings of an audit; what exceeds them is counted or reported as left out.
 PIPELINES_MAX: Final = 500
 QUEUES_MAX: Final = 4_096
 FINDINGS_MAX: Final = 100
 _TEXT_MAX: Final = 2_000
-# By type: the field that names where it writes to.
+# By type of pipeline: the field that names its destination.
 _SINKS: Final = {
     "compact": "path",
     "cdc-apply": "path",
@@ -31,14 +31,14 @@ _SINKS: Final = {
 
 
 class PipelinesUnread(OrderlyMQError):  # noqa: N818 - says what it is
-    """Pipelines cannot be read now; the text says why."""
+    """The pipelines cannot be read now; the text says why."""
 
 
 class PipelineSource(Protocol):
-    """Where pipelines are read."""
+    """A place from which pipelines are read."""
 
     async def read(self) -> "tuple[PipelineReport, ...]":
-        """Return all pipelines, by name.
+        """Return all pipelines, sorted by name.
 
         Raises:
             PipelinesUnread: They cannot be read now.
@@ -46,7 +46,7 @@ class PipelineSource(Protocol):
 
 
 class SourceReport(Model):
-    """The source; *bootstrap* names name servers of its own."""
+    """The source of a pipeline; *bootstrap* names its own name servers."""
 
     topic: str
     bootstrap: str | None = None
@@ -73,7 +73,7 @@ class SpecReport(Model):
 
     @property
     def reads(self) -> str:
-        """Its source: a topic, an archive, or a group's dead letters."""
+        """What it reads: a topic, an archive, or the dead letters of a consumer group."""
         if self.source is not None:
             return self.source.topic
         if self.group is not None:
@@ -82,21 +82,22 @@ class SpecReport(Model):
 
     @property
     def writes(self) -> str:
-        """Where it writes to; empty where it only reports."""
+        """Where it writes; empty if it only reports."""
         if self.type == "archive":
-            return self.path or self.table or ""  # one of them: an Iceberg table has no path here
+            # Only one of them is set: an Iceberg table has no path here.
+            return self.path or self.table or ""
         return getattr(self, _SINKS.get(self.type, ""), None) or ""
 
     @property
     def name_servers(self) -> str:
-        """The name servers that it names; empty where it names none."""
+        """The name servers in its spec; empty if there are none."""
         given = self.source.bootstrap if self.source is not None else self.bootstrap
         return given or ""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """The next offset that a pipeline reads of a queue."""
+    """The next offset that a pipeline reads from a queue."""
 
     topic: str
     broker_group: str
@@ -110,14 +111,14 @@ class PipelineReport:
 
     Attributes:
         place: the file, or the resource.
-        spec: None where it cannot be read.
-        own_cluster: it reads the cluster that the console looks at; None: its name servers say so.
-        phase: the word of its driver or of the operator; empty when it is not known.
-        unknown: why the phase, or else its progress, is not known.
-        note: what has to be known beside the phase.
-        changed_ms: when its driver said something new last, wall ms.
+        spec: None if it cannot be read.
+        own_cluster: it reads the cluster that the console shows; None if its name servers decide that.
+        phase: the state that its driver or the operator reports; empty if it is not known.
+        unknown: why the phase, or else the progress, is not known.
+        note: what to know in addition to the phase.
+        changed_ms: when its driver last reported something new, wall ms.
         lag: messages that waited when its last batch ended.
-        audit: None for what is no audit.
+        audit: None if the pipeline is not an audit.
     """
 
     name: str
@@ -139,6 +140,6 @@ class PipelineReport:
 
 
 def shortened(value: Any) -> str:
-    """Return a text that a page can bear."""
+    """Return a value as a text, cut to a length that a page can show."""
     text = "" if value is None else str(value)
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
