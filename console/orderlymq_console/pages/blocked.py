@@ -1,8 +1,8 @@
 """
-Everything that stands still: queues without progress, lanes that are parked or held, keys parked behind a dead letter.
+Everything that stands still: queues without progress, lanes that are parked or held, and keys parked behind a dead letter.
 
-Rule: the leaders' statuses say which groups have something that stands still; only these groups are asked for more, and
-at most `ASKED_MAX` of them: first those that nobody but a person lets go on. What is not asked is said.
+Rule: the leaders' statuses name the consumer groups in which something stands still. Only these groups are asked for more, and at
+most `ASKED_MAX` of them: first those that only a person can let go on. The page says what was not asked.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ ASKED_MAX: Final = 20
 SHOWN_MAX: Final = 200
 _NAMED_MAX: Final = 20
 STANDING: Final = ("held", "dying", "parked")
-# What brokers of RocketMQ report, and brokers that do not know a group.
+# The result for brokers of RocketMQ, and for brokers that do not know a consumer group.
 _NO_LOCKS: Final[dict[MessageQueue, QueueLock]] = {}
 _NO_KEYS: Final[list[ParkedKey]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Answers of every broker group about one consumer group, and the pods of its members where those are known."""
+    """The answers of all broker groups about one consumer group, and the pods of its members if they are known."""
 
     progress: Answers[dict[MessageQueue, OffsetWrapper]]
     locks: Answers[dict[MessageQueue, QueueLock]]
@@ -48,7 +48,7 @@ class Parts:
 
     @property
     def all(self) -> tuple[Answers[object], ...]:
-        """All of it, for the sources of a page."""
+        """All answers, for the sources of a page."""
         return (self.progress, self.locks, self.lanes, self.parked)  # type: ignore[return-value]  # read only
 
 
@@ -79,9 +79,9 @@ async def group_parts(reader: ClusterReader, group: str) -> Parts:
 def _note_keys(
     reader: ClusterReader, group: str, broker_group: str, table: LaneTable, keys: list[ParkedKey]
 ) -> None:
-    """Remember which keys stand; of a group by key those are its lanes, of which a broker names some only.
+    """Record which keys stand still. In a by-key group these are its lanes, of which a broker names only some.
 
-    A lane without a key has no life to be shown, nor has one that goes by another property than the sharding key.
+    A lane without a key has no history to show, and neither has a lane that uses another property than the sharding key.
     """
     lanes = [lane for lane in table.lanes if lane.state in STANDING]
     is_of_keys = table.lane_key_property == SHARDING_KEY
@@ -101,7 +101,7 @@ def _note_keys(
 
 
 async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
-    """Return everything that stands still: queues first, then each the longest first; and what else the leaders found."""
+    """Return everything that stands still, queues first and parked lanes last, the longest first in each part; and the leaders' other findings."""
     statuses = await reader.statuses()
     groups = _groups(statuses)
     asked = groups[:ASKED_MAX]
@@ -133,7 +133,7 @@ async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
 
 
 def standing(statuses: Answers[StatusReport], group: str, parts: Parts) -> Iterator[Standstill]:
-    """Yield what stands still of one group."""
+    """Yield everything in one consumer group that stands still."""
     lanes = {
         (lane.broker_name, lane.topic, lane.queue_id, lane.offset)
         for _, table in parts.lanes.known()
@@ -144,7 +144,7 @@ def standing(statuses: Answers[StatusReport], group: str, parts: Parts) -> Itera
         for row in status.blocked:
             if row.group != group or (row in status.kept and _has_gone_on(name, row, parts)):
                 continue
-            # The committed offset of a group by key waits for its first lane; the other lanes go on.
+            # The committed offset of a by-key group waits for its first lane, while the other lanes go on.
             if (name, row.topic, row.queue, row.offset) not in lanes:
                 yield queue_row(name, row, parts)
     by_key = set()
@@ -156,12 +156,12 @@ def standing(statuses: Answers[StatusReport], group: str, parts: Parts) -> Itera
                 yield lane_row(group, lane)
     for name, keys in parts.parked.known():
         for key in keys:
-            if name not in by_key:  # those of a group by key are its held lanes
+            if name not in by_key:  # in a by-key group these are its held lanes
                 yield key_row(group, key)
 
 
 def queue_row(broker_group: str, row: BlockedReport, parts: Parts | None) -> Standstill:
-    """Return a queue that stands still; without *parts* the group was not asked."""
+    """Return the row of a queue that stands still; *parts* is None if its consumer group was not asked."""
     queue = MessageQueue(row.topic, broker_group, row.queue)
     row = row.model_copy(update={"by_key": _is_by_key(broker_group, row, parts)})
     if row.by_key:
@@ -183,7 +183,7 @@ def queue_row(broker_group: str, row: BlockedReport, parts: Parts | None) -> Sta
 def _queue_row_of(
     queue: MessageQueue, row: BlockedReport, parts: Parts | None
 ) -> "partial[Standstill]":
-    """Return what makes the row of a queue, be it taken whole or by its lanes."""
+    """Return a function that makes the row of a queue, whether members take it whole or by its lanes."""
     return partial(
         Standstill,
         kind="queue",
@@ -202,7 +202,7 @@ def _queue_row_of(
 
 
 def _is_by_key(broker_group: str, row: BlockedReport, parts: Parts | None) -> bool | None:
-    """Whether a group takes keys of a broker group; the broker's table of now before the leader's last look."""
+    """Return whether a consumer group takes keys of a broker group. The broker's present table goes before the leader's last examination."""
     reading = None if parts is None else parts.lanes.readings.get(broker_group)
     if reading is not None and reading.value is not None:
         return reading.value.concurrency == BY_KEY
@@ -211,7 +211,7 @@ def _is_by_key(broker_group: str, row: BlockedReport, parts: Parts | None) -> bo
 
 
 def _lanes_row(queue: MessageQueue, row: BlockedReport, parts: Parts | None) -> Standstill:
-    """Return a queue of a group by key of which no lane was handed out for a while."""
+    """Return the row of a queue of a by-key group in which no lane was handed out for a while."""
     tables = {} if parts is None else dict(parts.lanes.known())
     table = tables.get(queue.broker_name, LaneTable())
     place = (queue.topic, queue.queue_id)
@@ -229,7 +229,7 @@ def _lanes_row(queue: MessageQueue, row: BlockedReport, parts: Parts | None) -> 
 
 
 def lane_counts(row: QueueLanes) -> LaneCounts:
-    """Return the lanes of a queue in figures."""
+    """Return the number of a queue's lanes by state."""
     return LaneCounts(
         topic=row.topic,
         broker_group=row.broker_name,
@@ -245,13 +245,13 @@ def lane_counts(row: QueueLanes) -> LaneCounts:
 
 
 def _as_of(lock: QueueLock, row: BlockedReport) -> BlockedReport:
-    """Return what the leader has said with what the lock says now."""
+    """Return the leader's report, updated by what the lock says now."""
     lease = {"connected": lock.is_connected, "lease_millis": lock.lease_ms}
     return row.model_copy(update=lease)
 
 
 def cure(row: BlockedReport) -> str:
-    """Return what to do about a queue that stands still; a holder that is away has no log to read."""
+    """Return what to do about a queue that stands still; a holder that is not connected has no log to read."""
     if row.by_key:
         return cure_of_lanes(None)
     if row.holder and row.connected is False and row.lease_millis is not None:
@@ -271,7 +271,7 @@ def cure(row: BlockedReport) -> str:
         else "No member holds the queue. Look whether the members of the group are alive. "
     )
     if row.by_key is None and not row.holder:
-        return first.rstrip()  # where lanes owe messages, they would end with it
+        return first.rstrip()  # a skip would end lanes that owe messages
     return (
         first
         + "Or skip the message: the group goes on at the next offset of this queue, and does not get this one again."
@@ -279,7 +279,7 @@ def cure(row: BlockedReport) -> str:
 
 
 def cure_of_lanes(counts: LaneCounts | None) -> str:
-    """Return what to do about a queue of a group by key, whose offset nobody sets: that ends what all its lanes owe."""
+    """Return what to do about a queue of a by-key group; setting its offset is no remedy, because that ends what all its lanes owe."""
     said = [
         "The group takes keys, not queues, and no member has fetched a lane of this queue meanwhile."
     ]
@@ -299,7 +299,7 @@ def cure_of_lanes(counts: LaneCounts | None) -> str:
 
 
 def lane_row(group: str, lane: LaneShown) -> Standstill:
-    """Return a lane that is parked or held, or whose dead letter is being stored."""
+    """Return the row of a lane that is parked or held, or whose dead letter is being stored."""
     todo = {
         "held": "Repair the cause, then retry the message; or skip it: it becomes a dead letter, and the "
         "lane goes on behind it.",
@@ -329,7 +329,7 @@ def lane_row(group: str, lane: LaneShown) -> Standstill:
 
 
 def key_row(group: str, key: ParkedKey) -> Standstill:
-    """Return a key that is parked behind a dead letter."""
+    """Return the row of a key that is parked behind a dead letter."""
     return Standstill(
         kind="key",
         state="parked behind a dead letter",
@@ -350,7 +350,7 @@ def key_row(group: str, key: ParkedKey) -> Standstill:
 
 
 def _has_gone_on(broker_group: str, row: BlockedReport, parts: Parts) -> bool:
-    """Whether the group has committed the message that a queue stood at before its leader changed."""
+    """Return whether the consumer group has committed the message at which a queue stood before its leader changed."""
     queue = MessageQueue(row.topic, broker_group, row.queue)
     return any(
         table[queue].consumer_offset > row.offset
@@ -360,7 +360,7 @@ def _has_gone_on(broker_group: str, row: BlockedReport, parts: Parts) -> bool:
 
 
 def _groups(statuses: Answers[StatusReport]) -> list[str]:
-    """Return the groups of which something stands still; those of which all goes on by itself stand last, else by number."""
+    """Return the consumer groups in which something stands still, the most standstills first; groups that go on by themselves come last."""
     stands: Counter[str] = Counter()
     pauses: Counter[str] = Counter()
     for _, status in statuses.known():
@@ -392,7 +392,7 @@ def _left_out(statuses: Answers[StatusReport], groups: list[str], rows: int) -> 
 
 
 def _unnamed(parts: Mapping[str, Parts]) -> Iterator[str]:
-    """Say of which groups brokers count more lanes than they name."""
+    """Say for which consumer groups a broker counts more lanes than it names."""
     for group, each in parts.items():
         for name, table in each.lanes.known():
             standing = sum(row.held + row.dying + row.parked for row in table.queues)
@@ -413,7 +413,7 @@ def _behind(queue: MessageQueue, offset: int, parts: Parts | None) -> Figure:
 
 
 def _lock(queue: MessageQueue, holder: str | None, parts: Parts | None) -> QueueLock | None:
-    """Return the lock of a queue's holder; None where another member holds the queue since."""
+    """Return the lock of a queue's holder; None if another member holds the queue now."""
     for _, locks in () if parts is None else parts.locks.known():
         if queue in locks and locks[queue].client_id == holder:
             return locks[queue]

@@ -1,7 +1,7 @@
 """
-Bodies of messages as text, JSON or hex, up to a limit.
+Message bodies as text, JSON or hex, up to a limit.
 
-Rule: a body is bytes of a stranger. It becomes text that a template escapes; nothing of it is ever markup. Bytes that are no
+Rule: a body is bytes from a stranger. It becomes text that a template escapes, and never markup. Bytes that are not
 UTF-8 and control characters are shown as such, so that a body cannot look like another one.
 """
 
@@ -11,10 +11,10 @@ from typing import Final
 
 from orderlymq_console.messagemodels import Body
 
-#: Characters or bytes of a body that are shown in a list; one message alone shows `WHOLE_MAX`.
+#: Characters or bytes of a body that are shown in a list; the page of one message shows `WHOLE_MAX`.
 SHOWN_MAX: Final = 4_096
 WHOLE_MAX: Final = 65_536
-#: Bytes of a body that are read: a character has four at most, and one more shows that there are more. A body of 64 KiB may inflate to 64 MiB.
+#: Bytes of a body that are read: a character has at most four, and one byte more shows that the body goes on. A body of 64 KiB may inflate to 64 MiB.
 READ_MAX: Final = 4 * WHOLE_MAX + 1
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _HEX_WIDTH: Final = 16
@@ -22,13 +22,13 @@ FORMS: Final = ("auto", "text", "json", "hex")
 
 
 def show(body: bytes, form: str, limit: int = SHOWN_MAX, size_bytes: int | None = None) -> Body:
-    """Return what is shown of *body*; "auto" takes JSON where it is JSON, text where it is text, else hex.
+    """Return the shown part of *body*; "auto" means JSON if it is JSON, text if it is text, otherwise hex.
 
     Args:
-        body: all of it, or its first `READ_MAX` bytes.
+        body: the whole body, or its first `READ_MAX` bytes.
         form: how it is shown.
-        limit: characters that are shown.
-        size_bytes: of all of it, as far as it is known.
+        limit: number of characters to show.
+        size_bytes: size of the whole body, as far as it is known.
     """
     size_bytes = max(len(body), size_bytes or 0)
     shown = _show(body, form, limit)
@@ -60,7 +60,7 @@ def _cut(form: str, text: str, body: bytes, limit: int) -> Body:
 
 
 def _json(body: bytes, limit: int) -> str | None:
-    """Return JSON in lines, None where the body is none; every string and number stays as it is written."""
+    """Return a JSON body laid out in lines; None if it is not JSON. Each string and number stays as it is written."""
     if body[:1] not in (b"{", b"["):
         return None
     try:
@@ -73,7 +73,7 @@ def _json(body: bytes, limit: int) -> str | None:
 
 
 def _in_lines(text: str, limit: int) -> str:
-    """Lay JSON out in lines, at least *limit* characters of it."""
+    """Lay out JSON in lines, at least *limit* characters of it."""
     parts: list[str] = []
     size = depth = 0
     before = ""
@@ -104,7 +104,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters as pictures of them; direction marks cannot turn lines around."""
+    """Return the text with control characters made visible; direction marks cannot reverse lines then."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else _picture(ord(char)) for char in text
     )

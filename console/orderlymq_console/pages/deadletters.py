@@ -1,4 +1,4 @@
-"""Dead letters: which groups have some, how many, and which of their keys are parked behind one."""
+"""Dead letters: which consumer groups have some, how many, and how many of their keys are parked behind one."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from orderlymq_protocol.names import DLQ_PREFIX, is_dlq_topic
 
 
 async def dead_letters(reader: ClusterReader, parameters: Parameters) -> DeadLettersPage:
-    """Return a page of the groups that have dead letters or parked keys."""
+    """Return a page of the consumer groups that have dead letters or parked keys."""
     catalogue, configs, statuses = await asyncio.gather(
         reader.topics(), reader.groups(), reader.statuses()
     )

@@ -1,4 +1,4 @@
-"""Findings of the leaders in sentences for people: what it is, what to do, where to look."""
+"""Findings of the leaders in sentences for people: what is wrong, what to do, and where to look."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -19,12 +19,12 @@ from orderlymq_protocol.findings import words
 from orderlymq_protocol.plurals import counted
 
 DISK_NEARLY_FULL: Final = 0.85
-# A broker asks about a transaction each minute: one that is older was asked about at least once, and nobody knew.
+# A broker asks about a transaction each minute. An older one was asked about at least once, and no producer knew the answer.
 UNDECIDED_S: Final = 120.0
 
 
 def of_watch(watch: WatchReport, group: str | None = None) -> Iterator[Trouble]:
-    """Yield what one leader found, about *group* alone if one is given; queues that stand still are `blocked.py`'s."""
+    """Yield the findings of one leader, only those about *group* if one is given; `blocked.py` handles queues that stand still."""
     of_groups: list[
         tuple[str, FailingReport | ExpiringReport | DisagreeingReport | GroupReport]
     ] = [
@@ -52,7 +52,7 @@ def of_watch(watch: WatchReport, group: str | None = None) -> Iterator[Trouble]:
 
 
 def _trouble(kind: str, row: Model, link: str) -> Trouble:
-    # A leader writes `queue_id` of a hot queue, and every other member in camel case.
+    # A leader writes `queue_id` of a hot queue, and every other member in camelCase.
     text, cure = words(kind, {**row.model_dump(), **row.model_dump(by_alias=True)})
     return Trouble(
         severity="critical" if kind == "holdsFull" else "warning",
@@ -63,7 +63,7 @@ def _trouble(kind: str, row: Model, link: str) -> Trouble:
 
 
 def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
-    """Yield what is wrong with the locks of one group: holders that are away, and locks that another one wants."""
+    """Yield what is wrong with the locks of one consumer group: holders that are not connected, and locks that another member wants."""
     away: dict[str, list[QueueLock]] = {}
     wanted: dict[tuple[str, str], list[QueueLock]] = {}
     for lock in locks:
@@ -92,7 +92,7 @@ def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
 
 
 def until_lease_ends(lease_s: float) -> str:
-    """Return what to do about a holder that is away."""
+    """Return what to do about a holder that is not connected."""
     return (
         f"Wait: another member takes over when the lease of {lease_s:.0f} s ends. Look at the process: if it "
         "hangs, end it. Kubernetes and processes of this machine prove a death, and the lock is free immediately."
@@ -100,7 +100,7 @@ def until_lease_ends(lease_s: float) -> str:
 
 
 def of_silence(name: str, reason: str, last: StatusReport | None) -> Trouble:
-    """Return what is known of a broker group whose leader does not answer; *last* is what it has said before."""
+    """Return what is known of a broker group whose leader does not answer; *last* is its last status."""
     voters = () if last is None else last.voters
     known = ""
     if last is not None and voters:
@@ -120,7 +120,7 @@ def of_silence(name: str, reason: str, last: StatusReport | None) -> Trouble:
 
 
 def of_transactions(name: str, status: StatusReport) -> Iterator[Trouble]:
-    """Yield transactions that nobody decides."""
+    """Yield the transactions that no producer decides."""
     counts = status.transactions
     if counts is None:
         return
@@ -156,7 +156,7 @@ def _queues(locks: list[QueueLock]) -> str:
 
 
 def of_broker_group(name: str, status: StatusReport) -> Iterator[Trouble]:
-    """Yield what is wrong with a raft group: replicas that are away, a disk that is full."""
+    """Yield what is wrong with a raft group: replicas that are not active, a disk that is full."""
     away = [node for node, replica in status.replicas.items() if not replica.active]
     voters = len(status.voters)
     if away:

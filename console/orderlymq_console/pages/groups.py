@@ -29,12 +29,12 @@ from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 
-#: Queues of a group that one page shows; a group of a topic with 16,384 queues has a row for each.
+#: Queues of a consumer group that one page shows; a group of a topic with 16,384 queues has a row for each.
 QUEUES_MAX: Final = 500
 
 
 async def groups(reader: ClusterReader, parameters: Parameters) -> GroupListPage:
-    """Return a page of consumer groups, with how far each is behind."""
+    """Return a page of consumer groups, with the lag of each."""
     catalogue, statuses = await asyncio.gather(reader.groups(), reader.statuses())
     with_system = parameters.flag("system")
     query = parameters.text("q", length_max=255)
@@ -72,7 +72,7 @@ def _row(name: str, config: SubscriptionGroupConfig, statuses: Answers[StatusRep
 
 
 def _blocked(statuses: Answers[StatusReport], group: str) -> Figure:
-    """Return how many queues, lanes and keys of a group stand still."""
+    """Return how many queues, lanes and keys of a consumer group stand still."""
 
     def count(status: StatusReport) -> int:
         watch = status.examined
@@ -89,7 +89,7 @@ def _blocked(statuses: Answers[StatusReport], group: str) -> Figure:
 
 
 def ordering(config: SubscriptionGroupConfig | None) -> str:
-    """Return how a group consumes, as far as its configuration says it."""
+    """Return how a consumer group consumes, as far as its configuration says."""
     if config is None:
         return "unknown"
     if config.concurrency == BY_KEY:
@@ -108,7 +108,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
     """Return one consumer group.
 
     Raises:
-        NotThere: All broker groups answer, and none knows it.
+        NotThere: All broker groups answer, and none knows the consumer group.
     """
     name = parameters.name("group")
     catalogue, statuses, connections, parts = await asyncio.gather(
@@ -133,7 +133,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
     return GroupPage(
         sources=reader.sources(catalogue, statuses, connections, *parts.all),
         group=name,
-        # Members of an ordered group lock its queues, whatever its configuration says.
+        # Members of an ordered group lock its queues, even if its configuration does not say "ordered".
         ordering="ordered" if any(row.holder for row in rows) and not by_key else ordering(config),
         by_key=by_key,
         on_dead_letter="" if config is None else config.on_dead_letter,
@@ -168,7 +168,7 @@ def _troubles(statuses: Answers[StatusReport], group: str, parts: Parts) -> Iter
 
 
 async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[MessageQueue]:
-    """Return the queues of the topics that the members want, as far as they can be asked."""
+    """Return the queues of the topics that the members want, as far as they could be read."""
     found: set[MessageQueue] = set()
     for topic in sorted(topics):
         if not is_retry_topic(topic):
@@ -177,7 +177,7 @@ async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[Messag
 
 
 def exact_lag(parts: Parts, otherwise: Figure, wanted: Collection[str]) -> Figure:
-    """Return the lag over all queues of the topics that members want, where any is online; each broker group reports its own."""
+    """Return the lag as each broker group reports it: in the topics that members want, or in all topics if *wanted* is empty."""
     if not any(True for _ in parts.progress.known()):
         return otherwise
     return parts.progress.total(
@@ -194,7 +194,7 @@ def _queue_rows(parts: Parts, wanted: set[MessageQueue]) -> Iterable[GroupQueue]
     progress = {queue: each for _, table in parts.progress.known() for queue, each in table.items()}
     for queue in sorted({*locks, *progress, *wanted}):
         lock, offsets = locks.get(queue), progress.get(queue)
-        # Without an offset there is none, unless its broker group could not be asked.
+        # A queue without an offset has no figures; they are unknown only if its broker group could not be asked.
         nothing = Figure(unknown=parts.progress.reason(queue.broker_name))
         yield GroupQueue(
             topic=queue.topic,

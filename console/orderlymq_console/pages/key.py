@@ -1,4 +1,4 @@
-"""One key: where it is, who consumes it in each group, what is ahead of its next message, and its life on a time line."""
+"""One key: where it is, who consumes it in each consumer group, what is ahead of its next message, and its life on a timeline."""
 
 import asyncio
 
@@ -13,13 +13,13 @@ from orderlymq_console.pods import PodNames
 from orderlymq_protocol.body.lanes import LaneShown
 from orderlymq_protocol.plurals import counted
 
-#: Each group costs some requests to every broker group, and reads of its queue.
+#: Each consumer group costs some requests to every broker group, and reads of its queue.
 GROUPS_MAX = 20
 _TIMEOUT_S = 8.0
 
 
 async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
-    """Return what is known of a key; without one, the page that asks for it."""
+    """Return what is known of a key; without a key or a topic, return the page that asks for it."""
     wanted = parameters.raw("key")
     if not parameters.text("topic") or not wanted:
         return KeyPage(topic=parameters.text("topic"), key=wanted)
@@ -81,7 +81,7 @@ def _group(each: GroupAndKey, explanation: KeyExplanation, pods: PodNames | None
 
 
 def sentence(each: GroupAndKey, explanation: KeyExplanation) -> str:
-    """Return in one sentence what happens to the key."""
+    """Return one sentence about what happens to the key."""
     if each.lane is not None:
         return _lane_state(each.lane)
     if each.parked is not None:

@@ -1,8 +1,8 @@
 """
-The life of a key on one time line: its newest messages, and what became of each in every group.
+The life of a key on a timeline: its newest messages, and what happened to each in every consumer group.
 
-Rules: it reads what the pages of messages, of one message and of groups read, within their limits, and within `TIMEOUT_S`. Times are
-those of their sources: a producer's clock, a broker's, a consumer's. A missing part is named with the reason.
+Rules: it reads what the pages of messages, of one message and of groups read, within their limits, and within `TIMEOUT_S`. Each time
+comes from its source: the clock of a producer, a broker or a consumer. A missing part is named with the reason.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from orderlymq_console.status import StatusReport
 from orderlymq_protocol.names import TRACE_TOPIC
 
 MESSAGES_MAX: Final = 20
-#: Of each message and group the index is asked for copies: dead letters and retries.
+#: Pairs of a message and a consumer group for which the index is asked for copies: dead letters and retries.
 PLACES_MAX: Final = 100
 EVENTS_MAX: Final = 200
-#: Clients put at most 128,000 bytes of traces into a message; a stranger's may inflate to 64 MiB.
+#: Clients put at most 128,000 bytes of traces into a message, but a stranger's message may inflate to 64 MiB.
 TRACES_SIZE_MAX: Final = 128_000
-# Clocks that agree: a birth within that is shown beside the storing.
+# If the birth is at most this long before the storing, the clocks agree and one event shows both.
 _MOMENT_MS: Final = 1_000
-#: The page waits so long for the rest when it knows where the key is.
+#: How long the page waits for the rest after it knows where the key is.
 TIMEOUT_S: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Time line of a key, as the page shows it."""
+    """The timeline of a key, as the page shows it."""
 
     messages: tuple[KeyMessage, ...] = ()
     events: tuple[KeyEvent, ...] = ()
@@ -56,7 +56,7 @@ class Life:
 
 
 async def life_of(reader: ClusterReader, explanation: KeyExplanation) -> Life:
-    """Return the life of a key that was explained."""
+    """Return the timeline of a key that was explained."""
     newest = await reader.collector.read(
         ("newest", explanation.queue, explanation.key),
         functools.partial(_newest, reader, explanation),
@@ -125,7 +125,7 @@ def _unread(explanation: KeyExplanation, count: int, begin: int) -> Iterator[str
 async def _traces(
     reader: ClusterReader, found: list[ReceivedMessage]
 ) -> tuple[dict[str, list[Trace]], list[str]]:
-    """Return the traces by message id, and what is not known of them."""
+    """Return the traces by message id, and sentences about what is not known of them."""
     topic = await reader.queues(TRACE_TOPIC)
     if topic.value == set():
         return {}, [f"Deliveries and tries are not known: there is no topic {TRACE_TOPIC}."]
@@ -163,7 +163,7 @@ async def _trace(reader: ClusterReader, message_id: str) -> Reading[list[Trace]]
 async def _places(
     reader: ClusterReader, explanation: KeyExplanation, found: list[ReceivedMessage]
 ) -> tuple[dict[int, tuple[MessageGroup, ...]], list[str]]:
-    """Return where each message is by its offset, and what was not asked."""
+    """Return where each message stands, by its offset, and sentences about what was not asked."""
     nowhere: dict[int, tuple[MessageGroup, ...]] = {each.queue_offset: () for each in found}
     if not explanation.groups or not found:
         return nowhere, []
@@ -201,7 +201,7 @@ async def _places(
 
 
 def lane_state(each: GroupAndKey, message: ReceivedMessage) -> str:
-    """Return what the lane of a key does with a message that its group has not committed."""
+    """Return what the lane of a key does with a message that its consumer group has not committed."""
     offset, lane = message.queue_offset, each.lane
     if each.lane_property:
         return ANY_LANE
@@ -212,7 +212,7 @@ def lane_state(each: GroupAndKey, message: ReceivedMessage) -> str:
     begin = lane.offset if lane is not None else each.following
     if begin is not None and offset >= begin:
         return f"It waits in the lane of its key, which goes on at offset {begin}."
-    # What was looked at and is not owed is complete, also behind a lane that stands.
+    # A message that was scanned and is not owed is complete, even behind a lane that stands still.
     if begin is None and offset >= (each.begin or 0) + READ_MAX:
         return (
             f"It is behind the first {READ_MAX:,} messages that wait, of which none is of the key."
@@ -281,7 +281,7 @@ def _of_places(message: ReceivedMessage, places: tuple[MessageGroup, ...]) -> It
 def _seen(
     journal: Journal, explanation: KeyExplanation, found: list[ReceivedMessage]
 ) -> Iterator[KeyEvent]:
-    """Yield who held the queue, who led its broker group, and how the key stood, since the oldest message that is shown."""
+    """Yield who held the queue, who led its broker group, and how the key stood, since the oldest message on the page."""
     begin_ms = found[-1].store_timestamp if found else 0
     leaders: dict[Change, None] = {}
     for each in explanation.groups:
@@ -295,7 +295,7 @@ def _seen(
         leaders |= dict.fromkeys(
             change for change in held if change.queue is None and change.at_ms >= begin_ms
         )
-        # What was before was so when the oldest message came.
+        # The last change before the oldest message still held when that message came.
         before = next((change for change in locks if change.at_ms < begin_ms), None)
         for change in locks:
             if change.at_ms >= begin_ms or change is before:
@@ -310,7 +310,7 @@ def _seen(
 
 
 def standstills(statuses: Answers[StatusReport], explanation: KeyExplanation) -> Iterator[KeyEvent]:
-    """Yield where groups stand still in the queue of the key."""
+    """Yield the standstills of consumer groups in the queue of the key."""
     groups = {each.group for each in explanation.groups}
     broker_group, number = explanation.queue.broker_name, explanation.queue.queue_id
     for name, status in statuses.known():

@@ -1,4 +1,4 @@
-"""How far groups are behind, from what the leaders' last examination found: one request for all groups."""
+"""How far consumer groups are behind, as the leaders' last examinations found: one request for all groups."""
 
 from collections.abc import Callable
 from typing import Final
@@ -14,7 +14,7 @@ def lag_rows(
     statuses: Answers[StatusReport],
     wanted: Callable[[str, str], bool] = lambda _group, _topic: True,
 ) -> tuple[LagRow, ...]:
-    """Return the lags of groups and topics that are wanted, the greatest first."""
+    """Return the lags of the groups and topics for which *wanted* holds, the greatest first."""
     rows = [
         LagRow(
             group=row.group,
@@ -33,7 +33,7 @@ def lag_rows(
 
 
 def lag_total(statuses: Answers[StatusReport]) -> Figure:
-    """Return how many messages all groups have not consumed."""
+    """Return how many messages all consumer groups together have not consumed."""
     total = statuses.total(
         lambda status: (
             None if status.examined is None else sum(row.messages for row in status.examined.lag)
@@ -47,7 +47,7 @@ def lag_total(statuses: Answers[StatusReport]) -> Figure:
 
 
 def oldest(statuses: Answers[StatusReport]) -> Figure:
-    """Return the age in seconds of the oldest message that a group has not consumed."""
+    """Return the age in seconds of the oldest message that a consumer group has not consumed."""
     ages = [
         max((row.seconds for row in status.examined.lag), default=0.0)
         for _, status in statuses.known()
@@ -60,7 +60,7 @@ def oldest(statuses: Answers[StatusReport]) -> Figure:
 
 
 def group_lag(statuses: Answers[StatusReport], group: str) -> tuple[Figure, Figure]:
-    """Return how far one group is behind, in messages and in seconds."""
+    """Return how far one consumer group is behind, in messages and in seconds."""
     rows = lag_rows(statuses, lambda each, _: each == group)
     missing = _missing(statuses)
 
@@ -71,7 +71,7 @@ def group_lag(statuses: Answers[StatusReport], group: str) -> tuple[Figure, Figu
 
 
 def _missing(statuses: Answers[StatusReport]) -> str:
-    """Say which lags are not reported; empty when every broker group has reported all of its lags."""
+    """Say why lags may be missing; empty if every broker group has reported all of its lags."""
     if statuses.unknown:
         return statuses.unknown
     reasons = sorted({status.unexamined for _, status in statuses.known() if status.unexamined})

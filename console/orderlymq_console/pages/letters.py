@@ -1,9 +1,9 @@
 """
-The way through the dead letters of one group: repair, wait until the group is through, release, redrive; key by key.
+The way through the dead letters of one consumer group, key by key: repair, wait until the group has no lag, release, redrive.
 
-Rules: the steps keep the order of the key. A redrive before the release comes back as dead letters, and messages that are sent
-between the two are consumed before the letters; so each step says what it waits for. What could not be asked or was not read makes a
-step unknown, never done. Of a letter its place is kept, not its body.
+Rules: the steps keep the order of the key. Letters that are redriven before the release come back as dead letters. Messages that are
+sent between the two are consumed before the letters. So each step says what it waits for. A part that could not be asked or was not
+read makes a step unknown, never done. Of a letter, its place is kept, not its body.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from orderlymq_protocol.body.stats import OffsetWrapper
 from orderlymq_protocol.message import properties
 from orderlymq_protocol.names import dlq_topic, redrive_key
 
-#: Letters that one look reads; the next one begins behind those that were sent again.
+#: Letters that are read at a time; the next reading begins behind those that were sent again.
 READ_MAX: Final = 1_000
 KEYS_MAX: Final = 100
 _BLOCK: Final = 32
 _TIMEOUT_S: Final = 8.0
-# Whether letters were sent is asked once in a while, and does not hold the page up.
+# Whether letters were sent again is asked once in a while, and does not delay the page.
 _SENT_EVERY_S: Final = 10.0
 _SENT_TIMEOUT_S: Final = 3.0
 _MORE: Final = "there are more letters than are read; some of the key may be among them"
@@ -49,8 +49,8 @@ class Letter:
     """A dead letter without its body.
 
     Attributes:
-        topic: that it was sent to; empty when it does not name it.
-        key: empty when it has none.
+        topic: the topic to which it was sent; empty if the letter does not name it.
+        key: empty if it has none.
         unreadable: why its body could not be inflated; such a letter is not sent again.
     """
 
@@ -65,17 +65,17 @@ class Letter:
 
     @property
     def identity(self) -> str:
-        """Return the unique key of the message that it is redriven as: by it the brokers' index shows whether it was sent."""
+        """The unique key of the message as which it is redriven; with it the brokers' index shows whether the letter was sent."""
         return redrive_key(self.queue, self.offset, message_id=self.message_id, target=self.topic)
 
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Dead letters of a group in the order in which they were given up.
+    """Dead letters of a consumer group, in the order in which they were given up.
 
     Attributes:
-        total: counts all that are kept.
-        passed: of these, those before the ones that were read; all of them were sent again.
+        total: number of letters that are kept.
+        passed: how many of these come before the ones that were read; all of them were sent again.
         unknown: why some could not be read.
     """
 
@@ -86,26 +86,26 @@ class Letters:
 
     @property
     def rest(self) -> str:
-        """Say why there may be more of a key than was read; empty when there is not."""
+        """Why a key may have more letters than were read; empty if it has not."""
         return self.unknown or (_MORE if self.passed + len(self.found) < self.total else "")
 
 
 async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
-    """Return the keys of a group that have dead letters or are parked, each with its next step."""
+    """Return the keys of a consumer group that have dead letters or are parked, each with its next step."""
     group = parameters.name("group")
     parked, progress, configs = await asyncio.gather(
         reader.of_each(("parked", group), lambda client: client.parked_keys(group)),
         reader.of_each(("progress", group), lambda client: client.progress(group, whole=True)),
         reader.groups(),
     )
-    # After the lag: where that is 0, all letters are stored.
+    # Read after the lag: if the lag is 0, all letters are stored.
     reading = await reader.collector.read(
         ("dead letters", group),
         lambda: read_letters(reader, group),
         timeout_s=_TIMEOUT_S,
     )
     found = reading.value or Letters(unknown=reading.unknown)
-    # One broker group may have refused what another one took, and give queues.
+    # One broker group may have refused a configuration that another accepted, and hand out queues.
     by_lane = {
         name
         for name, table in configs.known()
@@ -117,7 +117,7 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
         for each in parked_there
     }
     keys = by_key(found.found)
-    # The parked keys of a broker group that gives keys are its held lanes, which have no letter yet.
+    # At a broker group that hands out keys, the parked keys are its held lanes, which have no letter yet.
     shown = [
         *keys,
         *(
@@ -154,12 +154,12 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
 
 
 async def read_letters(reader: ClusterReader, group: str) -> Letters:
-    """Read the dead letters of a group behind those that were sent again, `READ_MAX` of them at most.
+    """Read the dead letters of a consumer group behind those that were sent again, at most `READ_MAX` of them.
 
-    A broker group that is known to be silent is not asked.
+    A broker group that is known to be silent is not asked. If a broker does not answer, the result says why letters are missing.
 
     Raises:
-        OrderlyMQError: The name servers or all brokers did not answer.
+        OrderlyMQError: The route of the letters cannot be read.
     """
     admin, pulls, sent = reader.admin, reader.pulls, reader.sent
     queues = sorted((await unless_missing(admin.route(dlq_topic(group)), NO_ROUTE)).subscribe)
@@ -213,7 +213,7 @@ async def letter_at(
 
 
 def by_key(found: Iterable[Letter]) -> dict[Key, list[Letter]]:
-    """Return letters by the topic that they were sent to and their key; no key is empty."""
+    """Return letters by the topic to which they were sent and by their key; the key is empty if a letter has none."""
     keys: dict[Key, list[Letter]] = {}
     for letter in found:
         keys.setdefault((letter.topic, letter.key), []).append(letter)
@@ -222,7 +222,7 @@ def by_key(found: Iterable[Letter]) -> dict[Key, list[Letter]]:
 
 
 async def is_sent(reader: ClusterReader, letter: Letter) -> bool:
-    """Whether a letter was redriven to its topic.
+    """Return whether a letter was redriven to its topic.
 
     Raises:
         OrderlyMQError: A broker refused or did not answer.
@@ -244,7 +244,7 @@ async def is_sent(reader: ClusterReader, letter: Letter) -> bool:
 async def _begin(
     pulls: QueueReader, sent: SentLetters, queue: MessageQueue, head: int, end: int
 ) -> int:
-    """Return the offset behind the letters that were sent; the first one where another letter stands before it than did."""
+    """Return the offset behind the letters that were sent; the head of the queue if another letter now stands before that offset."""
     begin, before = sent.begin(queue)
     if not head < begin <= end:
         return head
@@ -272,7 +272,7 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
     return Letter(
         queue=queue,
         offset=message.queue_offset,
-        # A client that may consume for the group can write any topic there; a redrive asks that one for the origin.
+        # A client that may consume for the group can write any topic there; a redrive looks for the original message in that topic.
         topic=said.get(properties.RETRY_TOPIC) or "",
         key=message.key or "",
         stored_ms=message.store_timestamp,
@@ -283,7 +283,7 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
 
 
 async def _sent_of(reader: ClusterReader, last: Mapping[Key, Letter]) -> dict[Key, Reading[bool]]:
-    """Return of each key whether its last letter was sent again, as far as that is known soon."""
+    """Return for each key whether its last letter was sent again, as far as the answer comes soon."""
     until_s = asyncio.get_running_loop().time() + _SENT_TIMEOUT_S
     collector = reader.collector
 
@@ -305,7 +305,7 @@ async def _sent_of(reader: ClusterReader, last: Mapping[Key, Letter]) -> dict[Ke
 
 
 def _pass(sent: SentLetters, found: Iterable[Letter], done: set[Key]) -> None:
-    """Have the next look begin behind the letters whose keys were sent again."""
+    """Make the next reading begin behind the letters whose keys were sent again."""
     ended: set[MessageQueue] = set()
     for letter in sorted(found, key=lambda each: (each.queue, each.offset)):
         if (letter.topic, letter.key) not in done:
@@ -315,7 +315,7 @@ def _pass(sent: SentLetters, found: Iterable[Letter], done: set[Key]) -> None:
 
 
 def _away(parked: Answers[list[ParkedKey]], found: Iterable[Letter]) -> str:
-    """Say why it is unknown whether a key is parked: its letters are where it would be."""
+    """Say why it is unknown whether a key is parked: the broker group of its letters, which would park it, did not answer. Empty if it did."""
     for letter in found:
         reading = parked.readings.get(letter.queue.broker_name)
         if reading is None or reading.value is None:
@@ -325,16 +325,16 @@ def _away(parked: Answers[list[ParkedKey]], found: Iterable[Letter]) -> str:
 
 
 def _lag(progress: Progress, topic: str, parked: ParkedKey | None) -> Figure:
-    """Return what the group has not consumed: of a parked key its queue, else the whole topic."""
+    """Return how many messages the consumer group has not consumed: in the queue of a parked key, otherwise in the whole topic."""
     if parked is None:
-        # A broker group that answers without the topic has nothing of it.
+        # A broker group that answers without the topic has no part of it.
         return progress.total(
             lambda table: sum(each.lag for queue, each in table.items() if queue.topic == topic)
         )
     reading = progress.readings.get(parked.queue.broker_name)
     if reading is None or reading.value is None:
         return Figure(unknown=progress.unknown or "its broker group is not registered")
-    # Before its first commit the group has no offset, and may have all of the queue before it.
+    # Before its first commit the consumer group has no offset, and may have the whole queue before it.
     if parked.queue not in reading.value:
         return Figure(unknown="the group has no offset in the queue yet")
 
@@ -342,7 +342,7 @@ def _lag(progress: Progress, topic: str, parked: ParkedKey | None) -> Figure:
 
 
 def _unreadable(found: Iterable[Letter]) -> str:
-    """Say why letters cannot be redriven: the body of one, and so what follows it."""
+    """Say why letters cannot be redriven: the body of one cannot be read, so the ones behind it must wait, too."""
     for letter in found:
         if letter.unreadable:
             return f"the body of its letter at offset {letter.offset} cannot be read: {letter.unreadable}"

@@ -1,8 +1,8 @@
 """
-One member of a group: what it says of itself, and the stacks of its threads (307).
+One member of a consumer group: its report about itself, and the stacks of its threads (307).
 
-Rules: a member is asked when somebody opens its page, never by itself: a client that shows all its threads stops for a moment.
-What it says are a stranger's texts; they are bounded, and shown as text.
+Rules: a member is asked only when somebody opens its page, because a client that dumps all its threads pauses for a moment.
+Its report consists of a stranger's texts; they are bounded, and shown as text.
 """
 
 import re
@@ -26,7 +26,7 @@ _THREADS: Final = "PROP_THREADPOOL_CORE_SIZE"
 
 
 async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
-    """Return what a member says of itself.
+    """Return the report of a member about itself.
 
     Raises:
         BadParameter: A parameter cannot be used.
@@ -70,7 +70,7 @@ async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
 
 
 async def _near(reader: ClusterReader, group: str, client_id: str) -> AdminClient:
-    """Return who asks a broker group that has a connection of the member; all of them where none reports one."""
+    """Return a client of a broker group that has a connection of the member; a client of all of them if none reports one."""
     found = await reader.of_each(("connections", group), lambda client: client.connections(group))
     addresses = (await reader.brokers()).value or {}
     for name, known in found.known():
@@ -107,7 +107,7 @@ def _queues(table: Mapping[Any, Any]) -> Iterator[MemberQueue]:
 
 
 def listener_topics(value: object) -> Iterator[MemberTopic]:
-    """Yield what a member reports of its listener by topic (`statusTable`)."""
+    """Yield what a member reports of its listener, by topic (`statusTable`)."""
     rows = value.items() if isinstance(value, Mapping) else ()
     for topic, rates in sorted(rows, key=str)[:TEXTS_MAX]:
         if isinstance(topic, str) and isinstance(rates, Mapping):

@@ -1,7 +1,7 @@
 """
-One message: its place, properties and body, and where it is for each group that consumes its topic.
+One message: its place, properties and body, and where it stands for each consumer group of its topic.
 
-Rule: a state is what brokers can prove. A group that consumes by key, or that has passed a message over, says no more than that.
+Rule: a state claims only what brokers can prove. If a group consumes by key, or has skipped a message, it says no more than that.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import dlq_topic, retry_topic
 from orderlymq_protocol.plurals import counted
 
-#: Each group costs some requests to every broker group.
+#: Each consumer group costs some requests to every broker group.
 GROUPS_MAX: Final = 20
 _TIMEOUT_S: Final = 5.0
 ANY_LANE: Final = (
@@ -36,10 +36,10 @@ ANY_LANE: Final = (
 
 
 async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
-    """Return one message by its place, or by its id in a topic.
+    """Return one message, found by its place or by its id in a topic.
 
     Raises:
-        NotThere: It is not kept, or never was.
+        NotThere: It is not kept, or never existed.
         BadParameter: A parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
@@ -99,7 +99,7 @@ async def _at(reader: ClusterReader, queue: MessageQueue, offset: int) -> Receiv
 
 
 async def _with_id(admin: AdminClient, topic: str, message_id: str) -> ReceivedMessage:
-    """Return a message by the id that its producer gave it, or by its offset message id."""
+    """Return the message with an id: the id that its producer gave it, or its offset message id."""
 
     async def find(unique_key: str) -> list[ReceivedMessage]:
         return await admin.find_messages(
@@ -126,7 +126,7 @@ async def of_group(
     found: ReceivedMessage,
     lane: str = ANY_LANE,
 ) -> MessageGroup:
-    """Return where a message is for one group; *lane* is what is said of one that a group by key has not committed."""
+    """Return where a message stands for one consumer group; *lane* is the sentence for a message that a by-key group has not committed."""
     parts = await group_parts(reader, group)
     committed = _committed(parts, found.queue)
     link = group_link(group)
@@ -136,7 +136,7 @@ async def of_group(
         if here != (found.topic, found.queue.broker_name, found.queue.queue_id):
             continue
         if row.kind == "key":
-            # Its messages are dead letters, or become such.
+            # The messages of a parked key are dead letters, or become dead letters.
             if row.key == found.key and _begins(row, found):
                 parked = f" Its key is parked since offset {row.offset}."
         elif row.offset == found.queue_offset:
@@ -186,7 +186,7 @@ async def of_group(
 
 
 def _lane_key(parts: Parts, found: ReceivedMessage) -> str:
-    """Return the key of a message's lane; empty for one that is its own lane, and where the group consumes by queue."""
+    """Return the key of a message's lane; empty if the message is its own lane, or if the consumer group consumes by queue."""
     names = {
         table.lane_key_property for _, table in parts.lanes.known() if table.concurrency == BY_KEY
     }
@@ -194,7 +194,7 @@ def _lane_key(parts: Parts, found: ReceivedMessage) -> str:
 
 
 def _begins(row: Standstill, found: ReceivedMessage) -> bool:
-    """Whether a key stands since this message or one before it."""
+    """Return whether a key has stood still since this message or an earlier one."""
     return (row.offset or 0) <= found.queue_offset
 
 
@@ -243,7 +243,7 @@ async def _copies(
         return Reading([], "", reader.collector.now_s())
 
     async def ask() -> list[ReceivedMessage]:
-        # It is remembered.
+        # The collector remembers the answer, so it holds no body.
         asked = reader.admin.find_messages(
             topic, message_id, unique=True, unreadable=True, body_max=0
         )

@@ -1,8 +1,8 @@
 """
-Messages of a queue: by offset, by time, or those of one key.
+Messages of a queue: from an offset or a time on, or those of one key.
 
-Rules: a page reads at most `LOOKED_AT_MAX` messages, whatever is asked for, and says where it stopped. Of a body it reads what can be shown,
-and keeps what is shown. Reading takes nothing from consumers: it pulls as an administrator's tool, without a lock and without a commit.
+Rules: a page reads at most `LOOKED_AT_MAX` messages, and says where it stopped. It reads as much of a body as can be shown,
+and keeps as much as is shown. Reading takes nothing from consumers: it pulls as an admin tool, without a queue lock and without a commit.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ FOLLOWING_SHOWN: Final = 4
 LOOKED_AT_MAX: Final = 1_000
 _BLOCK: Final = 32
 _TIMEOUT_S: Final = 5.0
-# Queues that the list to choose from names.
+# Queues that the list of choices names.
 QUEUES_MAX: Final = 1_024
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
 async def following_rows(
     reader: ClusterReader, queue: MessageQueue, offset: int, *, key: str = ""
 ) -> tuple[MessageRow, ...]:
-    """Return the next messages of a queue from an offset on, or of one key, for who is to act there; raises as `messages`."""
+    """Return the next messages of a queue from an offset on, or those of one key, for the preview of an action; raises as `messages`."""
     wanted = {
         "topic": queue.topic,
         "queue": f"{queue.broker_name}:{queue.queue_id}",
@@ -143,7 +143,7 @@ async def _read(
     body_max: int = bodies.READ_MAX,
     take: Callable[[ReceivedMessage], T],
 ) -> tuple[list[T], int, int]:
-    """Return what is to be kept of the messages, how many were read to find them, and the offset to go on from."""
+    """Return the results of *take*, how many messages were read to find them, and the offset to go on from."""
     found: list[T] = []
     offset, looked_at = begin, 0
     while offset < end and len(found) < count and looked_at < LOOKED_AT_MAX:
@@ -166,7 +166,7 @@ async def _block(
     body_max: int,
     take: Callable[[ReceivedMessage], T],
 ) -> tuple[list[T], int, int]:
-    """Return of one pull what `_read` returns; nobody holds its messages while the next ones come."""
+    """Return for one pull what `_read` returns; its messages are freed before the next ones come."""
     found: list[T] = []
     looked_at = 0
     wanted = _BLOCK if key else count
@@ -182,7 +182,7 @@ async def _block(
 
 
 def message_row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
-    """Return what is shown of a message, its body up to *limit* characters; in hex where it is as it is stored."""
+    """Return the row of a message, with at most *limit* characters of its body; in hex if the body is shown as it is stored."""
     return MessageRow(
         topic=message.topic,
         broker_group=message.queue.broker_name,

@@ -1,5 +1,5 @@
-"""Error of a page whose object does not exist."""
+"""The error of a page whose object does not exist."""
 
 
 class NotThere(LookupError):  # noqa: N818 - says what it is
-    """There is no such topic, group or queue; the text names it."""
+    """The topic, group, queue or other object does not exist; the text names it."""

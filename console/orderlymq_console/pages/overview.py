@@ -1,4 +1,4 @@
-"""The first page: the health of the cluster in one sentence, what needs a look, rates and lag; and the raft page."""
+"""The first page: the health of the cluster in one sentence, what needs attention, rates and lag; and the raft page."""
 
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader, add
 from orderlymq_console.models import (
@@ -27,7 +27,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     groups = broker_groups(reader, statuses)
     of_pipelines, asked = await pipelines.troubles(reader)
     troubles = _troubles(reader, statuses, of_pipelines)
-    # A lane that waits keeps no queue, unless it stops it: then both are so.
+    # A waiting lane does not stop its queue, unless the queue is blocked, too; then both count.
     blocked = statuses.total(
         lambda status: len(status.blocked),
         missing=lambda status: status.blocked_unknown or status.cut,
@@ -82,7 +82,7 @@ async def raft(reader: ClusterReader, _: Parameters) -> RaftPage:
 
 
 def raft_troubles(reader: ClusterReader, statuses: Answers[StatusReport]) -> list[Trouble]:
-    """Return what is wrong with raft groups and their disks, also with those that do not answer."""
+    """Return what is wrong with raft groups and their disks, including raft groups that do not answer."""
     found = [
         findings.of_silence(name, reading.unknown, reader.last_status(name))
         if name != NAME_SERVERS
@@ -107,7 +107,7 @@ def _no_name_server(reason: str) -> Trouble:
 def broker_groups(
     reader: ClusterReader, statuses: Answers[StatusReport]
 ) -> tuple[BrokerGroup, ...]:
-    """Return a row for every broker group, also for one that does not answer."""
+    """Return a row for every broker group, including those that do not answer."""
     brokers = statuses.readings.items()
     return tuple(
         BrokerGroup(name=name, unknown=reading.unknown)
@@ -209,7 +209,7 @@ def _health(
     if rest > 0:
         parts.append(f"{counted(rest, 'more thing is', 'more things are')} critical")
     known = [each for each in (blocked, held) if each.value is not None and not each.at_least]
-    # Of a broker group that does not answer the first part says it.
+    # If a broker group does not answer, the first part says so.
     if len(known) < 2 and not silent:
         what = "what else" if blocked.value or held.value else "what"
         parts.append(f"{what} is blocked is unknown")

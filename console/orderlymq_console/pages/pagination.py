@@ -1,4 +1,4 @@
-"""Lists that may be long: searched, sorted and cut into pages here, so that a browser gets one page."""
+"""Long lists: they are searched, sorted and cut into pages here, so that a browser gets one page."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PAGE_SIZE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[T]):
-    """One page of a list: its items, its number from 1 on, and how much there is."""
+    """One page of a list: its items, its number from 1 on, the number of pages, and the number of all items."""
 
     items: Sequence[T]
     number: int
@@ -22,7 +22,7 @@ class Slice(Generic[T]):
 
 
 def search(names: Sequence[T], query: str, name_of: Callable[[T], str]) -> Sequence[T]:
-    """Return the items whose name holds *query*, whatever the case; those that begin with it come first."""
+    """Return the items whose name contains *query*, ignoring case; those that begin with it come first."""
     if not query:
         return names
     wanted = query.casefold()
@@ -32,7 +32,7 @@ def search(names: Sequence[T], query: str, name_of: Callable[[T], str]) -> Seque
 
 
 def cut(items: Sequence[T], parameters: Parameters) -> Slice[T]:
-    """Return the page that the request asks for; a number beyond the end is the last page."""
+    """Return the page that the request asks for; the last page if the number is too high."""
     pages = max(1, -(-len(items) // PAGE_SIZE))
     number = min(parameters.number("page", 1, low=1), pages)
     begin = (number - 1) * PAGE_SIZE

@@ -1,8 +1,8 @@
 """
-Spark pipelines: the list, and one with its progress by queue, its last error and what the last audit found.
+Spark pipelines: the list, and one pipeline with its progress by queue, its last error and the result of its last audit.
 
-Rules: Spark is never asked. What a driver said last comes from `orderlymq_console.pipelines`, the ends of queues from the brokers,
-so that the lag is that of now. Where a pipeline reads another cluster, its lag is unknown.
+Rules: Spark is never asked. The last report of a driver comes from `orderlymq_console.pipelines`, and the ends of queues come from the
+brokers, so the lag is the present one. If a pipeline reads another cluster, its lag is unknown.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from orderlymq_console.pipelines.reports import PipelineReport, QueueReport
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
 
-#: Queues that one page shows, and of how many the age of the first unread message is looked up.
+#: Queues that one page shows, and queues whose first unread message is looked up for its age.
 QUEUES_MAX: Final = 500
 AGED_MAX: Final = 32
 # Topics whose ends are asked for one page.
 _TOPICS_MAX: Final = 50
-# A manifest changes seldom, a status with each batch; a message that waits is read for its age.
+# How often a waiting message is read for its age.
 _AGES_S: Final = 5.0
 _NOT_CONFIGURED: Final = "the console does not know where pipelines are: start it with --pipelines FILE, or in a Cluster's spec.console"
 _OF_TOPICS: Final = (
@@ -69,7 +69,7 @@ async def pipeline(reader: ClusterReader, parameters: Parameters) -> PipelinePag
     """Return one pipeline.
 
     Raises:
-        NotThere: There is none of this name.
+        NotThere: There is no pipeline of this name.
     """
     name = parameters.text("pipeline")
     reading = await _read(reader)
@@ -95,7 +95,7 @@ async def pipeline(reader: ClusterReader, parameters: Parameters) -> PipelinePag
 
 
 async def troubles(reader: ClusterReader) -> tuple[list[Trouble], tuple[Source, ...]]:
-    """Return what is wrong with pipelines, and who was asked; nothing where the console is configured with none."""
+    """Return what is wrong with pipelines, and the sources; both are empty if the console is configured without pipelines."""
     if reader.pipelines is None:
         return [], ()
     reading = await _read(reader)
@@ -147,7 +147,7 @@ def _sources(
 
 
 def _is_here(reader: ClusterReader, known: PipelineReport) -> bool:
-    """Whether a pipeline reads the cluster that the console looks at."""
+    """Return whether a pipeline reads the cluster that the console shows."""
     if known.own_cluster is not None or known.spec is None:
         return bool(known.own_cluster)
     own = ";".join(reader.admin.instance.name_servers)
@@ -159,7 +159,7 @@ def _servers(text: str) -> set[str]:
 
 
 async def _ends(reader: ClusterReader, found: tuple[PipelineReport, ...]) -> _Ends:
-    """Ask for the ends of the topics that pipelines read here."""
+    """Return the ends of the topics that pipelines read in this cluster."""
     here = [each for each in found if _is_here(reader, each)]
     topics = sorted({queue.topic for each in here for queue in each.queues})[:_TOPICS_MAX]
     answers = await asyncio.gather(*(topic_ends(reader, topic) for topic in topics))
@@ -201,7 +201,7 @@ def _queue(
 
 
 def _lag(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> Figure:
-    """Return what waits in all queues now; what the driver said where no queue is known."""
+    """Return the present lag of all queues; the lag that the driver reported if no queue is known."""
     if not known.queues:
         return figure(known.lag, known.unknown or "its driver has reported no offsets yet")
     lags = [_queue(reader, known, each, ends).lag for each in known.queues]
@@ -215,7 +215,7 @@ def _lag(reader: ClusterReader, known: PipelineReport, ends: _Ends) -> Figure:
 async def _with_ages(
     reader: ClusterReader, queues: list[PipelineQueue]
 ) -> tuple[PipelineQueue, ...]:
-    """Look up when the first unread message was stored, of the queues with the greatest lags."""
+    """Add the age of the first unread message to the queues with the greatest lags."""
     asked = [each for each in queues if each.lag.value][:AGED_MAX]
     ages = dict(
         zip(asked, await asyncio.gather(*(_age(reader, each) for each in asked)), strict=True)
@@ -242,7 +242,7 @@ async def _age(reader: ClusterReader, queue: PipelineQueue) -> Figure:
 
 
 async def _stored_ms(reader: ClusterReader, queue: MessageQueue, offset: int) -> int:
-    """Return when the first message from *offset* on was stored; 0 when there is none."""
+    """Return when the first message from *offset* on was stored; 0 if there is none."""
     result = await reader.pulls.pull(queue, offset, count=1, unreadable=True, body_max=0)
     return next((message.store_timestamp for message in result.messages), 0)
 

@@ -31,9 +31,9 @@ from orderlymq_protocol.names import is_hidden_topic
 
 #: Queues that one page shows.
 QUEUES_MAX: Final = 500
-# Brokers count in steps of some seconds.
+# Brokers update their counts every few seconds.
 RATE_S: Final = 5.0
-# What brokers of RocketMQ report of an expansion.
+# The result for brokers of RocketMQ, which know no expansion.
 _NOTHING: Final[dict[str, dict[str, Any]]] = {}
 
 
@@ -80,7 +80,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
     """Return one topic.
 
     Raises:
-        NotThere: No broker has it.
+        NotThere: No broker has the topic.
     """
     name = parameters.name("topic")
     statuses, rates, stats, groups, expansion, route = await asyncio.gather(
@@ -117,13 +117,13 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
 
 
 async def _route(admin: AdminClient, topic: str) -> tuple[tuple[MessageQueue, bool], ...]:
-    """Return the queues of a topic, each with whether their list is declared; none where there is no topic."""
+    """Return the queues of a topic, each with whether its queue list is declared; empty if there is no such topic."""
     route = await unless_missing(admin.route(topic), NO_ROUTE)
     return tuple((queue, route.is_ordered) for queue in sorted({*route.publish, *route.subscribe}))
 
 
 async def topic_ends(reader: ClusterReader, topic: str) -> Answers[dict[MessageQueue, TopicOffset]]:
-    """Return the offsets of the queues of a topic that each broker group has; none where it has none."""
+    """Return the offsets of a topic's queues at each broker group; empty where a broker group has no queue of it."""
     return await reader.of_each(
         ("stats", topic), lambda client: unless_missing(client.topic_stats(topic), {})
     )
@@ -137,16 +137,16 @@ def kept_messages(stats: Answers[dict[MessageQueue, TopicOffset]]) -> Figure:
 
 
 async def _rate(client: AdminClient, topic: str) -> float:
-    """Return how many messages a second came in the last minute."""
+    """Return how many messages per second came in the last minute."""
     (address,) = (await client.brokers()).values()
     asked = client.broker_stats(address, "TOPIC_PUT_NUMS", topic)
-    # Refused: nothing came since its leader leads.
+    # If the broker refuses, nothing has come since its leader took over.
     found = await unless_refused(asked, BrokerStatsData(), ResponseCode.SYSTEM_ERROR)
     return found.stats_minute.tps
 
 
 async def _expansion(admin: AdminClient, topic: str) -> list[str]:
-    """Return how far a queue expansion is that is under way; nothing when none is."""
+    """Return the progress of a queue expansion that is under way; empty if there is none."""
     known = unless_missing(admin.expansion(topic), _NOTHING)
     found = await unless_foreign(known, _NOTHING)
     return [

@@ -1,7 +1,7 @@
 """
 Undelivered messages: messages that wait for their time, and half messages that wait for a decision.
 
-Rule: the counts are in the leaders' statuses; only whether producers are online is asked, of `ASKED_MAX` groups at most.
+Rule: the counts come from the leaders' statuses. Only the number of online producers is asked for, for at most `ASKED_MAX` groups.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ ASKED_MAX: Final = 20
 
 
 async def waiting(reader: ClusterReader, _: Parameters) -> WaitingPage:
-    """Return what waits for a time or for a decision."""
+    """Return the messages that wait for a time or for a decision."""
     statuses = await reader.statuses()
     names = sorted(
         {
@@ -107,7 +107,7 @@ def _missing(status: StatusReport, group: str) -> str:
 
 
 async def _producers(reader: ClusterReader, group: str) -> Figure:
-    """Return how many producers of a group are online."""
+    """Return how many producers of a producer group are online."""
     found = await reader.of_each(("producers", group), lambda client: client.producers(group))
     ids = {
         member.client_id

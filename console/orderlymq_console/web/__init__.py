@@ -1,5 +1,5 @@
 """
-HTTP: who may come in, which page answers which address, how a page becomes HTML, JSON or a stream of events.
+HTTP: who may sign in, which page answers which address, and how a page becomes HTML, JSON or a stream of events.
 
-Begin with `views.py`, the list of pages; `guard.py` stands before all of them.
+Begin with `views.py`, the list of pages; `guard.py` checks each request before them.
 """

@@ -1,10 +1,9 @@
 """
 Changes: a page that shows what will happen, and the form that does it.
 
-Rules: the account needs the right to act; the confirmation names the thing; the form carries the stamp of what was shown. Each
-change stands in the audit log before it begins and when it has ended, which the end of the console waits for; one that fails midway says
-how much of it was done. Of one group there is one
-change at a time: a second one is planned when the first has ended.
+Rules: the account needs the right to act. The confirmation names the object. The form carries the stamp of what was shown. The audit log
+records each change before it begins and when it has ended; the console waits for that before it ends. A change that fails midway
+reports how much of it was done. Each consumer group has one change at a time: a second one is planned when the first has ended.
 """
 
 import asyncio
@@ -34,12 +33,12 @@ from orderlymq_runtime.sockets.addresses import plain_host
 Planner = Callable[[ClusterReader, Parameters], Awaitable[Plan]]
 
 _TIMEOUT_S: Final = 15.0
-# Of the time that the process has for its end, behind what its other callers get.
+# A part of the time that the process has for its shutdown, after the part for its other callers.
 _CLOSE_MAX_S: Final = 5.0
 
 
 class _Action(NamedTuple):
-    """A change: its address, what plans it, what does it and how often that was, and what was done once and often."""
+    """A change: its address, its planner, the function that does it and counts, and the words for one and for many parts done."""
 
     name: str
     plan: Planner
@@ -56,7 +55,7 @@ _ACTIONS: Final = (
 
 
 class Changes:
-    """The changes under way: one of each group at a time. They outlive their requests, and `close` ends them."""
+    """The changes under way, one at a time for each consumer group. They outlive their requests; `close` ends them."""
 
     def __init__(self) -> None:
         self._locks: MutableMapping[str, asyncio.Lock] = WeakValueDictionary()
@@ -65,7 +64,7 @@ class Changes:
     async def run(
         self, group: str, change: Callable[[], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Return what a change answers; once begun it ends, also when the browser goes away: the audit log says how."""
+        """Run a change and return its answer. Once begun, it runs to its end even if the browser goes away; the audit log has the result."""
         lock = self._locks.setdefault(group, asyncio.Lock())
 
         async def in_turn() -> web.StreamResponse:
@@ -78,7 +77,7 @@ class Changes:
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Wait a moment until all have ended, and cancel the others."""
+        """Wait a moment until all changes have ended, and cancel those that have not."""
         if not self._tasks:
             return
         _, left = await asyncio.wait(self._tasks, timeout=_CLOSE_MAX_S)
@@ -100,7 +99,7 @@ def add_changes(application: web.Application, changes: Changes) -> None:
 def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         _acting(request)
-        # The stamp is of a form: an address could have the preview show what somebody else has written into it.
+        # A stamp is taken from a form only: a stamp in an address could make the preview show what somebody else has written into it.
         query = {name: value for name, value in request.query.items() if name != "stamp"}
         parameters = Parameters({**query, **request.match_info})
         async with asyncio.timeout(_TIMEOUT_S):
@@ -156,7 +155,7 @@ async def _change(
             raise
         text += f". Look again before you go on.{f' But {lost}.' if lost else ''}"
         return _shown(request, plan, f"Done in part: {text}", 503)
-    except BaseException as error:  # also at the end of the console
+    except BaseException as error:  # also when the console ends
         text = _failure(action, plan, done, reason(error))
         audit.end(*who, plan.action, thing, f"failed: {text}")
         raise
@@ -168,14 +167,14 @@ async def _change(
 
 
 def _failure(action: _Action, plan: Plan, done: Done, why: str) -> str:
-    """Say why a change ended early, and how much of it was done; the part that failed may have been done, too."""
+    """Say why a change ended early, and how much of it was done. The part that failed may have been done, too."""
     if not done.count:
         return why
     return f"{done.count} of {plan.parts} {action.many}; of the others it is not known: {why}"
 
 
 def _acting(request: web.Request) -> Account:
-    """Return the account of a session that may act."""
+    """Return the account of the session; refuse the request if the account may not act."""
     if request.app[SETTINGS].read_only:
         raise web.HTTPForbidden(text="this console is read-only; use the orderlymq command")
     session = session_of(request)

@@ -1,9 +1,9 @@
 """
-Server-sent events: a page that is open follows the cluster.
+Server-sent events: an open page follows the cluster.
 
-Rules: a viewer gets the live part of its page again when it has changed, at most once a second, and a beat when it has not; it ends when it goes away,
-when it reads too slowly, or when its session ends. There is a limit to the number of viewers; beyond it pages stand still
-and say so, those of the account with most first.
+Rules: a viewer gets the live part of its page again when it has changed, at most once a second, and a beat when it has not. The stream
+ends when the viewer goes away, when it reads too slowly, or when its session ends. The number of viewers is limited. Beyond the
+limit, pages stand still and say so, first those of the account with the most viewers.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from orderlymq_runtime.process.waits import wait_for
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
-# A viewer that takes longer to read a page is asleep; its browser comes back by itself.
+# A viewer that takes longer to read a page is asleep; its browser connects again by itself.
 WRITE_TIMEOUT_S: Final = 10.0
 
 
 async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> web.StreamResponse:
-    """Send what *render* returns each time that it is another one; what it raises at first is an answer."""
+    """Send the result of *render* each time that it changes; an error of its first call becomes the answer."""
     viewers, account = request.app[VIEWERS], who_looks(request).account
     ended = viewers.enter("" if account is None else account.name)
     if ended is None:
@@ -44,7 +44,7 @@ async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> 
             await response.prepare(request)
             await _follow(request, response, render, html, ended)
         except TimeoutError:
-            # The end of the answer would wait behind what the viewer does not read.
+            # A normal end of the answer would wait until the viewer has read the rest.
             if request.transport is not None:
                 request.transport.abort()
         except ConnectionError:
@@ -64,7 +64,7 @@ async def _follow(
     closing = request.app[VIEWERS].closing
     event, text, last = "live", html, ""
     while not (closing.is_set() or ended.is_set()) and _may_look(request):
-        # The beat finds out whether anybody is still there, and shows the viewer the same.
+        # The beat shows whether the viewer is still there, and shows the viewer that the console is.
         if (event, text) == ("live", last):
             await _send(response, "beat", "")
         else:

@@ -1,9 +1,9 @@
 """
-Checks before every page: the host that is called, who calls, where a change comes from, and the headers of answers.
+Checks before every page: the host that is called, the account, the origin of a change, and the headers of answers.
 
-Rules: a name in the header Host that nobody gave the console is refused, so that a foreign page cannot reach it under its own
-name (DNS rebinding). A change needs a session, the proof of its form, and an origin that is the console's own. No page
-runs a script or style but the console's own files, and no other site shows it in a frame.
+Rules: if the header Host holds a name that the console was not given, the request is refused, so that a foreign page cannot reach
+the console under its own name (DNS rebinding). A change needs a session, the proof in its form, and the console's own origin. A page
+runs only scripts and styles from the console's own files, and no other site can show it in a frame.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-#: Browsers send a form of 64 KiB immediately.
+#: How long a form may take to arrive; browsers send a form of 64 KiB immediately.
 FORM_S: Final = 10.0
 _FORM: Final = "application/x-www-form-urlencoded"
 # Pages that need no account.
@@ -56,7 +56,7 @@ _OPEN: Final = ("/static/", "/sign-in", "/healthz")
 
 @web.middleware
 async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let a request through, or answer why not; what a page raises becomes an answer with a sentence."""
+    """Let a request through, or answer why it is refused. An error of a page becomes an answer with a sentence."""
     try:
         response = await _guarded(request, handler)
     except web.HTTPException as error:
@@ -103,7 +103,7 @@ async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 def is_known_host(host: str, names: tuple[str, ...]) -> bool:
-    """Whether the header Host is an address, localhost, or one of *names*; the port does not matter."""
+    """Return whether the header Host is an address, localhost, or one of *names*; the port does not matter."""
     name = name_of(host)
     return name == "localhost" or name in names or ip_of(name) is not None
 
@@ -137,7 +137,7 @@ async def _check_change(request: web.Request) -> None:
 
 
 def _host_of(origin: str) -> str | None:
-    """Return the host and port of an origin, None of what is none."""
+    """Return the host and port of an origin; None if the text is not an origin."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -145,12 +145,12 @@ def _host_of(origin: str) -> str | None:
 
 
 def _ascii(text: str) -> str:
-    """Return a text that can be sent: headers may hold bytes that are no text."""
+    """Return a text that can be sent, because headers may hold bytes that are not text."""
     return text.encode("ascii", "backslashreplace").decode()
 
 
 def _is_form(request: web.Request) -> bool:
-    """Return whether the body is what a browser sends of a form of the console."""
+    """Return whether the body has the type that a browser sends for a form of the console."""
     is_utf8 = (request.charset or "utf-8").lower() == "utf-8"
     return is_utf8 and request.content_type == _FORM and "Content-Encoding" not in request.headers
 
@@ -169,7 +169,7 @@ async def _form(request: web.Request) -> Mapping[str, object]:
 
 
 def wants_json(request: web.Request) -> bool:
-    """Whether a program asks: `/api` answers in JSON, errors too."""
+    """Return whether a program asks: `/api` and `/events` answer in JSON, also with errors."""
     return request.path.startswith(("/api/", "/events/"))
 
 

@@ -1,4 +1,4 @@
-"""Who asks, and whom: the session of a browser's cookie or the account of a program's token, and the name that is called."""
+"""Identify the caller: the session of a browser's cookie or the account of a program's token, and the host name that was called."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ _SHOWN_MAX: Final = 200
 
 
 def name_of(host: str) -> str:
-    """Return the name or address in the header Host, without the port; empty when there is none."""
+    """Return the name or address in the header Host, without the port; empty if there is none."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -23,15 +23,15 @@ def name_of(host: str) -> str:
 
 
 def session_of(request: web.Request) -> Session | None:
-    """Return the session of a request, None without one."""
+    """Return the session of a request; None if it has none."""
     return request.app[SESSIONS].get(request.cookies.get(COOKIE, ""))
 
 
 def account_of(request: web.Request) -> Account | None:
-    """Return who asks; a token in the header Authorization, which programs send, opens no form.
+    """Return the account that asks. A token in the header Authorization, which programs send, does not permit a change.
 
     Raises:
-        TooManyWrong: The token is wrong, as too many were in the last minute.
+        TooManyWrong: The token is wrong, and too many wrong ones came in the last minute.
     """
     session = session_of(request)
     if session is not None:
@@ -43,7 +43,7 @@ def account_of(request: web.Request) -> Account | None:
 
 
 def who_looks(request: web.Request) -> Who:
-    """Return who looks at a page."""
+    """Return the viewer of a page."""
     session = session_of(request)
     if session is not None:
         return Who(session.account, session.proof)
@@ -54,5 +54,5 @@ def who_looks(request: web.Request) -> Who:
 
 
 def shown(request: web.Request) -> str:
-    """Return what is asked as a log may show it: escaped as it came, and short."""
+    """Return a request as a log may show it: escaped as it came, and short."""
     return f"{request.method} {request.rel_url.raw_path[:_SHOWN_MAX]}"

@@ -1,4 +1,4 @@
-"""The parts of the application by their type, for its handlers."""
+"""The keys of the application's parts, with their types, for its handlers."""
 
 from typing import Final
 

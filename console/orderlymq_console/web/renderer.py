@@ -1,7 +1,7 @@
 """
-From a model to HTML: templates with escaping, and how numbers, times and sizes read.
+Turn a model into HTML: templates with escaping, and texts for numbers, times and sizes.
 
-Rule: every value that comes from outside is escaped by the template; nothing here marks a value as safe.
+Rule: the template escapes every value that comes from outside; nothing here marks a value as safe.
 """
 
 import time
@@ -22,7 +22,7 @@ from orderlymq_console.models import Figure
 from orderlymq_console.parameters import MOMENT_MAX
 from orderlymq_console.settings import Account
 
-#: Shown in the navigation: address and name.
+#: The pages in the navigation: address and name.
 NAVIGATION: Final = (
     ("/", "Overview"),
     ("/blocked", "Blocked"),
@@ -39,14 +39,14 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who looks at a page: the account, and what its forms prove themselves with; both empty for nobody."""
+    """The viewer of a page: its account, and the proof for its forms; both are empty if nobody has signed in."""
 
     account: Account | None = None
     proof: str = ""
 
 
 class Renderer:
-    """Templates, filled."""
+    """Fills the templates."""
 
     def __init__(self, cluster: str, *, read_only: bool) -> None:
         self._environment = _environment(cluster, read_only=read_only)
@@ -54,7 +54,7 @@ class Renderer:
     def page(
         self, template: str, request: web.Request, who: Who, *, status: int = 200, **values: Any
     ) -> web.Response:
-        """Answer with a whole page."""
+        """Return a whole page as an answer."""
         context = _context(request, who) | {"status": status} | values
         html = self._environment.get_template(template).render(context)
         return web.Response(status=status, text=html, content_type="text/html")
@@ -99,7 +99,7 @@ def _context(request: web.Request, who: Who) -> dict[str, Any]:
     path = request.path.removeprefix("/events")
     return {
         "path": "/" if path == "/overview" else path,
-        # As a link names it: a name in it may have a character that an address escapes.
+        # The path as a link writes it: a name in it may have a character that an address escapes.
         "raw_path": request.rel_url.raw_path,
         "proof": who.proof,
         "account": who.account,
@@ -109,7 +109,7 @@ def _context(request: web.Request, who: Who) -> dict[str, Any]:
 
 
 def _here(query: Mapping[str, str]) -> Any:
-    """Return what makes a link to the same page with some parameters changed."""
+    """Return a function that makes a link to the same page with some parameters changed."""
 
     def changed(**values: object) -> str:
         kept = {name: str(value) for name, value in query.items()} | values
@@ -129,7 +129,7 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 
 
 def number(value: Figure | float | None) -> str:
-    """Return a number for people; a figure that is a lower bound begins with ≥."""
+    """Return a number for people; a lower bound begins with ≥."""
     prefix = ""
     if isinstance(value, Figure):
         prefix = "≥ " if value.at_least else ""
@@ -155,14 +155,14 @@ def size(value: Figure | float | None) -> str:
 
 
 def isotime(wall_ms: int) -> str:
-    """Return a time for programs; empty when it is none."""
+    """Return a time for programs; empty if the value is not a time."""
     if not 0 < wall_ms < MOMENT_MAX:
         return ""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def moment(wall_ms: int | None) -> str:
-    """Return a time for people, of UTC as its Z says; with its day when that is not today."""
+    """Return a time for people, in UTC as its Z says; with its date if that is not today."""
     if wall_ms is None or not 0 < wall_ms < MOMENT_MAX:
         return "–"
     at = datetime.fromtimestamp(wall_ms / 1000, UTC)
@@ -176,7 +176,7 @@ def age(wall_ms: int | None) -> str:
 
 
 def span(seconds: Figure | float | None) -> str:
-    """Return a span of time in its two greatest units."""
+    """Return a span of time in its two largest units."""
     if isinstance(seconds, Figure):
         seconds = seconds.value
     if seconds is None:

@@ -1,9 +1,9 @@
 """
 Sessions: who has signed in, until when, and the value that proves that a form is the console's own.
 
-Rules: a session lives in this process and ends with it; there is a limit to their number, and beyond it the oldest of the account
-that has most goes: nobody who may look ends the sessions of others. A token is compared in constant time. Wrong ones are distinguished
-until there are too many in a minute; they keep no right one out.
+Rules: a session lives in this process and ends with it. The number of sessions is limited. Beyond the limit the oldest session of the
+account with the most sessions ends, so nobody can end the sessions of accounts that have fewer. A token is compared in constant time.
+Wrong tokens are answered as wrong until too many come in a minute; they never keep a right token out.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from orderlymq_console.web.viewers import oldest_of_most
 COOKIE: Final = "orderlymq_console"
 LIFE_S: Final = 12 * 3_600.0
 SESSIONS_MAX: Final = 1_000
-# Wrong tokens that are answered as such within the time; a token has more than 100 bits, so nobody guesses one.
+# Wrong tokens that are answered as wrong within the time; a token has more than 100 bits, so nobody guesses one.
 WRONG_MAX: Final = 20
 WRONG_WITHIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has signed in; *proof* stands in each form."""
+    """The session of a person who has signed in; each form carries *proof*."""
 
     account: Account
     proof: str
@@ -36,7 +36,7 @@ class Session:
 
 
 class TooManyWrong(Exception):  # noqa: N818 - says what happened
-    """The token is wrong, as too many were in the last minute; wait."""
+    """The token is wrong, and too many wrong ones came in the last minute; wait."""
 
 
 class Sessions:
@@ -51,10 +51,10 @@ class Sessions:
         self._wrong: deque[float] = deque(maxlen=WRONG_MAX)
 
     def account(self, token: str) -> Account | None:
-        """Return the account of a token; a right one is always let in, whatever strangers send.
+        """Return the account of a token; None if the token is wrong. A right token is accepted, however many wrong ones strangers send.
 
         Raises:
-            TooManyWrong: It is wrong, as too many were in the last minute.
+            TooManyWrong: It is wrong, and too many wrong ones came in the last minute.
         """
         digest = _digest(token)
         found = [account for each, account in self._accounts if hmac.compare_digest(each, digest)]
@@ -67,7 +67,7 @@ class Sessions:
         return None
 
     def begin(self, account: Account) -> str:
-        """Begin a session; return what the cookie holds."""
+        """Begin a session; return the value of its cookie."""
         name = secrets.token_urlsafe(32)
         self._sessions[name] = Session(account, secrets.token_urlsafe(32), self._clock() + LIFE_S)
         if len(self._sessions) > SESSIONS_MAX:
@@ -82,7 +82,7 @@ class Sessions:
             del self._sessions[name]
 
     def get(self, name: str) -> Session | None:
-        """Return a session that has not ended."""
+        """Return a session that has not ended; None if there is none."""
         session = self._sessions.get(name)
         if session is not None and session.ends_s <= self._clock():
             del self._sessions[name]

@@ -1,4 +1,4 @@
-"""Signing in with a token, and out; a link with a token is what `orderlymq console` prints on this machine, and signs in nowhere else."""
+"""Sign in with a token, and sign out. `orderlymq console` prints a link with a token on this machine; such a link signs in nowhere else."""
 
 from urllib.parse import urlsplit
 
@@ -32,9 +32,9 @@ async def _show(request: web.Request) -> web.StreamResponse:
     token = request.query.get("token", "")
     if token:
         if request.app[SETTINGS].needs_account:
-            # Browsers do not say over plain http who referred to a link, and another holder of a token may have.
+            # Over plain http browsers do not say which page referred to a link, and another holder of a token may have made the link.
             raise web.HTTPForbidden(text="no link signs in here; open /sign-in and enter the token")
-        # Another site may lead here with its token, so only a link that nobody referred to signs in.
+        # Another site may lead here with its own token, so a link signs in only if no other page referred to it.
         if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return _signed_in(request, token, target)
         raise web.HTTPForbidden(text="open this link yourself, not from another page")

@@ -1,7 +1,7 @@
 """
 The list of pages: each answers under its address as HTML, under `/api` as JSON, and under `/events` as it changes.
 
-Rule: one function makes the model of a page; HTML and JSON are two views of it.
+Rule: one function makes the model of a page; HTML and JSON are two views of this model.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ from orderlymq_console.web.keys import READER, RENDERER
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A page: its address, its template, what makes its model, and whether it follows the cluster."""
+    """A page: its address, its template, the function that makes its model, and whether it follows the cluster."""
 
     path: str
     template: str
@@ -42,7 +42,7 @@ class View:
 
     @property
     def name(self) -> str:
-        """Return its address below `/api` and `/events`."""
+        """Its address below `/api` and `/events`."""
         return "/overview" if self.path == "/" else self.path
 
 
