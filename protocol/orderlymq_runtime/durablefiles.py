@@ -1,4 +1,4 @@
-"""Files that survive a power cut: a file that is replaced is the old one or the new one."""
+"""Files that survive a power cut: a replaced file has either its old or its new content."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def sync_path(path: Path) -> None:
-    """Return when the content of a file, or the names in a folder, are on the disk."""
+    """Write the content of a file, or the names in a folder, to the disk, and return when it is there."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -15,12 +15,12 @@ def sync_path(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write *data* to a new file, synced, and put it in place of the old one; its mode is *mode* less the umask.
+    """Write *data* to a new file, sync it, and put it in place of the old one; its mode is *mode* less the umask.
 
-    Each of two writers has a new file of its own; the last one wins.
+    Two writers at the same time each use their own new file; the last one wins.
 
     Raises:
-        OSError: It cannot be written; the old one stays, and nothing else.
+        OSError: The file cannot be written, and the old one stays; or only the new name could not be synced.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -33,5 +33,5 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    # The new name must survive a power cut as well as the content.
+    # The new name must survive a power cut, too, not only the content.
     sync_path(path.parent)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def file_stamp(path: Path) -> FileStamp:
-    """Return what changes when the file at *path* or its permissions do, ``NO_FILE`` without one."""
+    """Return a value that changes when the file at *path* or its permissions change; ``NO_FILE`` if there is no file."""
     try:
         facts = path.stat()
     except OSError:
@@ -21,14 +21,14 @@ def file_stamp(path: Path) -> FileStamp:
 
 
 class FollowedFiles:
-    """Files of which a process keeps what it has read.
+    """Files whose content a process keeps in memory.
 
-    A read that failed is tried again each time, because its cause may pass while the files stay as they are, such as too many
+    A read that failed is tried again each time, because its cause may pass while the files stay unchanged, such as too many
     open files. It is logged once for each state of the files.
 
     Args:
-        stays: says in the log what stays effective when a read fails.
-        are_read: whether the caller reads the files as they are now, directly afterwards.
+        stays: text for the log that says what stays effective when a read fails.
+        are_read: whether the caller reads the files in their present state directly afterwards.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FollowedFiles:
         self._failed: tuple[FileStamp, ...] | None = None
 
     def read_changed(self, read: Callable[[], T], error: type[Exception]) -> T | None:
-        """Return what *read* returns if a file has changed since the last read that succeeded; None if none has, or *read* raises *error*."""
+        """Return the result of *read* if a file has changed since the last successful read; None if none has, or if *read* raises *error*."""
         stamps = self._stamps()
         if stamps == self._read:
             return None

@@ -1,7 +1,7 @@
 """
-The file of settings that a server process is started with: JSON of one class of settings.
+The settings file with which a server process is started: JSON of one class of settings.
 
-Rule: whatever is wrong with it, or with the key material that it names, is one sentence that begins with its path.
+Rule: each error in it, or in the key material that it names, is one sentence that begins with its path.
 """
 
 from pathlib import Path
@@ -35,13 +35,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Common settings of every server of a cluster.
 
     Attributes:
-        http: address of /healthz, /readyz, /metrics and /status; none without it.
-        listeners: further ones, by which clients of other networks come.
+        http: address of /healthz, /readyz, /metrics and /status; without it there are no such pages.
+        listeners: further listeners, for clients of other networks.
         tls: whether clients may or must speak TLS.
-        cluster_secret_file: where the secret of the cluster stands, which its processes know each other by.
-        pages_token_file: where the token stands that /status and /metrics ask for; none is asked for without it.
-        cluster_secret: what stands there, read with the settings; a settings file does not hold it.
-        shutdown_max_ms: how long the end may take from SIGTERM on, whatever hangs.
+        cluster_secret_file: the file with the cluster's secret, by which its processes recognize each other.
+        pages_token_file: the file with the token that /status and /metrics require; without it they require none.
+        cluster_secret: the content of that file, read with the settings; a settings file does not hold it.
+        shutdown_max_ms: how long the shutdown may take from SIGTERM on, even if something hangs.
     """
 
     http: ServerAddress | None = None
@@ -58,7 +58,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
         Raises:
             TlsError: a file cannot be used.
-            PageTokenError: likewise, or neither TLS nor loopback would protect the token.
+            PageTokenError: the token file cannot be used, or neither TLS nor loopback would protect the token.
         """
         if self.pages_token_file is None:
             return PageGuard(self.tls.pages())
@@ -90,8 +90,8 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
     """Read settings from a JSON file, and the secret that they name.
 
     Raises:
-        SettingsError: the file is missing, not JSON, a field has a wrong name, type or range, or there is no
-            such key material or secret.
+        SettingsError: the file is missing or not JSON, a field has a wrong name, type or range, or the
+            key material or secret cannot be used.
     """
     try:
         settings = msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_decode_path)
@@ -123,7 +123,7 @@ def _with_cluster_secret(settings: Settings) -> Settings:
 
 
 def _decode_path(kind: type, value: object) -> object:
-    # msgspec knows no paths; its other types never come here.
+    # msgspec does not know paths; values of its other types never come here.
     if isinstance(value, str):
         return kind(value)
     raise TypeError(f"expected a path, got {value!r}")

@@ -1,4 +1,4 @@
-"""The clocks of this machine in milliseconds: the time of day, as messages, signatures and backups carry it, and one for durations."""
+"""The clocks of this machine in milliseconds: the time of day, as messages, signatures and backups carry it, and a monotonic one."""
 
 import time
 
@@ -9,5 +9,5 @@ def machine_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds since some moment; no change of the time of day moves them."""
+    """Return milliseconds since a fixed moment; a change of the time of day does not affect them."""
     return time.monotonic_ns() // 1_000_000

@@ -1,8 +1,8 @@
 """
 Limits of an HTTP server's connections: how many, how much memory each may hold, how long one may occupy the event loop.
 
-Rules: the oldest goes when one more comes than there may be. aiohttp gets the headers of the next request when it has
-answered the one before: it would parse 32 ahead, whose headers are any stranger's to fill. Headers that are too
+Rules: if there is one connection too many, the oldest is closed. aiohttp gets the headers of the next request only after it has
+answered the one before, because it would parse 32 requests ahead, and any stranger can fill their headers. Headers that are too
 long, or take too long, end their connection. What a connection keeps is drawn on the budget.
 """
 
@@ -21,28 +21,28 @@ from orderlymq_runtime.sockets.streamtransport import StreamTransport
 _log = logging.getLogger(__name__)
 
 _MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
-# aiohttp would log a traceback for each malformed request, of which strangers send as many as they like.
+# aiohttp would log a traceback for each malformed request, and strangers can send any number of them.
 _http_log = _log.getChild("http")
 _http_log.addFilter(
     lambda record: not record.exc_info or not isinstance(record.exc_info[1], _MALFORMED)
 )
 
-# Those of one request. A browser sends 20 headers with 2 KiB, proxies add some; nginx by itself passes on 32 KiB.
+# The headers of one request. A browser sends 20 headers with 2 KiB, and proxies add some; nginx passes on 32 KiB by default.
 HEAD_BYTES_MAX: Final = 64 << 10
 _HEADERS_MAX: Final = 64
 _HEADER_BYTES_MAX: Final = 8190
 _READ_BYTES: Final = 16 << 10
-#: Browsers send them in one packet.
+#: How long headers may take to arrive; browsers send them in one packet.
 HEAD_S: Final = 10.0
-# What aiohttp and a form or an answer under way take.
+# Memory of aiohttp and of a form or an answer under way.
 _BASE_BYTES: Final = 32 << 10
-# aiohttp keeps a header as bytes and as text, whose characters take four bytes each when one is beyond the BMP.
+# aiohttp keeps a header as bytes and as text, whose characters take four bytes each if one of them is beyond the BMP.
 _BYTES_FOR_EACH: Final = 5
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
 def runner(application: web.Application, **more: Any) -> web.AppRunner:
-    """Return a runner whose parser has the limits that `Callers` count on and inflates nothing; *more* goes to aiohttp."""
+    """Return a runner whose parser inflates nothing and has the limits that `Callers` relies on; *more* goes to aiohttp."""
     return web.AppRunner(
         application,
         access_log=None,
@@ -56,12 +56,12 @@ def runner(application: web.Application, **more: Any) -> web.AppRunner:
 
 
 class Callers:
-    """The open connections of one server, oldest first; give `accept` to who listens.
+    """The open connections of one server, oldest first; a listener gets `accept`.
 
     Args:
         make: returns aiohttp's protocol of a connection.
         connections_max: how many may be open.
-        budget: what they keep is drawn from it.
+        budget: the budget on which their memory is drawn.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Callers:
         return _Caller(self._make(), self)
 
     def enter(self, caller: "_Caller") -> None:
-        """Take a connection in; the oldest goes when there are too many."""
+        """Add a connection; if there are too many, close the oldest."""
         self._open[caller] = None
         self.draw(caller, 0)
         if len(self._open) > self._connections_max:
@@ -94,13 +94,13 @@ class Callers:
         self._budget.release(caller)
 
     def draw(self, caller: "_Caller", size: int) -> None:
-        """Note what a connection keeps beside what each takes."""
+        """Record what a connection keeps in addition to what each one takes."""
         self._budget.hold(caller, _BASE_BYTES + size, "http")
 
 
 @web.middleware
 async def let_loop_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let the loop turn before each request of a connection, as aiohttp does not from Python 3.12 on."""
+    """Let the loop turn before each request of a connection, because aiohttp does not do so from Python 3.12 on."""
     await asyncio.sleep(0)
     caller = None if request.transport is None else request.transport.get_protocol()
     if not isinstance(caller, _Caller):
@@ -114,39 +114,39 @@ async def let_loop_turn(request: web.Request, handler: Handler) -> web.StreamRes
 
 def note_refusal(reason: str) -> None:
     """Log why a connection is not served."""
-    # Port scanners and plain probes come often; one that matters shows as not ready.
+    # Port scanners and plain probes come often; a probe that matters shows as not ready.
     _log.debug("HTTP: %s", reason)
 
 
 class _Caller(asyncio.Protocol):
-    """One connection: aiohttp gets its bytes, one request after the other."""
+    """One connection, which passes its bytes to aiohttp one request after the other."""
 
     def __init__(self, inner: asyncio.Protocol, callers: Callers) -> None:
         self._inner = inner
         self._callers = callers
         self._transport: StreamTransport | None = None
-        # What came and is not aiohttp's yet.
+        # Bytes that came and that aiohttp does not have yet.
         self._rest = b""
         self._is_paused = False
-        # Headers that came of the next request, their last bytes, and the size of those of the present one.
+        # The header bytes that came of the next request, the last of them, and the size of the headers of the present request.
         self._head_bytes = 0
         self._tail = b""
         self._served_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
-        # From the end of its headers until it is answered.
+        # True from the end of a request's headers until the request is answered.
         self._is_busy = False
-        # What is to come of its body: the size, or, where it does not say one, the body that says when it is whole.
+        # What is still to come of its body: the size, or, if none was given, the body, which knows when it is complete.
         self._body_left = 0
         self._body: StreamReader | None = None
 
     def give_up(self, reason: str) -> None:
-        """Close it for the sake of others."""
+        """Close it to make room for others."""
         note_refusal(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def begin(self, request: web.BaseRequest) -> None:
-        """Let a request be answered, and its body come."""
+        """Let a request be answered, and let its body come."""
         self._stop_clock()
         self._served_bytes, self._head_bytes = self._head_bytes, 0
         size = request.content_length
@@ -154,7 +154,7 @@ class _Caller(asyncio.Protocol):
         self._feed()
 
     def end(self) -> None:
-        """Let the next request come, behind the body of this one."""
+        """Let the next request come, after the body of this one."""
         self._served_bytes = 0
         self._is_busy = False
         self._feed()
@@ -174,7 +174,7 @@ class _Caller(asyncio.Protocol):
         if transport.is_closing():
             return
         if self._is_paused:
-            # Before aiohttp reads, which may pause it for itself.
+            # Resumed before aiohttp reads, because aiohttp may pause reading by itself.
             self._is_paused = False
             transport.resume_reading()
         while self._rest and not transport.is_closing():
@@ -195,7 +195,7 @@ class _Caller(asyncio.Protocol):
             self, _BYTES_FOR_EACH * (self._served_bytes + self._head_bytes) + len(self._rest)
         )
         if self._rest and not transport.is_closing():
-            # While nothing waits it is read on, to notice when the caller goes.
+            # If nothing waits, reading goes on, to notice when the caller leaves.
             self._is_paused = True
             transport.pause_reading()
 
@@ -233,5 +233,5 @@ class _Caller(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
         self._callers.leave(self)
-        # Behind the task that what came last has woken: aiohttp's raises where it finds the connection gone before it begins.
+        # Called after the task that the last data has woken, because aiohttp's raises if it finds the connection gone before it begins.
         asyncio.get_running_loop().call_soon(self._inner.connection_lost, exc)

@@ -1,9 +1,9 @@
 """
 How long the event loop of this process stood still: a histogram that `/metrics` shows.
 
-A timer is due every `PERIOD_S`; how late it comes is how long a callback, or the machine, kept the loop from it. The
-CPU time of the loop's thread in that span distinguishes the two: a callback that computes spends it, a process that
-gets no CPU or waits for a disk does not. It costs a hundred short callbacks a second.
+A timer is due every `PERIOD_S`; its delay is how long a callback, or the machine, kept the loop from it. The
+CPU time of the loop's thread in that span distinguishes the two: a callback that computes uses it, a process that
+gets no CPU or waits for a disk does not. The timer costs a hundred short callbacks a second.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram
 
-# A stall is measured to within this; the bound that matters is ten times as long.
+# A stall is measured to within this; the limit that matters is ten times as long.
 PERIOD_S: Final = 0.01
 _SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)
 
@@ -35,11 +35,11 @@ class LoopStall:
         self._cpu_s = 0.0
 
     def start(self) -> None:
-        """Begin; the loop must run in the calling thread."""
+        """Begin measuring; the loop must run in the calling thread."""
         self._arm(asyncio.get_running_loop())
 
     def close(self) -> None:
-        """Stop; harmless when it never began."""
+        """Stop; harmless if it never began."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,10 +1,10 @@
 """
 The HTTP pages of every process: `/healthz`, `/readyz`, `/metrics` and `/status`.
 
-`/healthz` answers while the event loop turns and the checks that a process has added pass; `/readyz` says whether the process does its work, and
-why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rules: a request
-reads and never changes anything; one metric, or one page that may be long, is made in an iteration of the loop,
-however many are asked for; `/healthz` and `/readyz`, which are short, wait for no other page.
+`/healthz` answers while the event loop turns and the checks that the process has added pass. `/readyz` says whether the process does its
+work, and why not. `/metrics` is Prometheus text. `/status` is JSON for people and the operator. Rules: a request
+reads and never changes anything. One loop iteration makes one metric, or one page that may be long,
+however many are asked for. `/healthz` and `/readyz` are short and wait for no other page.
 """
 
 import asyncio
@@ -33,28 +33,28 @@ _log = logging.getLogger(__name__)
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _UNAUTHORIZED: Final = 401
-# Of a path, as it came, in the log.
+# Characters of a path, as it came, that the log shows.
 _SHOWN_MAX: Final = 200
-# Those that grow with the cluster.
+# Pages that grow with the cluster.
 _LONG_PAGES: Final = frozenset({"/metrics", "/status"})
-# Probes have short time-outs; a scrape that is still running at the end must not hold the exit up.
+# Probes have short time-outs; a scrape that is still running at the end must not delay the exit.
 _SHUTDOWN_S = 1.0
 
-# Probes, Prometheus and people need a handful; these files are not counted as clients' (``openfiles``).
+# Probes, Prometheus and people need a handful; these files do not count as connections of clients (``openfiles``).
 CONNECTIONS_MAX: Final = 64
 
 
 class HealthServer:
-    """Serve the four pages on one address.
+    """Serves the four pages on one address.
 
     Args:
-        ready: whether the process is ready, and a sentence that says why (not).
-        alive: likewise whether it should live on; without it, it should while it answers.
-        status: what `/status` shows; values are JSON types.
-        brief: what `/status?brief` shows, of which no client chooses a text; by default the same.
+        ready: returns whether the process is ready, and a sentence that says why (not).
+        alive: returns whether the process should live on, and a sentence; without it, it should while it answers.
+        status: returns the content of `/status`; values are JSON types.
+        brief: returns the content of `/status?brief`, in which no client chooses a text; by default the same.
         registry: the metrics of the process, to which those of its event loop are added.
         guard: who may ask, and how; by default everybody without TLS.
-        budget: what connections are drawn from; the oldest gives way.
+        budget: the budget on which connections draw; if it is full, the oldest is closed.
     """
 
     def __init__(  # noqa: PLR0913 - each page has what it shows
@@ -87,7 +87,7 @@ class HealthServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listen, and return the address with the port that was given for port 0.
+        """Listen, and return the address, with the real port if port 0 was given.
 
         Raises:
             PortInUseError: Another process listens there.
@@ -136,7 +136,7 @@ class HealthServer:
         return str(bound[0]), int(bound[1])
 
     async def close(self) -> None:
-        """Stop; harmless when it never started."""
+        """Stop; harmless if it never started."""
         self._stall.close()
         if self._listener is not None:
             self._listener.close()
@@ -156,7 +156,7 @@ class HealthServer:
             return await handler(request)
 
     def _guarded(self, page: Page) -> Page:
-        """Return *page* for those alone who have the token, where one is asked for."""
+        """Return *page* with a check of the token, if one is required."""
         token = self._token
         if token is None:
             return page
@@ -185,7 +185,7 @@ class HealthServer:
     async def _get_metrics(self, request: web.Request) -> web.Response:
         parts = []
         for metric in self._registry.collect():
-            # All of a large cluster take as long as a third of an election time-out.
+            # All metrics of a large cluster take as long as a third of an election time-out.
             parts.append(generate_latest(_One(metric)))
             await asyncio.sleep(0)
         return web.Response(body=b"".join(parts), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -197,7 +197,7 @@ class HealthServer:
 
 
 class _One(Collector):
-    """A metric by itself."""
+    """A collector of a single metric."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -220,7 +220,7 @@ async def _answer_failure(request: web.Request, handler: Page) -> web.StreamResp
 
 @web.middleware
 async def _refuse_body(request: web.Request, handler: Page) -> web.StreamResponse:
-    """Read no body: no page takes one."""
+    """Refuse a request with a body, because no page takes one."""
     if not request.body_exists:
         return await handler(request)
     refusal = web.Response(text="the pages take no body; send GET without one\n", status=413)

@@ -1,8 +1,8 @@
 """
-The token that `/status` and `/metrics` ask for, in a file that may change while the process runs.
+The token that `/status` and `/metrics` require, in a file that may change while the process runs.
 
-Rule: it is compared in constant time, and it is never taken from a request that could be read on the way. A file that
-cannot be read any more leaves the present token effective.
+Rule: it is compared in constant time, and it is never accepted from a request that could be read on the way. If the file
+cannot be read any more, the present token stays effective.
 """
 
 import hmac
@@ -30,7 +30,7 @@ class PageToken:
     """The token of one process.
 
     Raises:
-        PageTokenError: at the start, when the file cannot be used.
+        PageTokenError: at the start, if the file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,12 +47,12 @@ class PageToken:
         return hmac.compare_digest(given, self._token)
 
     def objection(self, authorization: str, *, is_protected: bool) -> tuple[int, str] | None:
-        """Return with which HTTP code and text a request is refused, None for one that may read the page.
+        """Return the HTTP code and text with which a request is refused; None if it may read the page.
 
-        *is_protected* says that it came over TLS or loopback.
+        *is_protected* means that it came over TLS or loopback.
         """
         if not is_protected:
-            # Whatever it holds: a token that came this way is known to the network.
+            # Even the right token is refused, because the network knows a token that came this way.
             return 403, "this page asks for a token; use https\n"
         if not self.is_in(authorization):
             return 401, "this page asks for a token: send Authorization: Bearer TOKEN\n"
@@ -70,8 +70,8 @@ class PageGuard:
     """Who may ask for the pages of a process, and how.
 
     Attributes:
-        tls: whether plain requests, TLS or both are served; None for plain ones.
-        token: what `/metrics` and `/status` ask for; probes have none, so the other pages stay open.
+        tls: whether plain requests, TLS or both are served; None for plain requests.
+        token: the token that `/metrics` and `/status` require; probes have none, so the other pages stay open.
     """
 
     tls: ServerTls | None = None

@@ -1,5 +1,5 @@
 """
-Metrics as Prometheus reads them: how one is made of its rows, and the counters of remoting traffic.
+Metrics as Prometheus reads them: how one is made from its rows, and the counters of remoting traffic.
 
 No registry is global: the process that owns one registers `TrafficCollector`.
 """
@@ -23,7 +23,7 @@ def family(
     labels: Sequence[str],
     rows: Rows,
 ) -> Metric:
-    """Return a metric that has a value for each row of labels."""
+    """Return a metric with a value for each row of labels."""
     made = kind(name, text, labels=labels)
     for values, value in rows:
         made.add_metric(values, value)
@@ -31,13 +31,13 @@ def family(
 
 
 class TrafficCollector(Collector):
-    """Show several `Traffic` objects of one process, distinguished by the label ``role``."""
+    """Shows several `Traffic` objects of one process, distinguished by the label ``role``."""
 
     def __init__(self, traffic_by_role: dict[str, Traffic]) -> None:
         self._traffic_by_role = traffic_by_role
 
     def collect(self) -> Iterable[Metric]:
-        """Return the counters as they stand now."""
+        """Return the present counters."""
         roles = self._traffic_by_role.items()
         return [
             family(
@@ -83,13 +83,13 @@ class TrafficCollector(Collector):
 
 
 class InputBudgetCollector(Collector):
-    """Show the budget of a process for unfinished input."""
+    """Shows the budget of a process for unfinished input."""
 
     def __init__(self, budget: InputBudget) -> None:
         self._budget = budget
 
     def collect(self) -> Iterable[Metric]:
-        """Return it as it stands now."""
+        """Return the present state of the budget."""
         budget = self._budget
         return [
             family(

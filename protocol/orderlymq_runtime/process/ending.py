@@ -1,12 +1,12 @@
 """
-How a process ends: by the signals that ask for it.
+How signals end a process.
 
 The first SIGTERM, SIGINT or SIGHUP cancels the main coroutine once, which then hands over and closes what it
-owns; a second SIGTERM or SIGINT ends the process immediately, for someone is waiting, and so does a close that
-takes too long, which says what it waited for. SIGHUP is nobody who asks again: a terminal that is closed sends it
+owns. A second SIGTERM or SIGINT ends the process immediately, because someone is waiting. A close that takes too long
+also ends it, and logs what it waited for. A second SIGHUP does not count as asking again: a closed terminal sends it
 twice, by its shell and by the kernel, and systemd may send it right after SIGTERM. Exit codes follow the shell's
-custom: 0 after an asked-for end, 128 + signal when it was forced. The end is watched by a thread of its own: a
-close may hang in a call that keeps the event loop, and a thread that does not return keeps the interpreter.
+custom: 0 after a requested end, 128 + signal if it was forced. A separate thread watches the end, because a
+close may hang in a call that blocks the event loop, and a thread that does not return keeps the interpreter alive.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from typing import Any, Final
 _log = logging.getLogger(__name__)
 
 _URGENT: Final = (signal.SIGTERM, signal.SIGINT)
-# A terminal that is closed hangs up on what runs in it; `nohup` lets a process ignore that.
+# A closed terminal sends SIGHUP to what runs in it; `nohup` lets a process ignore that.
 _SIGNALS: Final = (*_URGENT, signal.SIGHUP)
 
-# From SIGTERM to the end of a broker or name server by default (`shutdown_max_ms`), and of every other process.
+# From SIGTERM to the end: the default of a broker or name server (`shutdown_max_ms`), and the limit of every other process.
 SERVER_CLOSE_MAX_MS: Final = 12_000
-# Before Kubernetes loses patience, which kills after 30 s and learns nothing.
+# It is shorter than the 30 s after which Kubernetes kills a process and nobody learns why it hung.
 CLOSE_MAX_S: Final = SERVER_CLOSE_MAX_MS / 1000
 
-# When even the watching thread cannot run, because a call keeps the interpreter, the kernel's clock ends it.
+# If a call blocks the interpreter, so that even the watching thread cannot run, `faulthandler` ends the process.
 FORCE_AFTER_S: Final = 1.0
 
 
@@ -47,7 +47,7 @@ def run(
 ) -> int:
     """Run *main* until it returns or a signal ends it; return the exit code.
 
-    Exceptions of *main* pass through; being cancelled by a signal is a normal end (0). From the signal to
+    Exceptions of *main* pass through; a cancellation by a signal is a normal end (0). From the signal to
     the end of the process it may take *close_max_s* seconds.
     """
     ending = _Ending(close_max_s)
@@ -60,7 +60,7 @@ def run(
 
 @contextmanager
 def interrupted_by_termination() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does while the block runs, for a command without `run`, so that it cleans up."""
+    """Let SIGTERM act like Ctrl-C while the block runs, so that a command without `run` cleans up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -83,9 +83,9 @@ async def _supervise(main: Coroutine[Any, Any, int | None], ending: "_Ending") -
 
 
 class _Ending:
-    """The thread that hears signals and sees to it that one of them ends the process.
+    """The thread that receives signals and makes sure that one of them ends the process.
 
-    Life cycle: `watch` on the event loop, `release` when that is closed. After a signal it watches until
+    Life cycle: `watch` on the event loop, `release` when the loop is closed. After a signal it watches until
     the process is gone.
     """
 
@@ -99,12 +99,12 @@ class _Ending:
         self._thread: threading.Thread | None = None
 
     def watch(self, loop: asyncio.AbstractEventLoop, cancel: Callable[[], object]) -> None:
-        """Begin: the first signal calls *cancel* on *loop*."""
+        """Start watching: the first signal calls *cancel* on *loop*."""
         self._loop = loop
         is_deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         heard = [each for each in _SIGNALS if each is not signal.SIGHUP or not is_deaf]
         self._former = {number: signal.signal(number, _noted) for number in heard}
-        # The interpreter writes the number of each signal there, whatever the main thread does meanwhile.
+        # The interpreter writes the number of each signal there, even while the main thread is busy.
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread = threading.Thread(
             target=self._run, args=(cancel,), name="signals", daemon=True
@@ -112,12 +112,12 @@ class _Ending:
         self._thread.start()
 
     def release(self) -> None:
-        """Leave signals as they were, unless one has come: then the process ends, one way or another."""
+        """Restore the signal handlers, unless a signal has come; then the process ends in any case."""
         if self.signalled:
             return
         for number, handler in self._former.items():
             signal.signal(number, handler)
-        # uvloop has put back what was there; asyncio leaves ours, which would be a file of somebody else soon.
+        # uvloop has restored the former descriptor; asyncio leaves ours, whose number would soon belong to another file.
         current = signal.set_wakeup_fd(-1)
         if current != self._writer:
             signal.set_wakeup_fd(current)
@@ -151,7 +151,7 @@ class _Ending:
     def _next(
         self, numbers: Collection[signal.Signals], timeout_s: float | None
     ) -> signal.Signals | None:
-        """Wait for one of these signals; None when there was none in time, or the watching is over."""
+        """Wait for one of these signals; return None if none came in time, or if the watching is over."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = None if until is None else max(0.0, until - time.monotonic())
@@ -166,7 +166,7 @@ class _Ending:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal's number is in the pipe already."""
+    """Do nothing, because the signal's number is already in the pipe."""
 
 
 def _under_way(loop: asyncio.AbstractEventLoop) -> str:

@@ -1,9 +1,9 @@
 """
 Log lines of every process: one event, one line, on standard error, as text or JSON.
 
-Rule: modules use the standard `logging` and pass facts as arguments or `extra`; what a line looks like
-is decided here and nowhere else. Exceptions stay inside their line in JSON. In text their lines stand below it, each behind
-a space. So nothing that a stranger sends begins a line, and no control character reaches a terminal.
+Rule: modules use the standard `logging` and pass facts as arguments or `extra`; only this module decides how a line
+looks. In JSON an exception stays inside its line. In text its lines follow below, each behind
+a space. So no text from a stranger begins a line, and no control character reaches a terminal.
 """
 
 import json
@@ -16,18 +16,18 @@ import orjson
 
 from orderlymq_protocol.body import fastjson
 
-# What every record has; whatever else stands in one came through `extra` and is shown.
+# The attributes of every record; any other attribute came through `extra` and is shown.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *fastjson.ESCAPES)}
 
 
 def configure(level: str, format: Literal["text", "json"], process: str) -> None:  # noqa: A002
-    """Send the lines of this process to standard error, in place of what was set up before.
+    """Send the log lines of this process to standard error, in place of the former handlers.
 
     Args:
         level: the lowest level that is shown, by its name ("INFO").
-        format: how a line looks; the interfaces' word.
-        process: who writes, such as "broker orders-0".
+        format: how a line looks; the interfaces use this name.
+        process: the process that writes, such as "broker orders-0".
 
     Raises:
         ValueError: There is no such level.
@@ -80,10 +80,10 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        # A value that JSON does not know is shown as its repr: a log line must never fail.
+        # A value that JSON cannot hold is shown as its repr, because a log line must never fail.
         try:
             text = orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
-        except orjson.JSONEncodeError:  # bytes of a stranger that are no UTF-8
+        except orjson.JSONEncodeError:  # bytes from a stranger that are not UTF-8
             text = json.dumps(entry, default=repr, skipkeys=True)
         return text.translate(fastjson.ESCAPES)
 

@@ -1,4 +1,4 @@
-"""Run a server: on uvloop, with enough open files for its clients, until it is asked to end."""
+"""Run a server on uvloop, with enough open files for its clients, until it is asked to end."""
 
 import sys
 from collections.abc import Coroutine
@@ -8,8 +8,8 @@ import uvloop
 
 from orderlymq_runtime.process import ending, openfiles
 
-# A thread that wants the interpreter from a busy event loop gets it after so long. The one that writes the log wants it
-# before and after every sync, and Python's own 5 ms are the time of several syncs.
+# A thread that wants the interpreter gets it from a busy event loop after this time. The thread that writes the log wants it
+# before and after every sync, and Python's default of 5 ms is as long as several syncs.
 THREAD_SWITCH_S: Final = 0.0005
 
 

@@ -1,10 +1,10 @@
 """
-The owner of the background tasks of a process: no task ends in silence.
+The owner of the background tasks of a process: no task ends silently.
 
-The rule: the code that starts a task says what its failure means. Work that is done once is reported and
-counted, and ends the process when that cannot do without it (`once`); work that goes on for ever begins
-again after a pause that grows (`keep`). The starter of a task may still cancel it. A task that fails again and
-again is `ailing`, until it has run well for `RESTART_MAX_S`; the process shows it in `/readyz` and `/healthz`.
+Rules: the code that starts a task says what its failure means. A failure of work that is done once is reported and
+counted, and ends the process if the process cannot do without that work (`once`). Work that goes on for ever starts
+again after a growing pause (`keep`). The starter of a task may still cancel it. A task that fails again and
+again is `ailing`, until it has run without failure for `RESTART_MAX_S`; the process shows this in `/readyz` and `/healthz`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 _log = logging.getLogger(__name__)
 
-# A task that failed by chance is back immediately; one that fails always costs a log line every ten seconds.
+# A task that failed by chance is back immediately; a task that always fails costs a log line every ten seconds.
 RESTART_FIRST_S: Final = 0.1
 RESTART_MAX_S: Final = 10.0
 
@@ -28,17 +28,17 @@ _Result = TypeVar("_Result")
 
 
 class Supervisor:
-    """Starts tasks, hears of each failure, and decides what follows.
+    """Starts tasks, learns of each failure, and decides what follows.
 
     Life cycle: made, `once` and `keep` at any time, `close` at the end.
 
     Args:
-        failed: called when work has failed without which the process cannot go on.
-        pause: waits for seconds; tests have their own.
-        clock: tells seconds; tests have their own.
+        failed: called when work fails without which the process cannot go on.
+        pause: waits for seconds; tests pass their own.
+        clock: returns seconds; tests pass their own.
 
     Attributes:
-        failures: how often tasks failed, by their kind; for a metric.
+        failures: number of failures by the kind of task, for a metric.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Supervisor:
         self.failures: Counter[str] = Counter()
         self._failed = failed
         self._tasks: set[asyncio.Task[Any]] = set()
-        # By name the failures in a row of work that is kept, and the last error.
+        # For each name of kept work: its failures in a row, and the last error.
         self._in_a_row: dict[str, tuple[int, str]] = {}
-        # By name of work that is kept and runs now, when it has run well for long enough to forgive those failures.
+        # For each name of kept work that runs now: the time from which it has run for long enough to forgive those failures.
         self._well_at: dict[str, float] = {}
 
     @property
     def ailing(self) -> list[str]:
-        """Return what fails again and again, each with its last error."""
+        """The tasks that fail again and again, each with its last error."""
         now = self._clock()
         return [
             f"{name} fails again and again: {error}"
@@ -75,13 +75,13 @@ class Supervisor:
         name: str | None = None,
         is_vital: bool = False,
     ) -> "asyncio.Task[_Result | None]":
-        """Run *work* to its end; the task's result is None when it failed.
+        """Run *work* to its end; the task's result is None if it failed.
 
-        Failures are counted under *kind*; *name* distinguishes one of a kind from the others. Without the result
-        of work that *is_vital* the process cannot go on.
+        Failures are counted under *kind*; *name* distinguishes one of a kind from the others. If the work *is_vital*,
+        the process cannot go on without its result.
         """
         task = self._start(self._watch(kind, name or kind, work, is_vital), name or kind)
-        # Where the task ends before its first step, nobody has awaited the work.
+        # If the task ends before its first step, the work was never awaited.
         task.add_done_callback(lambda _: work.close())
         return task
 
@@ -92,11 +92,11 @@ class Supervisor:
         *,
         name: str | None = None,
     ) -> "asyncio.Task[None]":
-        """Run what *make* returns, and again whenever it fails; its return is its end."""
+        """Run the coroutine that *make* returns, and a new one each time that it fails; if it returns, the work ends."""
         return self._start(self._repeat(kind, name or kind, make), name or kind)
 
     def guard(self, kind: str, call: Callable[[], object]) -> None:
-        """Make one call of a timer, which goes on after a failure; many in a row are ailing."""
+        """Make one call for a timer, which goes on after a failure; many failures in a row make it ailing."""
         try:
             call()
         except Exception as error:
@@ -105,16 +105,16 @@ class Supervisor:
             self._in_a_row.pop(kind, None)
 
     def callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Count what a callback of *loop* has raised; for its `set_exception_handler`."""
+        """Count an exception of a callback of *loop*; for its `set_exception_handler`."""
         self.failures["callback"] += 1
         loop.default_exception_handler(context)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for its end."""
+        """Cancel all tasks that still run, and wait for their end."""
         await end_tasks(self._tasks)
 
     def report(self, kind: str, name: str, error: Exception) -> None:
-        """Log and count a failure that was met elsewhere."""
+        """Log and count a failure that was noticed elsewhere."""
         self.failures[kind] += 1
         _log.error("%s failed", name, exc_info=error)
 
@@ -166,16 +166,16 @@ class Supervisor:
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel *tasks* and wait until they have ended."""
-    ended = list(tasks)  # a task may leave its owner's set by its end
+    ended = list(tasks)  # a task leaves its owner's set when it ends
     for task in ended:
         task.cancel()
     await asyncio.gather(*ended, return_exceptions=True)
 
 
 async def finish_in_thread(call: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Run *call* in a thread and wait for its end, also when the waiting task is cancelled.
+    """Run *call* in a thread and wait for its end, even if the waiting task is cancelled.
 
-    For work on something that is closed next: a thread cannot be cancelled.
+    Use it for work on an object that is closed next, because a thread cannot be cancelled.
     """
     work = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
     cancelled: asyncio.CancelledError | None = None

@@ -1,4 +1,4 @@
-"""The timers of a process, by name: each name has one timer at most."""
+"""The timers of a process by name; each name has one timer at most."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from collections.abc import Callable
 class Timers:
     """Calls that the event loop makes later.
 
-    Arm a repeated timer before the work is done: then a failure does not stop the clock.
+    Arm a repeated timer before its work is done, so that a failure does not stop it.
     """
 
     def __init__(self) -> None:
         self._handles: dict[str, asyncio.TimerHandle] = {}
 
     def arm(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
-        """Make *call* after *delay_s* seconds; a timer of that name that has not fired is cancelled."""
+        """Make *call* after *delay_s* seconds; a pending timer of that name is cancelled."""
         self.stop(name)
         self._handles[name] = asyncio.get_running_loop().call_later(delay_s, call)
 

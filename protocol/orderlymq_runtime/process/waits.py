@@ -5,7 +5,7 @@ import contextlib
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float | None) -> bool:
-    """Wait until *event* is set, at most *timeout_s* where there is one; return whether it is."""
+    """Wait until *event* is set, but at most *timeout_s* if it is given; return whether *event* is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()

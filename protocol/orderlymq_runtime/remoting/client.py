@@ -1,11 +1,11 @@
 """
-The remoting client: calls to any number of addresses, one shared connection per address.
+The remoting client: calls to any number of addresses, with one shared connection per address.
 
-Rules kept here: callers of one address share one connection and one attempt to open it; every call ends
-with its answer or an error that says whether the request may have been executed; when a connection is
-lost all its calls fail immediately, and the next call opens another; one on which calls expire and nothing comes
-is lost, too. Requests leave in the order of the calls; while much waits to be written the next ones wait here, within
-their time-outs. Requests that the server sends down the connection go to `on_request`. The connection itself lives in
+Rules: callers of one address share one connection and one attempt to open it. Every call ends
+with its answer, or with an error that says whether the request may have been executed. When a connection is
+lost, all its calls fail immediately, and the next call opens another. A connection on which calls expire and nothing arrives
+counts as lost, too. Requests leave in the order of the calls; while much data waits to be written, the next requests wait here,
+within their time-outs. Requests that the server sends over the connection go to `on_request`. The connection itself is in
 `connection`.
 """
 
@@ -31,13 +31,13 @@ _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0  # RocketMQ's connectTimeoutMillis
 # A peer that vanished without a reset (power, network) is given up when it has acknowledged nothing for
-# so long; without it the kernel would resend for a quarter of an hour.
+# this long; otherwise the kernel would resend for a quarter of an hour.
 _USER_TIMEOUT_MS: Final = 10_000
 # A proxy or sidecar that has lost its other side acknowledges everything, so the kernel notices nothing. RocketMQ's
-# clients close a connection with the first answer that is missing. Here a server may be late, because its disk stands
-# still for example, if it answers anything: after so long it is asked whether it is there.
+# clients close a connection at the first missing answer. Here a server may be late, for example because its disk stands
+# still, if it answers anything. After this long without an answer, it is sent a ping.
 SILENCE_MAX_S: Final = 3.0
-# How long a server has for that answer. What has arrived while this process stood still is read meanwhile, too.
+# How long a server has to answer the ping. Data that arrived while this process stood still is read in that time, too.
 _PONG_MAX_S: Final = 1.0
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
@@ -48,7 +48,7 @@ class RemotingError(Exception):
     """A call has no answer.
 
     Attributes:
-        address: whom it was made to, "host:port".
+        address: the address that was called, "host:port".
         maybe_sent: the peer may have executed the request; False means it surely has not.
     """
 
@@ -59,7 +59,7 @@ class RemotingError(Exception):
 
 
 class ConnectFailed(RemotingError):  # noqa: N818 - named by what happened, as the interfaces say
-    """No connection could be opened: nothing was sent, another address may be tried immediately."""
+    """No connection could be opened; nothing was sent, and another address may be tried immediately."""
 
 
 class ConnectionLost(RemotingError):  # noqa: N818 - the same
@@ -71,12 +71,12 @@ class RequestTimeout(RemotingError):  # noqa: N818 - the same
 
 
 class RemotingClient:
-    """Make calls over shared connections.
+    """Makes calls over shared connections.
 
     Args:
-        on_request: gets what servers ask; its result is sent back unless the request was oneway; None
-            leaves the answer to a later `Connection.send`. Without it REQUEST_CODE_NOT_SUPPORTED is answered.
-        tls: returns the context of the next connection, None for a plain one; all are plain without it.
+        on_request: receives the requests of servers. Its result is sent back unless the request was oneway; None
+            leaves the answer to a later `Connection.send`. Without it, REQUEST_CODE_NOT_SUPPORTED is answered.
+        tls: returns the context of the next connection, None for a plain one; without it, all are plain.
     """
 
     def __init__(
@@ -106,25 +106,25 @@ class RemotingClient:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called: it makes no call any more."""
+        """Whether `close` was called; then it makes no more calls."""
         return self._closed
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no connection, and opens none now."""
+        """Whether it has no connection and is not opening one."""
         return not self._links
 
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        """Send a request to *address* ("host:port") and return its response, whatever its code.
+        """Send a request to *address* ("host:port") and return its response, with any code.
 
         The opaque is chosen here; *command* itself is not changed.
 
         Raises:
             ConnectFailed: No connection within the connect time-out.
-            ConnectionLost: The connection ended first.
-            RequestTimeout: No response within *timeout_s* seconds, connecting included.
+            ConnectionLost: The connection ended before the response came.
+            RequestTimeout: No response within *timeout_s* seconds, including the time to connect.
             FrameError: The command cannot be written.
         """
         loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ class RemotingClient:
         return await self._outcome(link, opaque, deadline, timeout_s)
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send a request that gets no answer; returns when it is on its way, not when it arrived.
+        """Send a request that gets no answer; return when it is on its way, not when it has arrived.
 
         Raises:
             ConnectFailed: No connection within the connect time-out.
@@ -161,7 +161,7 @@ class RemotingClient:
         return None if link is None or not link.is_usable else link.connection
 
     async def close(self) -> None:
-        """Close all connections; calls still waiting fail with `ConnectionLost`."""
+        """Close all connections; calls that still wait fail with `ConnectionLost`."""
         self._closed = True
         await end_tasks(link.attempt for link in self._links.values() if link.attempt is not None)
         for link in self._links.values():
@@ -183,7 +183,7 @@ class RemotingClient:
             link.attempt = asyncio.create_task(self._open(link), name=f"connect {address}")
         try:
             async with asyncio.timeout(timeout_s):
-                # Shielded: a caller that gives up must not end the attempt of the others.
+                # Shielded, because a caller that gives up must not end the attempt for the others.
                 failure = await asyncio.shield(link.attempt)
         except TimeoutError:
             raise RequestTimeout(
@@ -192,7 +192,7 @@ class RemotingClient:
                 maybe_sent=False,
             ) from None
         except asyncio.CancelledError:
-            # Either this caller was cancelled or `close` has cancelled the attempt.
+            # Either this caller was cancelled, or `close` has cancelled the attempt.
             task = asyncio.current_task()
             if not link.attempt.cancelled() or (task is not None and task.cancelling()):
                 raise
@@ -211,7 +211,7 @@ class RemotingClient:
     async def _open(self, link: "_Link") -> str | None:
         """Open the connection of *link*; return why it failed, if it did.
 
-        Returned and not raised, since nobody may be left to await the attempt.
+        The reason is returned, not raised, because nobody may be left to await the attempt.
         """
         failure: str | None = None
         try:
@@ -220,7 +220,7 @@ class RemotingClient:
                 context = None if self._tls is None else self._tls()
                 await connect(link.make_connection, host, port, context)
         except ssl.SSLCertVerificationError as error:
-            # Expired, of another authority, for another name: who renews certificates must know which.
+            # Expired, from another authority, or for another name: the person who renews certificates must know which.
             failure = f"TLS: certificate verify failed: {error.verify_message}"
         except ssl.SSLError as error:
             failure = f"TLS: {error.reason or error}"
@@ -239,7 +239,7 @@ class RemotingClient:
     async def _outcome(
         self, link: "_Link", opaque: int, deadline: float, timeout_s: float
     ) -> RemotingCommand:
-        """Return the answer to a request; of one that gets none the request, once it is on its way."""
+        """Return the answer to a request; for a oneway request, return the request itself once it is on its way."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[RemotingCommand] = loop.create_future()
         link.waiting[opaque] = outcome
@@ -252,7 +252,7 @@ class RemotingClient:
             link.queued.pop(opaque, None)
 
     def next_opaque(self, link: "_Link") -> int:
-        """Return the number of the next request on *link*: it wraps within positive int32, past those still waited for."""
+        """Return the number of the next request on *link*; it wraps within positive int32 and skips numbers that still wait for an answer."""
         opaque = (self._opaque + 1) & _OPAQUE_MASK
         while opaque in link.waiting:
             opaque = (opaque + 1) & _OPAQUE_MASK
@@ -299,12 +299,12 @@ class RemotingClient:
 
 
 class _Link:
-    """The connection to one address and the calls that wait on it; used once, never opened again.
+    """The connection to one address and the calls that wait on it; it is used once and never reopened.
 
     Attributes:
-        waiting: what becomes of the calls, by opaque.
-        queued: requests for which the connection has no room yet, in their order, by opaque; what goes back to a caller
-            that waits for no answer stands beside the bytes. Each belongs to a call in `waiting`: it bounds them.
+        waiting: the outcomes of the calls, by opaque.
+        queued: requests for which the connection has no room yet, in their order, by opaque. The command after the bytes is what
+            a oneway caller gets back. Each request belongs to a call in `waiting`, which bounds their number.
     """
 
     __slots__ = (
@@ -326,9 +326,9 @@ class _Link:
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.queued: OrderedDict[int, tuple[list[bytes], RemotingCommand | None]] = OrderedDict()
         self._client = client
-        # When the peer had the first call that has expired since it was heard last; void once it is heard again.
+        # When the peer had received the first call that has expired since the peer was last heard; void once the peer is heard again.
         self._silent_since = 0.0
-        # For which silence the peer has been asked whether it is there, and by which opaque.
+        # The silence for which the peer was sent a ping, and the opaque of the ping.
         self._pinged_since: float | None = None
         self._ping: int | None = None
 
@@ -344,10 +344,10 @@ class _Link:
         return Connection(self, self._client._table, called=self.address, on_room=self._send_queued)
 
     def send(self, command: RemotingCommand, opaque: int, *, oneway: bool = False) -> bool:
-        """Send a copy of *command* under *opaque*, for the caller's object may be in use elsewhere.
+        """Send a copy of *command* under *opaque*, because the caller's object may be in use elsewhere.
 
         Returns:
-            Whether it is on its way; else it is queued until there is room, while somebody waits for what becomes of it.
+            Whether it is on its way. If not, it is queued until there is room, as long as a caller waits for its outcome.
         """
         if self.connection is None:
             raise AssertionError("only a usable link is handed out")
@@ -371,19 +371,19 @@ class _Link:
         return True
 
     def _send_queued(self) -> None:
-        """Send what is queued, as far as there is room."""
+        """Send queued requests as long as there is room."""
         conn = self.connection
         while self.queued and conn is not None and conn.has_room:
             opaque, (parts, oneway) = self.queued.popitem(last=False)
             conn.send_bytes(parts)
-            sent = self.waiting.get(opaque)  # a peer may answer what it has not got
+            sent = self.waiting.get(opaque)  # a peer may answer a request that it has not received
             if oneway is not None and sent is not None and not sent.done():
                 sent.set_result(oneway)
 
     def note_silence(self, asked_at: float, silence_max_s: float) -> None:
-        """Note that a call has expired that was made at *asked_at*; give the connection up if nothing came for too long.
+        """Note that a call made at *asked_at* has expired. If nothing came for too long, send a ping, and give up without an answer.
 
-        A peer owes no answer to what waits here; when it takes nothing more, the kernel's own limit counts.
+        A peer owes no answer to requests that still wait here; if it takes nothing more, the kernel's own limit applies.
         """
         conn = self.connection
         if conn is None or conn.is_backed_up or conn.heard_at > asked_at:
@@ -394,7 +394,7 @@ class _Link:
         loop = asyncio.get_running_loop()
         if loop.time() - since >= silence_max_s and since != self._pinged_since:
             self._pinged_since = since
-            # Whatever it answers: RocketMQ's servers do not know the code, and say so.
+            # Any answer will do: RocketMQ's servers do not know the code, and say so.
             self._ping = self._client.next_opaque(self)
             self.send(request(RequestCode.ORDERLYMQ_PING), self._ping)
             loop.call_later(_PONG_MAX_S, self._give_up, conn, since)

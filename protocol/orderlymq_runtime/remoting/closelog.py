@@ -1,4 +1,4 @@
-"""The log lines of connections that this process closes: the reason, and never more than a few a second."""
+"""The log lines of connections that this process closes: the reason, and only a few lines a second."""
 
 import logging
 import math
@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: Lines for one kind of close in one period; who opens connections cannot fill the log.
+#: Lines for one kind of close in one period, so that a peer that opens many connections cannot fill the log.
 CLOSES_LOGGED_MAX: Final = 20
 CLOSES_PERIOD_S: Final = 1.0
 
 
 class CloseLog:
-    """Logs closes by kind; those beyond the limit are left out, which one line says."""
+    """Logs closes by kind; closes beyond the limit are left out, and one line says so."""
 
     def __init__(
         self, logger: logging.Logger, seconds: Callable[[], float] = time.monotonic
@@ -24,7 +24,7 @@ class CloseLog:
     def note(self, who: object, kind: str, reason: str, level: int = logging.INFO) -> None:
         """Log that the connection of *who* is closed, unless too many of its *kind* were logged just now.
 
-        Kinds are few words: each is remembered.
+        Use few kinds, because each one is remembered.
         """
         now = self._seconds()
         began, count = self._periods.get(kind, (-math.inf, 0))

@@ -1,14 +1,14 @@
 """
-One remoting connection: bytes to commands for a handler, commands to bytes, within limits.
+One remoting connection: it turns bytes into commands for a handler, and commands into bytes, within limits.
 
-Used by `server` for accepted and by `client` for opened connections. Rules kept here:
+`server` uses it for accepted and `client` for opened connections. Rules:
 - commands are handed over one by one in their order, as long as the peer takes the answers and the time slice lasts
-  (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer before it is through;
+  (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer until it is handed over;
 - the end that opened the connection reads while it writes: if both waited for the other to read, nothing would move;
-- everything sent in one loop iteration leaves in one write; no task per request;
-- whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing,
-  and for all peers that do not read together `unsent_max` (``unsent``);
-- trouble ends this connection only, and every close that this end decides is counted by its kind and leaves one log line;
+- everything sent in one loop iteration leaves in one write; there is no task per request;
+- at most one frame limit is kept for reading and `write_hard_max` for writing, independent of what the peer does,
+  and `unsent_max` for all peers together that do not read (``unsent``);
+- an error ends this connection only; every close that this end decides is counted by its kind and leaves one log line;
 - an orderly close delivers what was sent before it.
 """
 
@@ -38,17 +38,17 @@ from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
-# Bytes in one read from a peer that has to wait for its turn anyway: each keeps its own.
+# Bytes in one read from a peer that has to wait for its turn anyway; each peer keeps its own bytes.
 BUSY_READ_SIZE: Final = 16 * 1024
-# Commands that are decoded in one go. A small one takes ten times its bytes when it is decoded.
+# Commands that are decoded together. A small command takes ten times its bytes once it is decoded.
 DECODED_COUNT_MAX: Final = 32
-# Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
+# Frames up to this size are joined into one buffer before writing, which is cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
-# asyncio's own `writelines` of 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 never pauses who writes (CVE-2024-12254).
+# asyncio's own `writelines` of 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 never pauses the writer (CVE-2024-12254).
 _JOINS_ALL: Final = (
     0x30C0000 <= sys.hexversion < 0x30C0900 or 0x30D0000 <= sys.hexversion < 0x30D0200
 )
-# What a TLS connection keeps under uvloop beside its socket, measured: 26 KiB.
+# Memory of a TLS connection under uvloop in addition to its socket; 26 KiB were measured.
 TLS_CONNECTION_BYTES: Final = 32 << 10
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
@@ -74,18 +74,18 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         id: unique within its server or client.
-        sent_bytes: what was sent since it began, be it taken or not.
-        heard_at: when bytes came last, by the loop's clock; when it was made before the first.
-        taken_at: when the kernel last had room again for what waited here; when it was made before that.
+        sent_bytes: bytes sent since it was made, whether the peer has taken them or not.
+        heard_at: when bytes last came, by the loop's clock; before the first, when it was made.
+        taken_at: when the kernel last had room again for what waited here; before that, when it was made.
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
-        called: "host:port" as the end that opened it names the other one; empty where it was accepted.
-        has_spoken: the peer has sent something whole.
+        called: "host:port" by which the opening end names the other one; empty if it was accepted.
+        has_spoken: the peer has sent a whole command.
 
     Args:
-        on_room: given by who opens the connection. It is called when `has_room` may hold again. What is read are mostly
-            answers, of which there are as many as the opener has asked for: so it reads on while much waits to be written.
+        on_room: given if this end opens the connection; called when `has_room` may hold again. Such a connection reads mostly
+            answers, at most as many as the opener has asked for, so it reads on while much waits to be written.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiving = False
         self._is_write_paused = False
         self._is_blocked = False  # nothing more is taken from the peer before it has read
-        # Decoded and not yet handed over; never empty while the decoder has whole frames left.
+        # Decoded but not yet handed over; never empty while the decoder has whole frames left.
         self._held: list[RemotingCommand] = []
         self._broken = ""  # why the stream cannot be read on
         self._waits = False  # for the next turn
@@ -141,11 +141,11 @@ class Connection(asyncio.BufferedProtocol):
     # What the owner calls.
 
     def send(self, command: RemotingCommand) -> None:
-        """Send one command; on a connection that is closing it goes nowhere.
+        """Send one command; on a closing connection it is dropped.
 
         Raises:
-            FrameError: A request cannot be written. A response that cannot is replaced by an answer
-                with code 1, because a caller must not wait for nothing.
+            FrameError: A request cannot be written. A response that cannot be written is replaced by an answer
+                with code 1, because a caller must not wait in vain.
         """
         try:
             parts = encode_parts(command)
@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         self.send_bytes(parts)
 
     def send_bytes(self, parts: list[bytes]) -> None:
-        """Send the bytes of one frame, joined with whatever else leaves in this loop iteration."""
+        """Send the bytes of one frame, joined with everything else that leaves in this loop iteration."""
         if self._closing:
             return
         if not self._pending and not self._receiving:
@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
             self.sent_bytes += len(part)
         self._traffic.frames_out += 1
         if self._pending_size > self._table.limits.write_soft_max:
-            # Checked against the hard limit now: one chunk may hold a thousand pulls, each with a large answer.
+            # The hard limit is checked now, because one chunk may hold a thousand pulls, each with a large answer.
             self._flush()
 
     @property
@@ -180,29 +180,29 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def has_room(self) -> bool:
-        """Return whether what is sent now does not come on top of much that waits; if not, `on_room` is called later."""
+        """Whether little enough data waits that more can be sent; if not, `on_room` is called later."""
         return (
             not self._is_write_paused or self.write_buffer_size <= self._table.limits.write_soft_max
         )
 
     @property
     def is_backed_up(self) -> bool:
-        """Return whether something waits here because the kernel has no room for it."""
+        """Whether data waits here because the kernel has no room for it."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     @property
     def is_closing(self) -> bool:
-        """Return whether the connection is closing or lost, so that sending is in vain."""
+        """Whether the connection is closing or lost, so that sending is useless."""
         return self._closing
 
     def close(self, *, orderly: bool = True, kind: str = "owner", reason: str = "") -> None:
         """End the connection, with a log line; calling it again is harmless.
 
         Args:
-            orderly: deliver everything sent so far, then hang up; else drop it all immediately, which the
-                peer sees as a reset where the server asked for that.
-            kind: by which it is counted, a fixed word such as ``leader_changed``.
-            reason: what the log line says; by default the words of *kind*.
+            orderly: deliver everything sent so far, then hang up; if False, drop it all immediately, which the
+                peer sees as a reset if the server asked for that.
+            kind: the fixed word under which it is counted, such as ``leader_changed``.
+            reason: text of the log line; by default the words of *kind*.
         """
         transport = self._transport
         if transport is not None and not self._closing and not transport.is_closing():
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end(orderly=orderly)
 
     def close_if_overdue(self, now: float) -> None:
-        """Close when a limit of time is passed at *now* (loop clock, seconds)."""
+        """Close the connection if a time limit has passed at *now* (loop clock, seconds)."""
         limits = self._table.limits
         if self._closing:
             return
@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             limit = f"{limits.half_frame_timeout_s:g} s"
             self._fail("half_frame", f"the rest of a frame did not come within {limit}")
         elif now - self._active_at >= limits.idle_timeout_s:
-            # A peer that does not take its answers counts as idle, too: waiting for it is in vain.
+            # A peer that does not take its answers counts as idle, too, because waiting for it is useless.
             self.close(
                 orderly=self.write_buffer_size == 0,
                 kind="idle",
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def set_user_timeout(self, timeout_ms: int) -> None:
-        """Have the kernel give the peer up when it acknowledges nothing for so long."""
+        """Make the kernel give up the peer if it acknowledges nothing for this long."""
         option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only; elsewhere idle time serves
         if option is not None and self._transport is not None:
             set_option(self._transport, socket.IPPROTO_TCP, option, timeout_ms)
@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Enter the table, set the socket's options, notify the handler."""
+        """Enter the table, set the socket's options, and notify the handler."""
         self._transport = cast("StreamTransport", transport)
         if peer := transport.get_extra_info("peername"):
             self.peer = (plain_host(str(peer[0])), int(peer[1]))
@@ -245,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         set_option(transport, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         set_option(transport, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._linger_reset:
-            # When this process dies the kernel then resets its connections: clients notice immediately.
+            # If this process dies, the kernel resets its connections, so clients notice immediately.
             set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._is_tls = transport.get_extra_info("sslcontext") is not None
         soft_max = self._table.limits.write_soft_max
@@ -255,17 +255,17 @@ class Connection(asyncio.BufferedProtocol):
             self._draw(TLS_CONNECTION_BYTES, "tls_connection")
         self._guard(lambda: self._handler.connection_made(self))
         if not peer:
-            # Reset before it was accepted. What it had sent could still be read; nobody would know whose it is.
+            # The peer reset it before it was accepted. What the peer had sent could still be read, but its address is not known.
             self._traffic.errors["reset"] += 1
             self._end(orderly=False)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next chunk is read to."""
+        """Return the buffer for the next chunk."""
         view = self._table.read_view
         return view[:BUSY_READ_SIZE] if self._turns.has_waiters else view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Cut the chunk into commands and hand them over, or keep it until that can be done."""
+        """Cut the chunk into commands and hand them over, or keep it until that is possible."""
         if self._closing:
             return
         self._traffic.bytes_in += nbytes
@@ -280,13 +280,13 @@ class Connection(asyncio.BufferedProtocol):
             self._settle(begins=False)
 
     def resume(self) -> None:
-        """Hand over what is left, in a turn that has begun."""
+        """Hand over the commands that are left, in a turn that has begun."""
         self._waits = False
         if not self._closing and not self._is_blocked:
             self._serve(b"")
 
     def eof_received(self) -> None:
-        """Serve on for a while, for TLS reads its peer's good-bye with the last requests and closes; the rest is dropped."""
+        """Serve on for a while, because TLS reads its peer's good-bye with the last requests and then closes; the rest is dropped."""
         until = self._turns.goodbye_until(self._loop.time())
         while (self._held or self._decoder.has_frame) and self._loop.time() < until:
             if self._is_blocked or self._closing:
@@ -294,14 +294,14 @@ class Connection(asyncio.BufferedProtocol):
             self._serve(b"")
 
     def give_up(self, reason: str) -> None:
-        """Close, and drop the unfinished frame: the budget of unfinished input (``inputbudget``) is full."""
+        """Close, and drop the unfinished frame, because the budget of unfinished input (``inputbudget``) is full."""
         self._drawn_bytes = 0
         self._fail("input_budget", reason)
         self._decoder = FrameDecoder()
         self._held = []
 
     def take_back(self, reason: str) -> None:
-        """Close, and drop what the peer has not taken: the limit of unsent answers (``unsent``) is reached."""
+        """Close, and drop what the peer has not taken, because the limit of unsent answers (``unsent``) is reached."""
         self._table.note_close(self, "output_budget", reason, logging.WARNING)
         self._end(orderly=False)
 
@@ -311,12 +311,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._on_room is not None:
             return
         self._is_blocked = True
-        self._half_frame_since = None  # the rest may be there: it is we who do not read
+        self._half_frame_since = None  # the rest may have come: this end does not read
         self._traffic.errors["write_paused"] += 1
         self._set_reading(False)
 
     def resume_writing(self) -> None:
-        """Go on: the peer has caught up."""
+        """Go on, because the peer has caught up."""
         self._is_write_paused = self._is_blocked = False
         self.taken_at = self._loop.time()
         self._flush()
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         self._guard(lambda: self._handler.connection_lost(self))
 
     def _settle(self, *, begins: bool) -> None:
-        """Draw for what is kept of the input, a frame of which *begins* with this chunk, and read on or not."""
+        """Draw on the budget for the kept input, of which a frame *begins* with this chunk; then read on or pause."""
         held, kept = self._held, self._decoder.buffered_bytes
         reads = not (held or self._waits or self._is_blocked)
         if not reads or not kept:
@@ -382,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
             judge = self._table.is_client
             self._is_client = judge is None or judge(self)
         if begins:
-            self._draw(0)  # the frame before is through: its age counts no more
+            self._draw(0)  # the frame before is complete, so its age no longer counts
         base = TLS_CONNECTION_BYTES if self._is_tls and not self._is_client else 0
         self._draw(base + kept, use if kept else "tls_connection")
 
@@ -397,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
             budget.release(self)
 
     def _serve(self, data: bytes | memoryview) -> None:
-        """Hand over what is left and then *data*, one by one, and hold those for which the turn or the peer has no room."""
+        """Hand over the held commands and then *data*, one by one; hold the commands for which the turn or the peer has no room."""
         turns, received = self._turns, self._handler.received
         commands = first = self._held or self._decode(data, DECODED_COUNT_MAX)
         self._held = []
@@ -473,7 +473,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not orderly:
             self._closing = True
-            self._transport = None  # it reports what it has dropped until the loop comes to it
+            self._transport = None  # it still reports dropped bytes until the loop comes to it
             transport.abort()
             return
         if self._closing:
@@ -484,8 +484,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._linger_reset:
             set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
-        # Only this direction is shut: closing both while the peer still writes makes the kernel send
-        # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
+        # Only this direction is shut. If both were closed while the peer still writes, the kernel would send
+        # a reset, which destroys answers that the peer has not read. What the peer writes is dropped.
         if not self._is_tls:
             try:
                 transport.write_eof()

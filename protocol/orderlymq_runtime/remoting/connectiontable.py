@@ -1,8 +1,8 @@
 """
-The open connections of one server or client: their numbers, what each may use, and the clock that ends silent ones.
+The open connections of one server or client: their numbers, the limits of each, and the clock that ends silent ones.
 
-What they share is here, so that one busy or silent peer costs the others little: the buffer for reading, the turns, the
-limit of what all together have not taken. `connection` says what happens on one of them.
+What they share is here, so that one busy or silent peer costs the others little: the buffer for reading, the turns, and the
+limit of bytes that all peers together have not taken. `connection` handles a single connection.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ class ConnectionLimits:
     """Limits of one connection.
 
     Attributes:
-        idle_timeout_s: neither read nor written for so long: closed, as RocketMQ's servers do.
-        half_frame_timeout_s: the rest of a frame that has begun must have come by then.
-        write_soft_max: bytes waiting to be written above which nothing more is read from the peer, with TLS `SLICE_SIZE`; a client's
+        idle_timeout_s: a connection that is neither read nor written for this long is closed, as RocketMQ's servers do.
+        half_frame_timeout_s: the rest of a frame must come within this time after its beginning.
+        write_soft_max: bytes waiting to be written above which nothing more is read from the peer; with TLS `SLICE_SIZE`. A client's
             requests wait elsewhere instead.
-        write_hard_max: bytes above which the connection is closed; holds a few of the largest frames.
+        write_hard_max: bytes waiting to be written above which the connection is closed; holds a few of the largest frames.
         unsent_max: bytes waiting to be written for all connections of a table.
         close_drain_s: how long an orderly close waits for the peer to take the rest and hang up.
     """
@@ -54,9 +54,9 @@ class ConnectionTable:
     """The open connections of one server or client, and the clock that ends silent ones.
 
     Args:
-        close_level: at which level a close that the owner asks for is logged.
-        budget: what unfinished input is drawn from; None where all peers are trusted.
-        is_client: whether a connection that has said something whole was served; by default it was.
+        close_level: the log level of a close that the owner asks for.
+        budget: the budget for unfinished input; None if all peers are trusted.
+        is_client: returns whether a connection that has sent a whole command was served; by default it was.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class ConnectionTable:
         self.is_client = is_client
         self.traffic = traffic
         self.close_level = close_level
-        # Shared by all connections: a chunk is consumed before the loop reads the next one.
+        # Shared by all connections, because a chunk is consumed before the loop reads the next one.
         self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
         self.turns = Turns()
         self.unsent = Unsent(limits.unsent_max, self.connections)
         self.emptied = asyncio.Event()
         self.emptied.set()
         self._connections: dict[int, Connection] = {}
-        self.unserved: dict[int, Connection] = {}  # not seen to be served, the oldest first
+        self.unserved: dict[int, Connection] = {}  # not known to be served, the oldest first
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._close_log = CloseLog(_log, lambda: asyncio.get_running_loop().time())
@@ -98,7 +98,7 @@ class ConnectionTable:
         return self._last_id
 
     def add(self, conn: "Connection") -> None:
-        """Enter a connection that has been made."""
+        """Enter a new connection."""
         self._connections[conn.id] = self.unserved[conn.id] = conn
         self.traffic.connections += 1
         self.traffic.accepted += 1
@@ -107,7 +107,7 @@ class ConnectionTable:
             self._schedule()
 
     def discard(self, conn: "Connection") -> None:
-        """Take a lost connection out."""
+        """Remove a lost connection."""
         if self._connections.pop(conn.id, None) is None:
             return
         self.unserved.pop(conn.id, None)
@@ -124,16 +124,16 @@ class ConnectionTable:
         self._close_log.note(conn, kind, reason, level)
 
     def sweep(self, now: float) -> None:
-        """Close the connections that were silent, or sit on half a frame, for too long at *now*.
+        """Close the connections that have been silent, or have kept half a frame, for too long at *now*.
 
         Args:
-            now: a reading of the loop's clock, seconds.
+            now: time of the loop's clock, seconds.
         """
         for conn in self.connections():
             conn.close_if_overdue(now)
 
     def _schedule(self) -> None:
-        # A limit is kept to within a fifth of itself; five seconds bound the cost of large tables.
+        # A limit is kept to within a fifth of itself, and to within five seconds.
         shortest = min(self.limits.idle_timeout_s, self.limits.half_frame_timeout_s)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(min(5.0, shortest / 5), self._on_timer, loop)

@@ -1,8 +1,8 @@
 """
 Further listeners of brokers and name servers, for clients that reach them by addresses of another network.
 
-Rule: a server's own listener has no name. A connection of a further one is marked with the listener's name, and what
-is answered on it names addresses of that listener or none (ADR 25).
+Rule: a server's own listener has no name. A connection of a further listener is marked with the listener's name, and
+answers on it name addresses of that listener or none (ADR 25).
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -12,7 +12,7 @@ import msgspec
 from orderlymq_runtime.remoting.server import Outside
 from orderlymq_runtime.security.tls import TlsSettings
 
-# Each costs every server a port, and every group an address.
+# Each listener costs every server a port, and every broker group an address.
 LISTENERS_MAX: Final = 8
 ListenerName: TypeAlias = Annotated[
     str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=20)
@@ -20,7 +20,7 @@ ListenerName: TypeAlias = Annotated[
 
 
 class ListenerError(ValueError):
-    """Two listeners have one name; the text says which."""
+    """Two listeners have the same name; the text says which."""
 
 
 class OutsideListener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,9 +28,9 @@ class OutsideListener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     Attributes:
         name: unique in the server, equal in all servers of the cluster.
-        host: where to bind.
-        port: likewise; another one than those of the server itself.
-        tls: what is served there, whatever the server's own port serves.
+        host: address to bind.
+        port: port to bind, different from those of the server itself.
+        tls: TLS that is served there, independent of the server's own port.
     """
 
     name: ListenerName
@@ -39,7 +39,7 @@ class OutsideListener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tls: TlsSettings = TlsSettings()
 
     def mark(self) -> Outside:
-        """Return what `RemotingServer.listen` needs.
+        """Return the argument for `RemotingServer.listen`.
 
         Raises:
             TlsError: a file cannot be used.
@@ -53,10 +53,10 @@ OutsideListeners: TypeAlias = Annotated[
 
 
 def check_listeners(listeners: OutsideListeners) -> None:
-    """Check that names are unique and that the TLS of each can be used.
+    """Check that names are unique and that the TLS of each listener can be used.
 
     Raises:
-        ListenerError: two have one name.
+        ListenerError: two listeners have the same name.
         TlsError: a file cannot be used.
     """
     known: set[str] = set()

@@ -1,8 +1,8 @@
 """
 The remoting server: listening sockets and the connections that they accept.
 
-Rule: a server only accepts, limits and closes; what a command means is its handler's business. Each
-connection lives in `connection`.
+Rule: a server only accepts, limits and closes; its handler decides what a command means. A single
+connection is in `connection`.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
-# Every client of a group connects again within milliseconds after a fail-over.
+# After a fail-over, every client of a broker group connects again within milliseconds.
 BACKLOG: Final = 4096
-# A file descriptor and about 5 KB of memory each; fewer where fewer files may be open.
+# Each connection takes a file descriptor and about 5 KB of memory; the limit is lower if fewer files may be open.
 CONNECTIONS_MAX: Final = 50_000
 COMPLAINT_PERIOD_S: Final = 5.0
 
@@ -57,8 +57,8 @@ class Outside(NamedTuple):
     """A further listener, whose clients reach the server by addresses of another network.
 
     Attributes:
-        name: what its connections are marked with.
-        tls: what it serves; None for plain connections.
+        name: the mark of its connections.
+        tls: the TLS that it serves; None for plain connections.
     """
 
     name: str
@@ -66,19 +66,19 @@ class Outside(NamedTuple):
 
 
 class RemotingServer:
-    """Accept connections on one or several addresses and hand their commands to *handler*.
+    """Accepts connections on one or several addresses and hands their commands to *handler*.
 
     Args:
-        handler: gets every connection and every command.
+        handler: receives every connection and every command.
         linger_reset: reset accepted connections instead of closing them when the process dies.
-        connections_max: for a further connection, or one that would leave too few open files for the rest of
-            the process, the oldest that was never served gives way, then the oldest TLS handshake; where all
-            were served the new one is closed immediately.
-        limits: of each connection.
+        connections_max: most open connections. For one more, or one that would leave too few open files for the rest of
+            the process, the oldest connection that was never served is closed, then the oldest TLS handshake. If all
+            were served, the new one is closed immediately.
+        limits: limits of each connection.
         traffic: counters to add to.
-        tls: serve TLS, too, or only; without it a server is plain.
-        budget: what unfinished input is drawn from, shared by the servers of a process.
-        is_client: whether a connection that has sent a whole request was served; by default it was.
+        tls: serve TLS, too, or only TLS; without it a server is plain.
+        budget: the budget for unfinished input, shared by the servers of a process.
+        is_client: returns whether a connection that has sent a whole request was served; by default it was.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class RemotingServer:
     async def listen(
         self, host: str, port: int, *, outside: Outside | None = None
     ) -> tuple[str, int]:
-        """Listen on one more address and return it, with the port that was given for port 0.
+        """Listen on one more address and return it, with the real port if port 0 was given.
 
-        With *outside* it is the address of a further listener, whose TLS holds in place of the server's own.
+        With *outside* it is the address of a further listener, whose TLS replaces the server's own.
 
         Raises:
             PortInUseError: Another process listens there.
@@ -122,7 +122,7 @@ class RemotingServer:
         except OSError as error:
             raise listening_failed(error, host, port) from error
         if self._linger_reset:
-            # Accepted sockets inherit it, so that there is no moment without it.
+            # Accepted sockets inherit the option, so they are never without it.
             for sock in listener.sockets:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._listeners.append(listener)
@@ -165,11 +165,11 @@ class RemotingServer:
 
     @property
     def turns(self) -> Turns:
-        """How long requests are handed over before the loop looks at everything else."""
+        """How long requests are handed over before the loop serves everything else."""
         return self._table.turns
 
     def sweep(self, now: float) -> None:
-        """Close connections that are overdue at *now* (loop clock); runs by itself as well."""
+        """Close connections that are overdue at *now* (loop clock); the table also does this by itself."""
         self._table.sweep(now)
 
     async def close_listeners(self) -> None:
@@ -179,12 +179,12 @@ class RemotingServer:
         self._listeners.clear()
 
     async def close(self) -> None:
-        """Stop listening, deliver what was sent, close every connection, wait until all are gone.
+        """Stop listening, deliver what was sent, close every connection, and wait until all are gone.
 
-        Takes at most the limits' *close_drain_s*, after which the rest is cut off.
+        It takes at most the limits' *close_drain_s*; after that the rest is cut off.
         """
-        # What asyncio accepts in one iteration of the loop has a transport in the next, and is in the table in the one behind.
-        # Nobody closes the socket of a caller whose listener is closed before it has a transport, so accepting ends first.
+        # A connection that asyncio accepts in one loop iteration has a transport in the next, and is in the table in the one after that.
+        # If its listener is closed before it has a transport, nobody closes its socket, so accepting ends first.
         for sock in [each for listener in self._listeners for each in listener.sockets]:
             asyncio.get_running_loop().remove_reader(sock.fileno())
         try:
@@ -199,7 +199,7 @@ class RemotingServer:
     def _accept(self, listener: str) -> asyncio.BaseProtocol:
         if not self._may_accept():
             return _Refusal()
-        # It enters the table later in this loop iteration, in which a crowd may be accepted.
+        # It enters the table later in this loop iteration, in which many connections may be accepted.
         self._arriving += 1
         asyncio.get_running_loop().call_soon(self._arrived)
         return self._make_connection(listener)
@@ -213,7 +213,7 @@ class RemotingServer:
         )
 
     def _may_accept(self) -> bool:
-        # Asked each time, as it costs a microsecond and the limit can be changed from outside.
+        # Asked for each connection, because it costs a microsecond and the limit can be changed from outside.
         if self._accepted < min(self._connections_max, connections_allowed()):
             return True
         if self._crowd_out():
@@ -226,7 +226,7 @@ class RemotingServer:
         return False
 
     def _crowd_out(self) -> bool:
-        """Close the oldest connection that was never served, for the sake of a new one; False without one."""
+        """Close the oldest connection that was never served, to make room for a new one; return False if there is none."""
         unserved, judge = self._table.unserved, self._table.is_client
         while unserved:
             conn = unserved.pop(next(iter(unserved)))
@@ -247,7 +247,7 @@ class RemotingServer:
         return [each for each in self._listeners if isinstance(each, SniffingListener)]
 
     def _complain(self) -> None:
-        """Say that connections are refused, once in a while: a flood of them must not fill a log."""
+        """Log that connections are refused, but only once in a while, because a flood of them must not fill a log."""
         now = asyncio.get_running_loop().time()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_PERIOD_S
@@ -255,7 +255,7 @@ class RemotingServer:
 
 
 class _Refusal(asyncio.Protocol):
-    """A connection over the limit: closed as soon as it is made."""
+    """A connection over the limit; it is closed as soon as it is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("StreamTransport", transport).abort()

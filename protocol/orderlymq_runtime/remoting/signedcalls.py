@@ -1,7 +1,7 @@
 """
-Signed calls: a server that was restarted refuses once and sends its new mark; the request is signed with it and sent again.
+Signed calls: a restarted server refuses once and sends its new mark; the request is signed with this mark and sent again.
 
-What is signed stands in `orderlymq_protocol.signature`.
+`orderlymq_protocol.signature` says what is signed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _NONCE_BYTES: Final = 16
 
 
 def new_signer(key: str, secret: bytes, clock_ms: Callable[[], int] = machine_ms) -> Signer:
-    """Return what signs with the time of day of *clock_ms*."""
+    """Return a signer that uses the time of day of *clock_ms*."""
     return Signer(
         key,
         secret,
@@ -30,7 +30,7 @@ def new_signer(key: str, secret: bytes, clock_ms: Callable[[], int] = machine_ms
 
 
 def name_server_signer(cluster_secret: bytes, clock_ms: Callable[[], int] = machine_ms) -> Signer:
-    """Return what signs changes at the name servers of a cluster."""
+    """Return a signer for changes at the name servers of a cluster."""
     return new_signer(NAME_SERVERS, derived_key(cluster_secret, NAME_SERVERS), clock_ms)
 
 
@@ -41,9 +41,9 @@ async def invoke_signed(
     command: RemotingCommand,
     timeout_s: float,
 ) -> RemotingCommand:
-    """Call *address* with a signed copy of *command* and return the answer, whatever its code.
+    """Call *address* with a signed copy of *command* and return the answer, with any code.
 
-    A second try has what is left of *timeout_s* (seconds).
+    A second try gets the rest of *timeout_s* (seconds).
 
     Raises:
         RemotingError: There is no answer, as `RemotingClient.invoke` says.
@@ -53,7 +53,7 @@ async def invoke_signed(
     answer, again = await _signed(client, signer, address, command, timeout_s)
     left_s = end_s - loop.time()
     if again and left_s > 0:
-        # Refused, so nothing was done. A second refusal is the answer.
+        # The request was refused, so nothing was done. A second refusal is the answer.
         answer, _ = await _signed(client, signer, address, command, left_s)
     return answer
 

@@ -1,9 +1,9 @@
 """
 Time slices of a connection table: how long it hands requests over before the event loop serves its timers and other sockets.
 
-One read may bring thousands of requests, and thousands of connections may read in one iteration of the loop. When the time slice (a
+One read may bring thousands of requests, and thousands of connections may read in one loop iteration. When the time slice (a
 turn) is over, a connection that still has requests waits in a queue; the loop then runs timers and reads from its other sockets before
-the queue resumes. A turn begins again by itself after a pause, so that a request that comes alone costs a reading of the clock and no callback.
+the queue resumes. After a pause a turn begins by itself, so that a single request costs a reading of the clock and no callback.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ import math
 from collections import deque
 from typing import Final, Protocol
 
-# A leader of a group answers its peers in between; they wait ten times as long before they elect another. A burst of 64 sends
-# takes a third of it: the rest of one that is parted costs an entry of its own, in this turn and in each that follows.
+# The leader of a raft group answers its peers between turns; they wait ten times as long before they elect another. A burst of 64 sends
+# takes a third of a turn. If a burst is split, its rest costs a log entry of its own, in this turn and in each that follows.
 TURN_S: Final = 0.015
-# Of all peers that hang up in one iteration of the loop: hundreds of requests, and not enough to keep replicas from hearing their leader.
+# For all peers that hang up in one loop iteration: time for hundreds of requests, but short enough for replicas to hear their leader.
 GOODBYE_S: Final = 0.05
-# Nothing was handed over for so long: the loop was somewhere else meanwhile. The clocks of loops count milliseconds.
+# If nothing was handed over for this long, the loop did something else meanwhile. Loop clocks count milliseconds.
 _PAUSE_S: Final = 0.001
 
 
@@ -28,7 +28,7 @@ class Waiter(Protocol):
 
 
 class Turns:
-    """The turns of one table of connections, and the queue of those that wait for the next."""
+    """The turns of one connection table, and the queue of connections that wait for the next turn."""
 
     def __init__(self) -> None:
         self._waiting: deque[Waiter] = deque()
@@ -38,11 +38,11 @@ class Turns:
 
     @property
     def has_waiters(self) -> bool:
-        """Return whether a connection waits already."""
+        """Whether a connection waits already."""
         return bool(self._waiting)
 
     def may_begin(self, now: float) -> bool:
-        """Return whether what has come at *now* can be handed over immediately."""
+        """Return whether requests that came at *now* can be handed over immediately."""
         if self._waiting:
             return False
         if now - self._worked_at >= _PAUSE_S:
@@ -50,12 +50,12 @@ class Turns:
         return now < self._until
 
     def is_over(self, now: float) -> bool:
-        """Return, after a request was handed over at *now*, whether the time is up."""
+        """Record that a request was handed over at *now*; return whether the turn is over."""
         self._worked_at = now
         return now >= self._until
 
     def goodbye_until(self, now: float) -> float:
-        """Return until when a peer that has hung up at *now* is served: those of one iteration of the loop share the time."""
+        """Return until when a peer that hung up at *now* is served; all such peers of one loop iteration share the time."""
         if self._goodbye_until is None:
             self._goodbye_until = now + GOODBYE_S
             asyncio.get_running_loop().call_soon(self._end_goodbyes)
@@ -65,12 +65,12 @@ class Turns:
         self._goodbye_until = None
 
     def wait(self, waiter: Waiter) -> None:
-        """Let *waiter*, which does not wait yet, go on behind the others."""
+        """Let *waiter*, which does not wait yet, resume after the others."""
         self._waiting.append(waiter)
         self._schedule()
 
     def wait_first(self, waiter: Waiter) -> None:
-        """Let *waiter*, which does not wait yet, go on before the others: what it holds came before what they hold."""
+        """Let *waiter*, which does not wait yet, resume before the others, because its requests came before theirs."""
         self._waiting.appendleft(waiter)
         self._schedule()
 

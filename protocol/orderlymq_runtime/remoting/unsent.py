@@ -1,10 +1,10 @@
 """
 A limit for the answers that all peers of a table together have not taken.
 
-Each connection may keep some megabytes for a peer that is slow; a crowd that asks and never reads would fill the memory with them.
-When the sum is too large, those end that were seen to take nothing for a while, the one with most first. One message may go to all
-consumers at the same moment: so a peer that reads what it asked for stays, and ends only beyond a second bound. The sum is looked at
-after so many bytes were written, which costs a write nothing, and while it is too large from time to time.
+Each connection may keep some megabytes for a slow peer; many peers that ask and never read would fill the memory with them.
+If the sum is too large, peers that have taken nothing for a while are closed, the one with the most bytes first. One message may go to
+all consumers at the same moment, so a peer that reads its answers stays, and is closed only beyond a second limit. The sum is computed
+after a number of bytes was written, which costs a write nothing, and from time to time while it is too large.
 """
 
 import asyncio
@@ -13,19 +13,19 @@ from typing import Final, Protocol
 
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
-# Of a broker, whose pod has 1 GiB by default: a hundred peers at the limit of bytes above which they are served no more.
+# For a broker, whose pod has 1 GiB by default: a hundred peers at the limit of bytes above which they are not served any more.
 BROKER_BYTES_MAX: Final = 128 << 20
-# Of a name server, whose pod has 256 MiB.
+# For a name server, whose pod has 256 MiB.
 NAME_SERVER_BYTES_MAX: Final = 32 << 20
-# With what peers have that read, or may still be seen to: so often as much, which is half of such a pod. The rest serves.
+# The second limit, which includes peers that read or may still be seen to read: this many times as much, half of such a pod.
 READERS_FACTOR: Final = 4
-# Between two judgements. A peer that reads takes something sooner, over any network.
+# The time between two judgements. A peer that reads takes something in it, over any network.
 STALLED_S: Final = 0.25
 
-# Of the limit, between two looks.
+# The part of the limit that may be written between two looks: one in this many.
 _LOOK_SHARE: Final = 8
 
-# Bytes that go into TLS in one piece.
+# Bytes that are passed to TLS in one piece.
 SLICE_SIZE: Final = 64 << 10
 
 
@@ -34,7 +34,7 @@ def write_slices(
 ) -> list[bytes]:
     """Write *parts* until writing is paused, and return the rest.
 
-    A TLS transport does not report what the transport below has, which takes all that it is given.
+    A TLS transport takes everything that it is given, and does not report what the transport below it still has.
     """
     slices = [
         part[at : at + SLICE_SIZE] for part in parts for at in range(0, len(part), SLICE_SIZE)
@@ -47,7 +47,7 @@ def write_slices(
 
 
 class Writer(Protocol):
-    """A connection, and how many bytes it has sent since it began."""
+    """A connection, and how many bytes it has sent since it was made."""
 
     sent_bytes: int
 
@@ -56,29 +56,29 @@ class Writer(Protocol):
         """Bytes that the peer's kernel has not taken yet."""
 
     def take_back(self, reason: str) -> None:
-        """Close, and forget what the peer has not taken."""
+        """Close, and drop what the peer has not taken."""
 
 
 class Unsent:
-    """The sum of one table; beyond *bytes_max*, or `READERS_FACTOR` of it where peers read, are at most an eighth of it and one answer.
+    """The unsent bytes of one table: at most *bytes_max*, or `READERS_FACTOR` of it if peers read, plus an eighth of it and one answer.
 
     Attributes:
-        written: bytes since the last look; who writes adds to it.
-        look_at: at how many it is time for the next.
+        written: bytes written since the last look; each writer adds to it.
+        look_at: number of written bytes at which the next look is due.
     """
 
     def __init__(self, bytes_max: int, writers: Callable[[], Iterable[Writer]]) -> None:
         self._bytes_max = bytes_max
         self._writers = writers
-        # Plain fields, for the writer compares them with each write.
+        # Plain fields, because each write compares them.
         self.written = 0
         self.look_at = bytes_max // _LOOK_SHARE
-        # What each had taken when it was judged last. Only while too much is waiting.
+        # The bytes that each peer had taken at the last judgement; kept only while too much is waiting.
         self._taken: dict[Writer, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
-        """Add up what is waiting: beyond the first bound peers are judged soon, beyond the second they end."""
+        """Add up what is waiting: beyond the first limit peers are judged soon, beyond the second they are closed."""
         self.written = 0
         sizes = {each: size for each in self._writers() if (size := each.write_buffer_size)}
         total = self._close(sizes, sum(sizes.values()), READERS_FACTOR * self._bytes_max)
@@ -88,9 +88,9 @@ class Unsent:
             self._timer = asyncio.get_running_loop().call_later(STALLED_S, self.judge)
 
     def judge(self) -> None:
-        """Close who took nothing since the last time.
+        """Close the peers that have taken nothing since the last judgement.
 
-        Between two times the loop has come to every socket. Between two looks it may not have: one call may send for longer.
+        Between two judgements the loop has come to every socket. Between two looks it may not have, because one call may send for longer.
         """
         self._timer = None
         sizes = {each: size for each in self._writers() if (size := each.write_buffer_size)}

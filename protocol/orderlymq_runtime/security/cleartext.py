@@ -1,8 +1,8 @@
 """
-Secrets in the clear: what may be sent where nothing encrypts it.
+Secrets in the clear: what may be sent over a connection that nothing encrypts.
 
-Rule: a request that holds a secret leaves this machine encrypted or not at all. Signatures hold none. What RocketMQ's own
-tools send is their users' decision.
+Rule: a request that holds a secret leaves this machine encrypted or not at all. Signatures hold no secret. What RocketMQ's own
+tools send is the decision of their users.
 """
 
 import socket
@@ -12,7 +12,7 @@ from typing import Final
 from orderlymq_protocol.hosts import is_loopback
 from orderlymq_runtime.sockets.addresses import split_address
 
-_DISCARD_PORT: Final = 9  # any does: nothing is sent
+_DISCARD_PORT: Final = 9  # any port does, because nothing is sent
 
 
 class SecretInClear(ValueError):  # noqa: N818 - named for what would have happened
@@ -20,7 +20,7 @@ class SecretInClear(ValueError):  # noqa: N818 - named for what would have happe
 
 
 def check_protection(address: str, *, is_encrypted: bool, what: str, cure: str) -> None:
-    """Refuse to send a secret, named by *what*, to *address* ("host:port") where others could read it.
+    """Refuse to send a secret, named by *what*, to *address* ("host:port") if others could read it.
 
     Raises:
         SecretInClear: neither TLS nor loopback protects it; *cure* says what would.
@@ -31,7 +31,7 @@ def check_protection(address: str, *, is_encrypted: bool, what: str, cure: str) 
 
 
 def stays_here(host: str) -> bool:
-    """Return whether packets to *host* stay on this machine; names are not looked up, for answers can be forged."""
+    """Return whether packets to *host* stay on this machine; names are not looked up, because answers can be forged."""
     if is_loopback(host):
         return True
     try:

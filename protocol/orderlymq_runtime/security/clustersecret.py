@@ -1,7 +1,7 @@
 """
 The secret of a cluster: replicas and name servers prove with it that they belong together.
 
-It is text in a file of its own, which the local backend or the operator makes. A program that knows it is taken for
+It is text in its own file, which the local backend or the operator makes. A program that knows it is accepted as
 a process of the cluster, so only the cluster's own processes may read the file.
 """
 
@@ -16,12 +16,12 @@ from typing import Final
 from orderlymq_runtime.durablefiles import sync_path
 from orderlymq_runtime.security.secretfile import read_secret
 
-# Shorter ones could be guessed; longer ones come from a wrong file.
+# Shorter secrets could be guessed; longer ones come from a wrong file.
 SECRET_SIZE_MIN: Final = 32
 SECRET_SIZE_MAX: Final = 1024
 _NEW_SECRET_BYTES: Final = 32
 
-# Purpose of the key that brokers and operators sign with towards name servers, and the name of that signer.
+# Purpose of the key with which brokers and operators sign requests to name servers, and the name of that signer.
 NAME_SERVERS: Final = "names"
 
 
@@ -30,10 +30,10 @@ class ClusterSecretError(ValueError):
 
 
 def read_cluster_secret(path: Path) -> bytes:
-    """Return the secret that stands in *path*, without white space around it.
+    """Return the secret in *path*, without white space around it.
 
     Raises:
-        ClusterSecretError: the file cannot be read, or holds no 32 to 1024 bytes.
+        ClusterSecretError: the file cannot be read, or does not hold 32 to 1024 bytes.
     """
     sizes = range(SECRET_SIZE_MIN, SECRET_SIZE_MAX + 1)
     cure = "write 32 or more random characters into it"
@@ -46,9 +46,9 @@ def new_cluster_secret() -> str:
 
 
 def make_cluster_secret(path: Path) -> bytes:
-    """Return the secret in *path*; one that is missing is made first, readable by its owner alone.
+    """Return the secret in *path*; if the file is missing, make it first, readable by its owner only.
 
-    Of several processes that make it one wins. The file has its whole content from the beginning.
+    If several processes make it, one wins. The file has its whole content from the beginning.
 
     Raises:
         ClusterSecretError: the file holds no secret, or cannot be made.
@@ -62,7 +62,7 @@ def make_cluster_secret(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Write a new secret beside *path*, and give it that name unless another process was first."""
+    """Write a new secret next to *path*, and give it that name unless another process was first."""
     descriptor, fresh = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -77,5 +77,5 @@ def _make(path: Path) -> None:
 
 
 def derived_key(secret: bytes, purpose: str) -> bytes:
-    """Return the 32-byte key of one purpose, so that a proof of one kind is none of another."""
+    """Return the 32-byte key of one purpose, so that a proof for one purpose is not valid for another."""
     return hmac.digest(secret, b"orderlymq:" + purpose.encode(), "sha256")

@@ -1,7 +1,7 @@
 """
-Files that hold one secret: its bytes without white space around them, or one sentence that says what to write.
+Files that hold one secret: its bytes without white space around them, or an error that says what to write.
 
-Rule: a secret that could be guessed is refused, and so is a file that is too long to be one.
+Rule: a secret that could be guessed is refused, and so is a file that is too long to be a secret.
 """
 
 from pathlib import Path

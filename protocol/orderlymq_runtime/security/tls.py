@@ -1,10 +1,10 @@
 """
-TLS: contexts that follow their files, and a listener that serves plain and TLS on one port.
+TLS: contexts that follow their files, and a listener that serves plain and TLS connections on one port.
 
-Rules: the first byte decides (a TLS handshake begins with 0x16, a frame with the high byte of its length); what the
-policy does not allow is closed before anything is read; certificates are read again when their files
-change, and a file that cannot be used leaves the present certificate effective. Who is trusted is said by
-files only: without a CA file a server asks for no client certificate and a client trusts any server.
+Rules: the first byte decides (a TLS handshake begins with 0x16, a frame with the high byte of its length). A connection that
+the policy does not allow is closed before anything is read. Certificates are read again when their files
+change; if a file cannot be used, the present certificate stays effective. Only files say who is trusted:
+without a CA file, a server asks for no client certificate and a client trusts any server.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ ClientAuth = Literal["none", "optional", "required"]
 ContextSource: TypeAlias = Callable[[], ssl.SSLContext]
 
 HANDSHAKE_BYTE: Final = b"\x16"
-# The record's header, then the handshake's: type and length of the ClientHello.
+# The header of the record, then that of the handshake: type and length of the ClientHello.
 _HELLO_HEAD_SIZE: Final = 9
 _CLIENT_HELLO: Final = b"\x01"
-# OpenSSL would gather 128 KiB of one. Those of clients have some hundred bytes, with new key shares under 2 KiB.
+# The largest ClientHello. OpenSSL would gather 128 KiB of one. Those of clients have some hundred bytes, with new key shares under 2 KiB.
 HELLO_SIZE_MAX: Final = 16 << 10
-# What is kept under uvloop, measured: 4 KiB for a silent connection, 79 KiB for a handshake with half a greeting.
+# Memory under uvloop; 4 KiB were measured for a silent connection, and 79 KiB for a handshake with half a greeting.
 SILENT_BYTES: Final = 8 << 10
 HANDSHAKE_BYTES: Final = 128 << 10
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-# A client may open a connection long before it says something, as pools do.
+# A client may open a connection long before it sends something, as pools do.
 SILENCE_MAX_S: Final = 120.0
-# Connections that have not said anything, or whose handshake is under way; beyond it the oldest is closed.
+# Connections that have not sent anything, or whose handshake is under way; beyond this the oldest is closed.
 GREETINGS_MAX: Final = 1024
-# Accepting stops for a moment when the process has no file left, instead of spinning.
+# Accepting pauses when the process has no file left, instead of spinning.
 _PAUSE_S: Final = 0.1
 
 
@@ -53,12 +53,12 @@ class TlsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where key material stands, as PEM.
+    """The paths of key material, as PEM.
 
     Attributes:
-        certificate: the own certificate and what is between it and its CA; None for a client without.
+        certificate: the process's own certificate and the chain to its CA; None for a client without one.
         key: its private key, without a passphrase.
-        ca: certificates of the authorities that are trusted.
+        ca: certificates of the trusted authorities.
     """
 
     certificate: Path | None = None
@@ -66,13 +66,13 @@ class TlsFiles:
     ca: Path | None = None
 
     def paths(self) -> list[Path]:
-        """Return those that there are."""
+        """Return the paths that are set."""
         return [path for path in (self.certificate, self.key, self.ca) if path is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS of one of our processes, as its settings file says it.
+    """The TLS of one of our processes, from its settings file.
 
     Attributes:
         mode: disabled; permissive serves plain clients, too; enforcing serves none.
@@ -87,11 +87,11 @@ class TlsSettings:
 
     @property
     def files(self) -> TlsFiles:
-        """Where the key material stands."""
+        """The paths of the key material."""
         return TlsFiles(self.certificate, self.key, self.ca)
 
     def server(self) -> "ServerTls | None":
-        """Return what a server needs, None for a plain one.
+        """Return the TLS of a server; None for a plain one.
 
         Raises:
             TlsError: A file cannot be used.
@@ -101,9 +101,9 @@ class TlsSettings:
         return ServerTls(self.files, self.mode, self.client_auth)
 
     def between_peers(self) -> "PeerTls | None":
-        """Return what the replicas of a group speak to each other with, None for plain.
+        """Return the TLS that the replicas of a raft group use with each other; None for plain connections.
 
-        Where a CA is named, each must show a certificate of it, whether it calls or is called: who
+        If a CA is named, both the caller and the called replica must show a certificate of it, because a process that
         could join a group could write its log.
 
         Raises:
@@ -115,7 +115,7 @@ class TlsSettings:
         return PeerTls(ServerTls(self.files, self.mode, auth), self.files)
 
     def pages(self) -> "ServerTls | None":
-        """Return what the HTTP pages are served with; probes have no certificate, so none is asked for.
+        """Return the TLS of the HTTP pages; probes have no certificate, so none is asked for.
 
         Raises:
             TlsError: A file cannot be used.
@@ -123,9 +123,9 @@ class TlsSettings:
         return None if self.mode == "disabled" else ServerTls(self.files, self.mode)
 
     def peer_contexts(self) -> ContextSource | None:
-        """Return what our processes call each other with: TLS where plain calls are refused.
+        """Return the contexts with which our processes call each other: TLS if plain calls are refused, otherwise None.
 
-        The host is not compared: processes are called by address; the CA is what they trust.
+        The host is not compared, because processes are called by address; they trust the CA.
 
         Raises:
             TlsError: A file cannot be used.
@@ -138,8 +138,8 @@ class InternalTls:
     """Mutual TLS between the replicas of a cluster, whose own authority issues each a certificate with its name.
 
     Attributes:
-        ca_file: the authorities that are trusted, several while one follows the other.
-        mode: permissive for as long as some replicas have no certificate yet.
+        ca_file: the trusted authorities; several while one replaces the other.
+        mode: permissive while some replicas have no certificate yet.
     """
 
     certificate_file: Path
@@ -148,7 +148,7 @@ class InternalTls:
     mode: Literal["permissive", "enforcing"] = "enforcing"
 
     def between_peers(self) -> "PeerTls":
-        """Return what the replicas of a group speak to each other with.
+        """Return the TLS that the replicas of a raft group use with each other.
 
         Raises:
             TlsError: A file cannot be used.
@@ -161,7 +161,7 @@ class _Following:
     """A context that is made again when a file has changed.
 
     Raises:
-        TlsError: at the start, when a file cannot be used.
+        TlsError: at the start, if a file cannot be used.
     """
 
     def __init__(self, files: TlsFiles, make: ContextSource) -> None:
@@ -173,7 +173,7 @@ class _Following:
         self._context = make()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next handshake, read again when a file has changed."""
+        """Return the context for the next handshake; the files are read again if one has changed."""
         fresh = self._followed.read_changed(self._make, TlsError)
         if fresh is not None:
             self._context = fresh
@@ -184,7 +184,7 @@ class _Following:
 
 
 class ServerTls(_Following):
-    """The TLS side of a server: policy, and the context of today."""
+    """The TLS side of a server: the policy, and the present context."""
 
     def __init__(self, files: TlsFiles, mode: TlsMode, client_auth: ClientAuth = "none") -> None:
         super().__init__(files, lambda: server_context(files, client_auth))
@@ -192,9 +192,9 @@ class ServerTls(_Following):
 
 
 class PeerTls(_Following):
-    """Both sides of processes that call each other: *server* for what comes in, contexts for calls.
+    """Both sides of processes that call each other: *server* for accepted connections, contexts for calls.
 
-    The host is not compared: replicas are called by address; the CA is what they trust.
+    The host is not compared, because replicas are called by address; they trust the CA.
     """
 
     def __init__(self, server: ServerTls, files: TlsFiles) -> None:
@@ -203,7 +203,7 @@ class PeerTls(_Following):
 
     @property
     def is_enforced(self) -> bool:
-        """Whether nothing plain is spoken, even with who understands nothing else."""
+        """Whether plain connections are refused, even with peers that speak nothing else."""
         return self.server.mode == "enforcing"
 
 
@@ -211,7 +211,7 @@ def server_context(files: TlsFiles, client_auth: ClientAuth = "none") -> ssl.SSL
     """Return a context for accepted connections.
 
     Raises:
-        TlsError: A file is missing or unusable, or clients shall be checked without a CA.
+        TlsError: A file is missing or unusable, or clients are to be checked without a CA.
     """
     if files.certificate is None:
         raise TlsError("TLS needs a certificate and its key; name both files")
@@ -238,16 +238,16 @@ def client_context(files: TlsFiles, *, verify_host: bool = True) -> ssl.SSLConte
 
 
 def checking_as_kubernetes(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Let *context* accept the certificates of an API server that Kubernetes' own clients accept; return it.
+    """Make *context* accept each API server certificate that Kubernetes' own clients accept; return it.
 
-    Python 3.13 begins to ask for key identifiers and key usages, which the authorities of many clusters lack.
+    From Python 3.13 on, contexts require key identifiers and key usages, which the authorities of many clusters lack.
     """
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
 
 def following_client(files: TlsFiles, *, verify_host: bool = True) -> ContextSource:
-    """Return what gives contexts as `client_context` does, from the files as they are at each handshake.
+    """Return a source of contexts like those of `client_context`, from the present files at each handshake.
 
     Raises:
         TlsError: A file is missing or unusable.
@@ -274,10 +274,10 @@ class SniffingListener:
 
     Args:
         make: returns the protocol of a connection.
-        refused: gets why a connection was closed before it was one.
-        greetings_max: so many may be silent or in their handshake; the next one takes the place of the oldest.
+        refused: receives the reason why a connection was closed before it was established.
+        greetings_max: how many may be silent or in their handshake; the next one takes the place of the oldest.
         silence_max_s: how long the first byte may take.
-        budget: what greetings are drawn from; None where *greetings_max* is small enough.
+        budget: the budget on which greetings draw; None if *greetings_max* is small enough.
         may_accept: asked for each connection before it costs anything.
     """
 
@@ -311,18 +311,18 @@ class SniffingListener:
 
     @property
     def greetings(self) -> int:
-        """How many accepted connections are silent or in their handshake."""
+        """The number of accepted connections that are silent or in their handshake."""
         return len(self._greetings)
 
     def close(self) -> None:
-        """Stop listening; connections that have not said anything are closed."""
+        """Stop listening; connections that are silent or in their handshake are closed."""
         self._accepting.cancel()
         for greeting in self._greetings:
             greeting.cancel()
         self.sockets[0].close()
 
     def crowd_out(self) -> bool:
-        """Close the oldest connection that is none yet, for the sake of a new one; False without one."""
+        """Close the oldest connection that is not established yet, to make room for a new one; return False if there is none."""
         if not self._greetings:
             return False
         oldest = next(iter(self._greetings))
@@ -353,7 +353,7 @@ class SniffingListener:
             self._draw(holder, SILENT_BYTES, "silence")
             if len(self._greetings) > self._greetings_max:
                 self.crowd_out()
-            # It begins, and with it its `finally`; and a crowd that calls does not keep the loop for itself.
+            # This lets the task begin, so that its `finally` runs, and keeps a crowd of callers from occupying the loop.
             await asyncio.sleep(0)
 
     def _ended(self, greeting: "asyncio.Task[None]") -> None:
@@ -399,9 +399,9 @@ class SniffingListener:
                 accepted.close()
 
     async def _first_bytes(self, accepted: socket.socket) -> bytes:
-        """Wait until enough came to know what it is, and look at it without taking it."""
+        """Wait until enough bytes came to know the kind of connection, and look at them without taking them."""
         accepted.setblocking(False)
-        # Readable from so many bytes on, or at the end: a loop that waits for more would spin.
+        # The socket is readable from this many bytes on, or at its end; a loop that waits for more would spin.
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _HELLO_HEAD_SIZE)
         found = _peek(accepted)
         if len(found) < _HELLO_HEAD_SIZE:
@@ -417,7 +417,7 @@ class SniffingListener:
 
 
 class _Greeting:
-    """Use of the budget by a connection in its handshake."""
+    """A connection in its handshake, as a holder of the budget."""
 
     task: "asyncio.Task[None] | None" = None
 
@@ -425,7 +425,7 @@ class _Greeting:
         self._refused = refused
 
     def give_up(self, reason: str) -> None:
-        """Close it, for the budget is full."""
+        """Close it, because the budget is full."""
         self._refused(reason)
         if self.task is not None:
             self.task.cancel()

@@ -1,4 +1,4 @@
-"""Addresses as text: "host:port" together and apart, and a peer's host as people write it."""
+"""Addresses as text: "host:port" joined and split, and the host of a peer as people write it."""
 
 from ipaddress import IPv4Address
 
@@ -9,7 +9,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Split "host:port" (or "[v6]:port").
 
     Raises:
-        ValueError: It is not of this form.
+        ValueError: The text has another form.
     """
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -24,12 +24,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """Return "host:port" (or "[v6]:port"), which `split_address` takes apart."""
+    """Return "host:port" (or "[v6]:port"), which `split_address` can split."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def plain_host(host: str) -> str:
-    """Return an address of IPv4 as such, also where a socket shows it inside one of IPv6, and any other text as it is."""
+    """Return an IPv4 address in its own form, even if a socket shows it inside an IPv6 address; return any other text unchanged."""
     if not host.startswith("::ffff:"):
         return host
     address = ip_of(host)

@@ -1,8 +1,8 @@
 """
-Opening a connection to a host and port, in a way that may be given up at any moment.
+Open a connection to a host and port in a way that can be cancelled at any moment.
 
-The name is looked up here and not by `create_connection`: uvloop's leaves a look-up that was given up to itself, and
-when it fails later, as it does after seconds without DNS, the loop reports an exception that nobody retrieved.
+The name is looked up here and not by `create_connection`. uvloop's version abandons a look-up that is cancelled; if
+the look-up fails later, as it does after seconds without DNS, the loop reports an exception that was never retrieved.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ _Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
 async def connect(
     make: Callable[[], _Made], host: str, port: int, tls: ssl.SSLContext | None = None
 ) -> _Made:
-    """Return the protocol of a new connection; addresses of the host are tried one after the other.
+    """Return the protocol of a new connection; the addresses of the host are tried one after the other.
 
     Raises:
-        OSError: the name is not known, or nobody listens; ssl.SSLError is one.
+        OSError: the name is unknown, or nothing listens there; ssl.SSLError is a subclass.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -35,7 +35,7 @@ async def connect(
                 server_hostname=None if tls is None else host,
             )
         except ssl.SSLError:
-            raise  # somebody was there
+            raise  # a server was there
         except OSError as error:
             failure = error
         else:

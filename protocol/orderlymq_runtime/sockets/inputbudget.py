@@ -1,17 +1,17 @@
 """
-One budget of memory for unfinished input: frames, TLS handshakes and HTTP requests that peers have begun to send.
+One memory budget for unfinished input: frames, TLS handshakes and HTTP requests that peers have begun to send.
 
-Drawn on it: unfinished frames, TLS handshakes and TLS connections without a request, connections to the HTTP pages, and
-what a compressed body inflates to. A finished request is its handler's business, with limits there.
+These draw on it: unfinished frames, TLS handshakes, TLS connections without a request, connections to the HTTP pages, and
+the bytes into which a compressed body inflates. A finished request is the business of its handler, which has its own limits.
 
-Strangers are peers that were never served. They share a part of the budget, and clients have the rest for themselves, so that no crowd of strangers
-takes it. Clients may use what strangers leave, and take it back from them. When a part is full, its oldest holder
-ends, not the newest. A client needs milliseconds for a frame or a handshake; somebody who holds memory
-to keep others out is the oldest. Without the reserve a served client would compete with everybody who can connect; with
-a fixed share for each connection the sum would grow with their number.
+Strangers are peers that were never served. They share a part of the budget; the rest is reserved for clients, so that no crowd of
+strangers takes it. Clients may use what strangers leave, and take it back from them. When a part is full, its oldest holder
+is ended, not the newest. A client needs milliseconds for a frame or a handshake, so a peer that holds memory
+to keep others out is the oldest. Without the reserve, a served client would compete with everybody who can connect. With
+a fixed share for each connection, the sum would grow with their number.
 
-A holder draws when it begins to wait. A frame that comes whole draws nothing, so the hot path pays nothing.
-The port of the replicas has bounds of its own (``replication/transport`` of the broker): strangers at the port of the clients
+A holder draws when it begins to wait. A frame that arrives whole draws nothing, so the hot path pays nothing.
+The replicas' port has limits of its own (``replication/transport`` of the broker), because strangers at the clients' port
 must not end a replica's handshake.
 """
 
@@ -19,24 +19,24 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-# Strangers' part. 512 handshakes at a time, or 2048 TLS connections that say nothing, or 4 of the largest frames.
+# The strangers' part: 512 handshakes at a time, or 2048 silent TLS connections, or 4 of the largest frames.
 STRANGERS_BYTES_MAX: Final = 64 << 20
-# Of a broker, whose pod has 1 GiB by default: 128 MiB for clients, 16 of the largest messages under way at the same moment.
+# For a broker, whose pod has 1 GiB by default: 128 MiB are left for clients, 16 of the largest messages at the same moment.
 BROKER_BYTES_MAX: Final = 192 << 20
-# Of a name server, whose pod has 256 MiB; only registrations are large, one at a time.
+# For a name server, whose pod has 256 MiB; only registrations are large, and they come one at a time.
 NAME_SERVER_BYTES_MAX: Final = 96 << 20
 
 
 class Holder(Protocol):
-    """Who draws on the budget: a connection, or what is not one yet."""
+    """A user of the budget: a connection, or one that is not established yet."""
 
     def give_up(self, reason: str) -> None:
-        """Close, and free what is held; the budget has already taken it back."""
+        """Close, and free the memory; the budget has already taken it back."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Input of one kind of peer, the oldest first: bytes and their purpose."""
+    """The input of one kind of peer by holder, the oldest first: bytes and their purpose."""
 
     held: int = 0
     holders: dict[Holder, tuple[int, str]] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class InputBudget:
     """The budget of one process; its invariant is ``held <= bytes_max``.
 
     Args:
-        bytes_max: for everybody.
-        strangers_max: of that for strangers, less than *bytes_max*.
+        bytes_max: the limit for all peers.
+        strangers_max: the part of it for strangers, less than *bytes_max*.
 
     Attributes:
-        strangers, clients: what each kind of peer holds.
-        refusals: how many holders were ended because a part was full, by what they held memory for.
+        strangers, clients: the memory that each kind of peer holds.
+        refusals: how many holders were ended because a part was full, by the purpose of their memory.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class InputBudget:
         self.clients = _Part()
 
     def hold(self, holder: Holder, size: int, use: str, *, is_client: bool = False) -> None:
-        """Note that *holder* keeps *size* bytes now; it, or an older one, ends when that is too much.
+        """Record that *holder* now keeps *size* bytes; if that is too much, the holder or an older one is ended.
 
-        A holder keeps its age until it is released. *use* is a fixed word, by which refusals are counted; *is_client*
-        says that it has been served before.
+        A holder keeps its age until it is released. *use* is a fixed word under which refusals are counted; *is_client*
+        means that the peer has been served before.
         """
         part, other = self.strangers, self.clients
         if is_client:
@@ -87,16 +87,16 @@ class InputBudget:
         self.make_room(0)
 
     def release(self, holder: Holder) -> None:
-        """Note that *holder* keeps nothing; harmless when it kept nothing."""
+        """Record that *holder* keeps nothing; harmless if it kept nothing."""
         self.strangers.take(holder)
         self.clients.take(holder)
 
     def make_room(self, size: int) -> None:
-        """Let *size* bytes be used and freed before anything else happens on the loop."""
+        """Make room for *size* bytes that are used and freed before anything else happens on the loop."""
         while self.strangers.held + self.clients.held + size > self.bytes_max:
             part = self.strangers if self.strangers.holders else self.clients
             if not part.holders:
-                return  # a limit of its own bounds what is asked for
+                return  # another limit bounds what is asked for
             self._end_oldest(part)
 
     def _end_oldest(self, part: _Part) -> None:

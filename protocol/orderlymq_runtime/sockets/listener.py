@@ -1,8 +1,8 @@
 """
-Sockets that listen, for IPv4 and IPv6 alike.
+Listening sockets for IPv4 and IPv6.
 
-Rule: the host "::" means every address of this machine, of both families; where there is no IPv6 those of IPv4. Without that
-a socket of IPv6 would depend on a setting of the kernel, and asyncio's own takes IPv6 alone. Every other host means itself.
+Rule: the host "::" means every address of this machine, of both families; without IPv6 on the machine, every IPv4 address. Otherwise
+an IPv6 socket would depend on a setting of the kernel, and asyncio's own would take IPv6 only. Every other host means itself.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ async def listening_socket(host: str, port: int, *, backlog: int) -> socket.sock
     """Return a socket that listens at the first address of *host*.
 
     Raises:
-        OSError: it cannot be bound.
+        OSError: the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

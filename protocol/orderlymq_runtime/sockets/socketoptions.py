@@ -1,4 +1,4 @@
-"""Options of a socket that a transport has; a peer that is gone already is no trouble here."""
+"""Set options of a transport's socket; a peer that is already gone is not an error here."""
 
 import asyncio
 import logging
