@@ -1,9 +1,9 @@
 """
-RocketMQ's broker settings by name: which have a meaning here, since when a change counts, and why not.
+RocketMQ's broker settings by name: which have a meaning here, when a change takes effect, and why others have no effect.
 
 The names, units and defaults are those of BrokerConfig and MessageStoreConfig (4.9.8). Manifests have
-them in ``config``; administration tools show them with code 26 and change them with code 25. One table
-for both, so that a refusal says the same wherever somebody writes a key.
+them in ``config``; admin tools show them with code 26 and change them with code 25. One table serves
+both, so that a refusal has the same text wherever a key is written.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from typing import Final
 
 from orderlymq_protocol.integers import read_integer
 
-# RocketMQ's clients consume for 30 s from when they have read a grant, for which they wait 1 s; one
-# second more is for clocks and threads. With a shorter lease two of them would consume one queue.
+# RocketMQ's clients consume for 30 s after they have read a grant, for which they wait 1 s; one
+# second more is for clocks and threads. With a shorter lease, two of them would consume one queue.
 LOCK_LEASE_MS_MIN: Final = 32_000
-# Nobody wants to wait longer for a leader; replicas tell it to each other in a field that ends at 24 days.
+# Nobody wants to wait longer for a leader. Replicas send the value to each other in a field that ends at 24 days.
 ELECTION_MS_MAX: Final = 60_000
 
 
 class Use(Enum):
-    """Treatment of a key by our brokers."""
+    """How our brokers treat a key."""
 
     LIVE = "manifest, and code 25 while the broker runs"
     START = "manifest; replicas restart one by one"
@@ -44,12 +44,12 @@ class BrokerKey:
     """One key.
 
     Attributes:
-        default: RocketMQ's default, as its tools print it; empty where it has none.
+        default: RocketMQ's default, as its tools print it; empty if it has none.
         effect: what it does here; for a refused key the reason and what to do instead.
-        unit: of the number; empty for counts and for what is no number.
+        unit: unit of the number; empty for counts and for values that are not numbers.
         low, high: smallest and largest number, both accepted.
-        step: how far apart the numbers are that are accepted.
-        ours: our default where it is another one, with the reason in *effect*.
+        step: distance between the numbers that are accepted.
+        ours: our default if it differs; *effect* gives the reason.
     """
 
     name: str
@@ -65,7 +65,7 @@ class BrokerKey:
 
     @property
     def range(self) -> str:
-        """The values that are accepted, in words."""
+        """The accepted values, in words."""
         if self.kind is Kind.INTEGER and self.step > 1:
             return ", ".join(map(str, range(self.low, self.high + 1, self.step)))
         if self.kind is Kind.INTEGER:
@@ -75,11 +75,11 @@ class BrokerKey:
 
 
 class KeyValueError(ValueError):
-    """The text is no value of the key; says what is."""
+    """The text is not a value of the key; the error says what is."""
 
 
 def parse_boolean(text: str) -> bool:
-    """Read a value of a boolean key.
+    """Parse a value of a boolean key.
 
     Raises:
         KeyValueError: it is neither true nor false.
@@ -91,10 +91,10 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_integer(key: BrokerKey, text: str) -> int:
-    """Read a value of a numeric key.
+    """Parse a value of a numeric key.
 
     Raises:
-        KeyValueError: it is no whole number, or outside of the key's range.
+        KeyValueError: it is not a whole number, or the key's range and step exclude it.
     """
     unit = f" of {key.unit}" if key.unit else ""
     try:
@@ -323,7 +323,7 @@ _WAITING: Final = "no request waits for a thread here, so none waits too long"
 _CLEANING: Final = "RocksDB gives space back by itself, see spec.retention"
 _INSIDE: Final = "it tunes the inside of RocketMQ's broker, and nobody sees a difference"
 
-# What tools set by habit, and what every value is as good as kept for.
+# Keys that tools set by habit. Every value is accepted, because none makes a difference here.
 _INERT: Final = tuple(
     BrokerKey(name, default, Use.INERT, effect)
     for effect, keys in (
@@ -477,7 +477,7 @@ def changes_nothing(name: str, text: str) -> bool:
 
 
 def why_not(name: str) -> str:
-    """Say why a key cannot be set in a running broker; for every key, known or not."""
+    """Say why a key cannot be set in a running broker; works for every key, known or not."""
     key = BROKER_KEYS.get(name)
     if key is None:
         return "there is no such key; docs/reference/settings.md lists those that there are"

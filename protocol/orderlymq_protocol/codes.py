@@ -1,21 +1,21 @@
 """
-Numbers of the remoting protocol: what a request asks, what a response says, who speaks.
+Numbers of the remoting protocol: what a request asks, what a response says, and in which language a peer is written.
 
 The names are RocketMQ's (`RequestCode`, `ResponseCode`, `LanguageCode`), so that they can be looked up.
-Codes below 20500 belong to the protocol and never change; those from 20500 on are our own and are
-spoken only between our processes. Which fields a code carries stands in the package `header`.
+Codes from 20500 to 20599 are our own and are used only between our processes. All other codes belong to the
+protocol and never change. The package `header` says which fields a code carries.
 """
 
 from enum import IntEnum
 from typing import Final
 
-# Version 4.9.8. Clients switch features on by this number: it is high enough for SQL92 subscriptions
+# Version 4.9.8. Clients enable features by this number: it is high enough for SQL92 subscriptions
 # (>= 232) and standard route JSON, and below every number that promises 5.x behaviour.
 REPORTED_VERSION: Final = 409
 
 
 class LanguageCode(IntEnum):
-    """Who wrote the peer; a JSON header carries the name, a binary header the number."""
+    """The language in which a peer is written; a JSON header carries the name, a binary header the number."""
 
     JAVA = 0
     CPP = 1
@@ -34,7 +34,7 @@ class LanguageCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """How the header of a frame is written; a reply uses the type of its request."""
+    """The form of a frame's header; a reply uses the form of its request."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -191,7 +191,7 @@ class RequestCode(IntEnum):
 class ResponseCode(IntEnum):
     """Code of a response.
 
-    209 to 211 have two meanings in the field; these are the 4.9 ones, as our reported version is 4.9.
+    209 to 211 have two meanings in the field; these are the 4.9 ones, because our reported version is 4.9.
     """
 
     SUCCESS = 0
@@ -235,15 +235,15 @@ class ResponseCode(IntEnum):
     NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
-    # Ours, and answered only to senders that say from how many queues they chose.
+    # Ours; answered only to senders that say from how many queues they chose.
     ORDERLYMQ_QUEUES_CHANGED = 20505
-    # Ours, and answered to requests about lanes alone.
+    # Ours; answered only to requests about lanes.
     ORDERLYMQ_NOT_BY_KEY = 20512
-    # Ours, and answered to who appends copies elsewhere than at the end of their queue.
+    # Ours; answered to a process that appends copies elsewhere than at the end of their queue.
     ORDERLYMQ_QUEUE_ENDS_ELSEWHERE = 20515
-    # Ours, and answered to who uses the client id of somebody else.
+    # Ours; answered to a client that uses the client id of another one.
     ORDERLYMQ_CLIENT_ID_IN_USE = 20516
-    # Ours, and answered to who deletes a consumer group whose members hold queues or lanes.
+    # Ours; answered to a request that deletes a consumer group whose members hold queues or lanes.
     ORDERLYMQ_GROUP_IN_USE = 20517
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002

@@ -1,8 +1,8 @@
 """
 The exceptions that msgspec raises for bytes that it cannot decode.
 
-The rule: code that decodes bytes of a peer or a file with msgspec catches all of it. Text that is no UTF-8 and lists
-within lists are no errors of msgspec's own.
+Rule: code that decodes bytes of a peer or a file with msgspec catches all of them. For text that is not UTF-8, and for
+lists within lists, msgspec raises errors that are not its own.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """
-Findings of a leader about groups, in words: its log, `orderlymq group show` and the console say the same.
+Findings of a leader about groups, in words: its log, `orderlymq group show` and the console use the same ones.
 
-Rule: each kind has a sentence and a cure. Clients choose ids and keys, so who prints the words keeps them on one line.
+Rule: each kind has a sentence and a cure. Clients choose ids and keys, so code that prints the words keeps them on one line.
 """
 
 import shlex
@@ -18,9 +18,9 @@ class Finding:
     """A kind of finding.
 
     Attributes:
-        subject: members of a row by which two rows are one finding.
-        sentence: format of the members of a row.
-        cure: likewise; empty where it depends on the row.
+        subject: members of a row that identify a finding; two rows with the same values are one finding.
+        sentence: format string for the members of a row.
+        cure: format string for the members of a row; empty if the cure depends on the row.
     """
 
     subject: tuple[str, ...]
@@ -28,7 +28,7 @@ class Finding:
     cure: str
 
 
-#: By the name of the list in the status of a leader.
+#: Each key is the name of a list in the status of a leader.
 FINDINGS: Final[Mapping[str, Finding]] = {
     "blocked": Finding(
         ("group", "topic", "queue", "offset"),
@@ -82,7 +82,7 @@ FINDINGS: Final[Mapping[str, Finding]] = {
 
 
 def words(kind: str, row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the sentence and the cure of a row, as a status has it."""
+    """Return the sentence and the cure of a row of a status."""
     found = FINDINGS[kind]
     shown = {name: _shown(value) for name, value in row.items()}
     match kind:
@@ -107,7 +107,7 @@ def words(kind: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def time_of(wall_ms: int) -> str:
-    """Return a time as text; what is no time as it is, because a client has said it."""
+    """Return a time as text; a number that is not a time is returned unchanged, because a client may have sent it."""
     try:
         return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
@@ -121,7 +121,7 @@ def _shown(value: Any) -> Any:
 
 
 def _listener(row: Mapping[str, Any]) -> str:
-    """Return the consumer's report about its listener; brokers of earlier releases do not ask."""
+    """Return the consumer's report about its listener; brokers of earlier releases do not ask for it."""
     said = str(row.get("listener") or "its consumer reports nothing of its listener")
     called = row.get("listenerCalled")
     if called and row.get("listenerRunning"):
@@ -131,7 +131,7 @@ def _listener(row: Mapping[str, Any]) -> str:
 
 
 def _cure_of_blocked(row: Mapping[str, Any]) -> str:
-    """Return the advice for a queue that stands still; a holder that is away has no log to read."""
+    """Return the advice for a queue that stands still; a holder that is not connected has no log to read."""
     if row.get("connected") is False and row.get("leaseMillis"):
         return (
             f"Another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, or when its death is proven. "

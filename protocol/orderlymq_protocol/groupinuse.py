@@ -1,7 +1,7 @@
 """
-Why a consumer group cannot be deleted: members consume under what would be forgotten.
+Why a consumer group cannot be deleted: its members consume under locks or lanes that the deletion would forget.
 
-Brokers refuse it (code 20517). The SDK looks at all of them first, so that no broker group deletes what another one keeps.
+Brokers refuse the deletion (code 20517). The SDK checks all of them first, so that no broker group deletes what another one keeps.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ _IN_USE: Final = (
 
 
 def in_use(group: str, locks: int, lanes: int, *, is_giving: bool = False) -> str:
-    """Return why a group stays, empty when it may go.
+    """Return why a consumer group cannot be deleted; empty if it can.
 
     Args:
         group: the consumer group.

@@ -1,12 +1,12 @@
-"""Addresses of machines as texts say them."""
+"""Addresses of machines in texts."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 
 def ip_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that *host* is, one of IPv6 without its zone; None for what is none.
+    """Return *host* as an IP address, without the zone of an IPv6 address; None if it is not an address.
 
-    One of IPv4 comes as such, also where a socket of both families shows it inside one of IPv6.
+    An IPv4 address is returned as IPv4, even if a socket of both families shows it inside an IPv6 address.
     """
     try:
         address = ip_address(host.partition("%")[0] if ":" in host else host)
@@ -16,13 +16,13 @@ def ip_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine by its text alone."""
+    """Return whether *host* is this machine, judged by its text alone."""
     address = ip_of(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def network_of(host: str) -> str:
-    """Return what an address counts for: itself, or its /64, of which one machine has all."""
+    """Return the network for which an address counts: the address itself, or its /64, because one machine has all of that."""
     if ":" not in host:
         return host
     address = ip_of(host)

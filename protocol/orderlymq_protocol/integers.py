@@ -1,8 +1,8 @@
 """
-Whole numbers with the ranges of Java's types, and how Java reads them from text.
+Whole numbers in the ranges of Java's types, and how Java reads them from text.
 
-The rule: a number from outside is an int32 or an int64, or it is refused where it is read. Text is an optional sign
-and decimal digits (`Integer.parseInt`); what Python takes beside that, underscores and blanks, is no number.
+Rule: a number from outside is an int32 or an int64, or it is refused where it is read. Text is an optional sign
+and decimal digits (`Integer.parseInt`). Python also accepts underscores and blanks; they are refused here.
 """
 
 from typing import Annotated, Final
@@ -15,15 +15,15 @@ INT64_MAX: Final = 2**63 - 1
 Int = Annotated[int, (INT32_MIN, INT32_MAX)]
 Long = Annotated[int, (INT64_MIN, INT64_MAX)]
 
-# A longer text is no int64, and converting it costs time that grows with its square.
+# A longer text is no int64, and the time to convert it grows with the square of its length.
 _LENGTH_MAX: Final = 20
 
 
 def read_integer(text: str, low: int = INT64_MIN, high: int = INT64_MAX) -> int:
-    """Return the number that *text* says.
+    """Return the number in *text*.
 
     Raises:
-        ValueError: it says none, or one that is not between *low* and *high*.
+        ValueError: it is not a number, or not between *low* and *high*.
     """
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal():

@@ -1,7 +1,7 @@
 """
-Names of topics and groups: which are allowed, which belong to the system, which are derived from a group.
+Names of topics and groups: which are allowed, which belong to the system, and which derive from a group.
 
-Rule: a name that passes here is safe in a key, a path and a label: letters, digits, `%`, `|`, `_`, `-`.
+Rule: a name that passes the checks here is safe in a key, a path and a label: letters, digits, `%`, `|`, `_`, `-`.
 Lengths and the alphabet are RocketMQ's (`TopicValidator`, `Validators`).
 """
 
@@ -30,10 +30,10 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 
-# Where name servers keep the queue lists of ordered topics, by topic.
+# The namespace in which name servers keep the queue lists of ordered topics, by topic.
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
-# The account of a cluster's own operator, which stands in no table.
+# The account of a cluster's own operator, which is in no table of accounts.
 OPERATOR_ACCOUNT: Final = "orderlymq-operator"
 
 SYSTEM_TOPICS: Final = frozenset(
@@ -51,7 +51,7 @@ SYSTEM_TOPICS: Final = frozenset(
     }
 )
 
-# A client that could write these would make the broker deliver or commit what nobody sent.
+# A client that could write to these would make the broker deliver or commit messages that nobody sent.
 UNSENDABLE_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -90,10 +90,10 @@ class InvalidName(ValueError):  # noqa: N818 - the error says what the thing is,
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a topic name that is empty, too long or has other characters than the allowed ones.
+    """Refuse a topic name that is empty, too long or has characters that are not allowed.
 
     Raises:
-        InvalidName: With the rule that is broken.
+        InvalidName: The name breaks a rule; the text says which.
     """
     _check("topic", name, TOPIC_LENGTH_MAX)
 
@@ -102,25 +102,25 @@ def check_group_name(name: str) -> None:
     """Refuse a group name by the rules of topic names, with the longer limit.
 
     Raises:
-        InvalidName: With the rule that is broken.
+        InvalidName: The name breaks a rule; the text says which.
     """
     _check("group", name, GROUP_LENGTH_MAX)
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic that holds a group's messages to be tried again."""
+    """Return the topic with the messages that a consumer group tries again."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Return the topic that holds the messages a group has given up."""
+    """Return the topic with the messages that a consumer group has given up."""
     return DLQ_PREFIX + group
 
 
 def redrive_key(letter: tuple[str, str, int], offset: int, *, message_id: str, target: str) -> str:
-    """Return the unique key of the message that a dead letter is redriven to a topic as, the same for every program that does it.
+    """Return the unique key of the message as which a dead letter is redriven; it is the same for every program that redrives.
 
-    By it the brokers' index shows whether the letter was sent. *letter* is its queue: topic, broker, number.
+    With it the brokers' index shows whether the letter was sent. *letter* is its queue: topic, broker, number.
     """
     place = "\x00".join(map(str, (*letter, offset, message_id, target)))
     return blake2b(place.encode(), digest_size=16).hexdigest().upper()
@@ -132,22 +132,22 @@ def reply_topic(cluster: str) -> str:
 
 
 def is_retry_topic(topic: str) -> bool:
-    """Return whether *topic* is some group's retry topic."""
+    """Return whether *topic* is the retry topic of a consumer group."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dlq_topic(topic: str) -> bool:
-    """Return whether *topic* is some group's dead-letter topic."""
+    """Return whether *topic* is the dead-letter topic of a consumer group."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Return whether *topic* belongs to the broker; cluster and broker names are topics beside these."""
+    """Return whether *topic* belongs to the broker. Topics named after clusters and brokers are not included."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_hidden_topic(topic: str, brokers: Container[str]) -> bool:
-    """Return whether lists leave a topic out: it is the system's, of a group's retries, or named as one of *brokers*."""
+    """Return whether lists leave a topic out: a system, retry, dead-letter or reply topic, or one named like one of *brokers*."""
     return (
         is_system_topic(topic)
         or is_retry_topic(topic)

@@ -1,11 +1,11 @@
 """
-The token of an operator: brokers refuse an operator with a smaller one than they have seen.
+The token of an operator: brokers refuse an operator whose token is smaller than one that they have seen.
 
-The rule: a token is never below the seconds since 2026, and rises by one with each operator that takes over,
-which is less than once a second. So a token that is far above the time was made by nobody who operates, and
-brokers refuse it: stored, it would lock every operator out. An operator that was given such a one, by a clock that
-was wrong, begins again at the time. Brokers whose clocks were wrong, too, have believed it: they go on from there, and
-the operator learns it from them. Both sides compute it here.
+Rules: a token is never below the seconds since 2026. It rises by one with each operator that takes over,
+which happens less than once a second. So a token far above the present time comes from no real operator, and
+brokers refuse it: if they stored it, it would lock every operator out. An operator that got such a token from a wrong
+clock begins again at the present time. Brokers whose clocks were wrong, too, have accepted the token; they go on from it,
+and the operator learns it from them. Both sides compute it here.
 """
 
 from collections.abc import Iterable
@@ -23,12 +23,12 @@ def token_at(wall_s: float) -> int:
 
 
 def token_max_at(wall_ms: int, believed: int = 0) -> int:
-    """Return the greatest token that a broker believes at this time, when *believed* is the greatest that it has."""
+    """Return the greatest token that a broker accepts at this time; *believed* is the greatest that it has accepted."""
     return max(token_at(wall_ms / 1000), believed) + AHEAD_S
 
 
 def token_after(former: Iterable[int], wall_s: float) -> int:
-    """Return the token of an operator that takes over at this time from those with *former* ones."""
+    """Return the token of an operator that takes over at this time; *former* are the tokens of the operators before it."""
     maximum = token_max_at(int(wall_s * 1000))
     return max([token_at(wall_s), *(1 + each for each in former if each < maximum)])
 

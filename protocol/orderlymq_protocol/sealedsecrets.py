@@ -1,9 +1,9 @@
 """
-The secret of an account on its way from the operator to a broker, readable by these two alone.
+The secret of an account on its way from the operator to a broker; only these two can read it.
 
-The rule: AES-256-GCM by the library `cryptography`. The key is derived from the secret of the operator's account, which
-every broker of the cluster has, too; the account that the secret is for is bound to it. A sealed secret may therefore travel over a
-connection that nothing encrypts. The library comes with the extra `kubernetes`: on one machine nothing is sealed.
+Rules: AES-256-GCM by the library `cryptography`. The key is derived from the secret of the operator's account, which
+every broker of the cluster has, too. The sealed secret is bound to the account for which it is meant. So it may travel over a
+connection that nothing encrypts. The library comes with the extra `kubernetes`; on one machine nothing is sealed.
 """
 
 import base64
@@ -11,11 +11,11 @@ import binascii
 import hmac
 from typing import Final
 
-#: The field of a request 50 that takes the place of `secretKey`.
+#: The field of request 50 that replaces `secretKey`.
 EXT_SEALED: Final = "omqSealedSecret"
-#: The most bytes of an account's secret. Sealed it is shorter than SEALED_LENGTH_MAX.
+#: The most bytes of an account's secret; when it is sealed, it is shorter than SEALED_LENGTH_MAX.
 SECRET_SIZE_MAX: Final = 3_000
-#: Longer than any secret that an account may have, sealed.
+#: Longer than any sealed secret of an account.
 SEALED_LENGTH_MAX: Final = 4_096
 
 _PURPOSE: Final = b"OrderlyMQ: the secret of an account"
@@ -23,11 +23,11 @@ NONCE_SIZE: Final = 12
 
 
 class SealBroken(ValueError):  # noqa: N818 - named for what was found
-    """The text is no sealed secret of this cluster's operator, or it is for another account."""
+    """The text is not a secret that this cluster's operator has sealed, or it is for another account."""
 
 
 def seal(secret: str, access_key: str, operator_secret: str, nonce: bytes) -> str:
-    """Return the secret of account *access_key*, sealed, as base64; *nonce* is `NONCE_SIZE` random bytes, never used before."""
+    """Return the secret of account *access_key*, sealed, as base64; *nonce* is `NONCE_SIZE` random bytes that were never used before."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
 
     sealed = AESGCM(_key(operator_secret)).encrypt(nonce, secret.encode(), access_key.encode())
@@ -38,7 +38,7 @@ def unseal(text: str, access_key: str, operator_secret: str) -> str:
     """Return the secret that *text* holds for account *access_key*.
 
     Raises:
-        SealBroken: it is not sealed for this account by an operator with this secret, or this broker lacks the library.
+        SealBroken: the text is not sealed for this account by an operator with this secret, or this broker lacks the library.
     """
     try:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra

@@ -1,5 +1,5 @@
 """
-The shares that members of a group get of a topic's queues, by the two strategies that brokers serve as well.
+The shares of a topic's queues that the members of a consumer group get, by the two strategies that brokers serve, too.
 
 Rule: members in any language and the broker compute the same share from the same sorted lists.
 """
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def averagely(queues: Sequence[T], member: int, members: int) -> list[T]:
-    """Return a contiguous share; the first members get one more (AllocateMessageQueueAveragely)."""
+    """Return a contiguous share; if the queues do not divide evenly, the first members get one more (AllocateMessageQueueAveragely)."""
     share, rest = divmod(len(queues), members)
     start = member * share + min(member, rest)
 
@@ -19,5 +19,5 @@ def averagely(queues: Sequence[T], member: int, members: int) -> list[T]:
 
 
 def by_circle(queues: Sequence[T], member: int, members: int) -> list[T]:
-    """Return every n-th queue (AllocateMessageQueueAveragelyByCircle)."""
+    """Return every n-th queue, where n is the number of members (AllocateMessageQueueAveragelyByCircle)."""
     return list(queues[member::members])

@@ -1,15 +1,15 @@
 """
 Version 2 of a request's signature, for requests that change a cluster.
 
-RocketMQ's own signature covers the values of the header fields and the body. A signed question is therefore a
-signed deletion, and it is good for ever. Version 2 covers the request code, the names and values of all fields,
-the body, a time and a nonce. It also covers a mark of the server: a server makes a new one each time that it begins
-to serve, so nothing that another server or an earlier start has seen is good here. A request without the
-present mark is refused, the refusal has the mark, and the signer signs again.
+RocketMQ's own signature covers the values of the header fields and the body. So the signature of a query is also valid
+for a deletion, and it never expires. Version 2 covers the request code, the names and values of all fields,
+the body, a time and a nonce. It also covers a mark of the server. A server makes a new mark each time that it begins
+to serve, so a signature that another server or an earlier start has seen is not valid here. A request without the
+present mark is refused. The refusal has the mark, and the signer signs again.
 
-A large body is covered by its digest, which is a field: a stranger's signature is found wrong without reading the body.
-It stands in fields beside RocketMQ's signature, which is made last and covers it: without these fields that
-one is wrong. Pure: times are given. `Signer` signs, `ReplayGuard` and `verified` judge.
+A large body is covered by its digest, which is a field, so a stranger's signature is found wrong without reading the body.
+Version 2 stands in fields next to RocketMQ's signature, which is made last and covers them: without these fields
+RocketMQ's signature is wrong. Pure: times are given. `Signer` signs, `ReplayGuard` and `verified` judge.
 """
 
 import hashlib
@@ -29,21 +29,21 @@ NONCE: Final = "OmqNonce"
 SERVER: Final = "OmqServer"  # in requests and in refusals
 SIGNATURE: Final = "OmqSignature"
 BODY: Final = "OmqBody"  # SHA-256 of a large body in hexadecimal digits
-# RocketMQ's, made after ours; what it covers is not covered by ours.
+# RocketMQ's signature, which is made after ours and which ours does not cover.
 ROCKETMQ_SIGNATURE: Final = "Signature"
 
 _FORM: Final = b"OMQ2"
 _UNCOVERED: Final = frozenset({SIGNATURE, ROCKETMQ_SIGNATURE})
 _OURS: Final = (KEY, TIME, NONCE, SERVER, SIGNATURE, BODY)
 
-# A signer names the digest of what is larger.
+# A signer names the digest of a body that is larger than this.
 DIGEST_FROM: Final = 64 << 10
-# Less than 2 ms of the loop; signers of before name no digest.
+# Reading this takes less than 2 ms of the loop; signers of earlier releases name no digest.
 READ_MAX: Final = 1 << 20
 
 # How far the clocks of signers and servers may differ, as in Kerberos.
 DIFFERENCE_MS_MAX: Final = 300_000
-# About 20 MB. Only who has the right to what it signs can fill it, and then the oldest are refused by their time.
+# About 20 MB. Only a signer with the right to what it signs can fill it; then the oldest are refused because of their time.
 NONCES_MAX: Final = 100_000
 _NONCE_LENGTH_MAX: Final = 64
 # A signer talks to the servers of one cluster.
@@ -51,11 +51,11 @@ _SERVERS_MAX: Final = 10_000
 
 
 class SignatureRefused(Exception):  # noqa: N818 - the answer to give
-    """A request is not signed as it has to be; the text says why, and what to do."""
+    """A request is not signed as it must be; the text says why, and what to do."""
 
 
 class SignAgain(SignatureRefused):
-    """The signature is of another start of this server; signed with the present mark it is good."""
+    """The signature is for another start of this server; signed with the present mark, the request is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Stamp:
     """The unique part of a signed request.
 
     Attributes:
-        key: who signed.
-        server: the mark of the server that it is meant for.
+        key: the key of the signer.
+        server: the mark of the server for which the request is meant.
     """
 
     key: str
@@ -76,7 +76,7 @@ class Stamp:
 def signature(code: int, ext: Mapping[str, str], body: bytes, secret: bytes) -> str:
     """Return the signature of a request: HMAC-SHA256 in Base64.
 
-    Lengths stand before texts, so that no two requests have one text.
+    Lengths stand before texts, so that no two requests have the same signed text.
     """
     return _signature(code, ext, hashlib.sha256(body).digest(), secret)
 
@@ -97,17 +97,17 @@ def is_signed(ext: Mapping[str, str]) -> bool:
 
 
 def verified(request: RemotingCommand, secrets_of_key: Iterable[bytes]) -> Stamp:
-    """Return the stamp of a request that one of the secrets has signed.
+    """Return the stamp of a request that was signed with one of the secrets.
 
     Raises:
-        SignatureRefused: It has no signature, or another one.
+        SignatureRefused: It has no signature, or a wrong one.
     """
     ext = request.ext
     given = ext.get(SIGNATURE, "").encode(errors="surrogatepass")
     key = ext.get(KEY, "")
     nonce = ext.get(NONCE, "")
     digits = ext.get(TIME, "")
-    # 18 digits: beyond any time, and within 64 bits.
+    # 18 digits are beyond any time, and fit into 64 bits.
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise SignatureRefused(f"the field {TIME} of the signature is no time in milliseconds")
     if not 0 < len(nonce) <= _NONCE_LENGTH_MAX:
@@ -124,10 +124,10 @@ def verified(request: RemotingCommand, secrets_of_key: Iterable[bytes]) -> Stamp
 
 
 def _named_digest(request: RemotingCommand) -> bytes | None:
-    """Return the digest that a request names; None where the body is to be read.
+    """Return the digest that a request names; None if the body must be read.
 
     Raises:
-        SignatureRefused: It is none, or the body is too large to be read for a stranger.
+        SignatureRefused: The digest is malformed, or the body is too large to be read for a stranger.
     """
     text = request.ext.get(BODY)
     if text is None:
@@ -146,13 +146,13 @@ def _named_digest(request: RemotingCommand) -> bytes | None:
 
 
 class ReplayGuard:
-    """Takes each signed request once.
+    """Accepts each signed request once.
 
-    Bounded: when it remembers *capacity* nonces, it forgets the oldest, and refuses what is not
-    younger than they were.
+    Its memory is bounded: when it holds *capacity* nonces, it forgets the oldest, and refuses requests that are not
+    younger than those.
 
     Args:
-        mark: of this start of this server; no other start may have it, nor one that begins with it and a slash.
+        mark: the mark of this start of this server; no other start may have it, or one that begins with it and a slash.
     """
 
     def __init__(self, mark: str, *, capacity: int = NONCES_MAX) -> None:
@@ -167,12 +167,12 @@ class ReplayGuard:
         return len(self._taken)
 
     def take(self, stamp: Stamp, now_ms: int) -> None:
-        """Take a request whose signature is right.
+        """Accept a request whose signature is right.
 
         Raises:
-            SignAgain: It was signed for another start of this server, or is older than what is remembered; the mark is
-                another one after the clock was set back.
-            SignatureRefused: The clocks differ too much, or it was taken before.
+            SignAgain: It was signed for another start of this server, or is older than what is remembered, or this server's clock
+                was set back; in the last case the mark changes.
+            SignatureRefused: The clocks differ too much, or it was accepted before.
         """
         if stamp.server != self.mark:
             raise SignAgain("the request was signed before this server began; sign it again")
@@ -184,7 +184,7 @@ class ReplayGuard:
                 f"{DIFFERENCE_MS_MAX // 1000} s are allowed: set the clocks"
             )
         if now_ms <= self._forgotten_ms:
-            # The clock was ahead when it forgot: all that is signed now is older, and would be refused until then.
+            # The clock was ahead when it forgot. All that is signed now is older, and would be refused until the clock is there again.
             self.mark = next(self._marks)
             self._taken.clear()
             self._by_time.clear()
@@ -204,7 +204,7 @@ class ReplayGuard:
         heappush(self._by_time, (stamp.time_ms, *once))
 
     def _forget(self, until_ms: int) -> None:
-        """Forget what was signed until then."""
+        """Forget the nonces that were signed up to *until_ms*."""
         while self._by_time and self._by_time[0][0] <= until_ms:
             _, key, nonce = heappop(self._by_time)
             self._taken.discard((key, nonce))
@@ -215,9 +215,9 @@ class Signer:
     """Signs requests, and remembers the mark of each server.
 
     Args:
-        key: under which servers know the secret.
-        clock_ms: the time since 1970.
-        nonce: gives texts of which no two are alike, of 64 characters at most.
+        key: the key under which servers know the secret.
+        clock_ms: returns milliseconds since 1970.
+        nonce: returns texts of at most 64 characters, no two alike.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Signer:
         return f"Signer({self.key!r})"
 
     def sign(self, server: str, code: int, ext: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the fields of a request with a signature; one that they have already is replaced."""
+        """Return the fields of a request with a signature; a signature that they have already is replaced."""
         fields = {name: value for name, value in ext.items() if name not in _OURS}
         fields.pop(ROCKETMQ_SIGNATURE, None)
         fields[KEY] = self.key
@@ -252,7 +252,7 @@ class Signer:
         return fields
 
     def learn(self, server: str, answer: RemotingCommand, sent: Mapping[str, str]) -> bool:
-        """Remember the mark of a refusal; return whether the request is to be signed again."""
+        """Remember the mark of a refusal; return whether the request must be signed again."""
         mark = answer.ext.get(SERVER, "")
         if answer.code == 0 or not mark or len(mark) > 256:
             return False

@@ -1,9 +1,9 @@
 """
-Requests of RocketMQ that nobody here serves: why, and what serves the purpose instead.
+Requests of RocketMQ that no process here serves: why, and what serves the purpose instead.
 
-The rules: every one of them is answered with code 3, on which clients fall back immediately; the remark begins
-as RocketMQ's own does and goes on with the reason, because an administrator's tool prints it. A number
-that is in neither table is not known at all and gets RocketMQ's words alone.
+Rules: each of them is answered with code 3, on which clients fall back immediately. The remark begins
+as RocketMQ's own does and goes on with the reason, because admin tools print it. A number
+that is in neither table is not known at all and gets only RocketMQ's words.
 """
 
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ REASONS: Final[Mapping[int, str]] = {
 
 
 def remark_of(code: int) -> str:
-    """Return what a refusal of a request code says: RocketMQ's words, and the reason when there is one."""
+    """Return the remark of a refusal of a request code: RocketMQ's words, and the reason if there is one."""
     reason = REASONS.get(code)
     words = f" request type {code} not supported"
 

@@ -1,8 +1,8 @@
 """
 The JSON bodies of the protocol, gathered: import them from here.
 
-Every body has `from_json(bytes)`, `to_json()`, `from_json_value(object)` and `to_json_value()`; how one
-is declared stands in `declaration`, the text around it in `fastjson`.
+Every body has `from_json(bytes)`, `to_json()`, `from_json_value(object)` and `to_json_value()`. `declaration`
+says how one is declared; `fastjson` reads and writes the text around it.
 """
 
 from orderlymq_protocol.body.clients import (

@@ -1,9 +1,9 @@
 """
 Bodies that clients exchange with brokers: heartbeats, queue locks, connections of a group.
 
-Rule: names of enumerations stay text. RocketMQ has retired some and added others, and a name nobody here
-knows must not cost a client its heartbeat. The C++ client, and what is built on it, writes numbers instead; one that stands for
-no name is refused.
+Rule: names of enumerations stay text. RocketMQ has retired some and added others, and an unknown name
+must not cost a client its heartbeat. The C++ client, and clients built on it, write numbers instead; a number
+without a name is refused.
 """
 
 from collections.abc import Mapping
@@ -38,14 +38,14 @@ ConsumeFromWhere = Annotated[
         CONSUME_FROM_TIMESTAMP,
     ),
 ]
-# Queues that one request locks or gives back at most: each becomes a row and a lease in one turn of a broker's
-# loop, and so many take some 20 ms.
+# Most queues that one request locks or gives back: each becomes a row and a lease in one turn of a broker's
+# loop, and this many take some 20 ms.
 LOCK_QUEUES_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData(JsonModel):
-    """Subscription of a consumer to one topic; `sub_version` is the millisecond it was made."""
+    """Subscription of a consumer to one topic; `sub_version` is the millisecond in which it was made."""
 
     topic: str
     sub_string: str = ALL_TAGS
@@ -56,7 +56,7 @@ class SubscriptionData(JsonModel):
     class_filter_mode: bool = False
 
     def __post_init__(self) -> None:
-        # Apache's Go client leaves the type of a subscription by tags empty.
+        # Apache's Go client leaves the type empty for a subscription by tags.
         object.__setattr__(self, "expression_type", self.expression_type or EXPRESSION_TAG)
 
     @classmethod
@@ -111,7 +111,7 @@ class HeartbeatData(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class CheckClientRequest(JsonModel):
-    """A consumer asks whether the broker can serve its subscription (code 46)."""
+    """A consumer's question whether the broker can serve its subscription (code 46)."""
 
     client_id: str
     group: str
@@ -120,9 +120,9 @@ class CheckClientRequest(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LockBatchRequest(JsonModel):
-    """A client asks for, or gives back, the locks of queues (codes 41 and 42).
+    """A client's request to lock queues, or to give their locks back (codes 41 and 42).
 
-    `lease_ms` is asked for by our own SDK only; without it the broker's default applies.
+    Only our own SDK sets `lease_ms`; without it the broker's default applies.
     """
 
     client_id: str
@@ -134,14 +134,14 @@ class LockBatchRequest(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerIdList(JsonModel):
-    """The live members of a group (code 38), the base of a client's rebalance."""
+    """The live members of a consumer group (code 38), from which a client computes its rebalance."""
 
     consumer_id_list: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Connection(JsonModel):
-    """One client connection as the tools show it; *subscriptions* (topic to expression) only where asked for."""
+    """One client connection as the tools show it; *subscriptions* (topic to expression) is set only if asked for."""
 
     client_id: str
     client_addr: str
@@ -152,7 +152,7 @@ class Connection(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection(JsonModel):
-    """The connections of a consumer group and what it subscribes to (code 203)."""
+    """The connections of a consumer group and its subscriptions (code 203)."""
 
     connection_set: tuple[Connection, ...] = ()
     subscription_table: Mapping[str, SubscriptionData] = field(default_factory=dict)
@@ -181,14 +181,14 @@ class ProducerInfo(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class OffsetTable(JsonModel):
-    """An offset per queue: bodies of 220 and 222."""
+    """An offset per queue: the bodies of 220 and 222."""
 
     offset_table: Mapping[MessageQueue, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus(JsonModel):
-    """Where a client's consumer stands, queue by queue (221), and several clients' (223)."""
+    """The offsets of a client's consumer by queue (221), or those of several clients (223)."""
 
     message_queue_table: Mapping[MessageQueue, int] = field(default_factory=dict)
     consumer_table: Mapping[str, Mapping[MessageQueue, int]] | None = None
@@ -196,7 +196,7 @@ class ConsumerStatus(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeDirectlyResult(JsonModel):
-    """Result of one message that a client was asked to consume immediately (309)."""
+    """The result of one message that a client was asked to consume immediately (309)."""
 
     consume_result: str
     remark: str | None = None

@@ -1,7 +1,7 @@
 """
-Bodies that describe topics and consumer groups, and the version stamp that goes with tables of them.
+Bodies that describe topics and consumer groups, and the version stamp of tables of them.
 
-Rule: a member that is absent takes RocketMQ's default; members of newer versions are ignored.
+Rule: an absent member takes RocketMQ's default; members of newer versions are ignored.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ UNIT: Final = 0x1
 UNIT_SUBSCRIPTION: Final = 0x2
 SINGLE_TAG: Final = "SINGLE_TAG"
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
-# A topic with it that is not ordered still answers repeated sends from the window.
+# A topic with this attribute that is not ordered still answers repeated sends from the window.
 DEDUP_ATTRIBUTE: Final = "duplicate.window"
-# 5.x's tools ask for order by this, and leave the older flag out.
+# 5.x's tools ask for order with this value, and leave out the older flag.
 TYPE_IN_ORDER: Final = "FIFO"
 
-#: The values that an attribute of a topic may get: those a broker honours, and those that say what it does anyway.
+#: The values that an attribute of a topic may get: those that a broker honours, and those that describe what it does anyway.
 TOPIC_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     DEDUP_ATTRIBUTE: ("true", "false"),
     MESSAGE_TYPE_ATTRIBUTE: (
@@ -40,12 +40,12 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
         "MIXED",
     ),
     "cleanup.policy": ("DELETE",),
-    # The messages of a batch have offsets of their own here: all that BatchCQ shows to a client.
+    # The messages of a batch have their own offsets here, which is all that BatchCQ shows to a client.
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "reserve.time": ("-1",),
 }
 
-#: Queues of a topic on one broker: each is a row in answers and an index in clients. RocketMQ's own largest has 1024.
+#: Most queues of a topic on one broker: each is a row in answers and an index in clients. RocketMQ's own largest has 1024.
 QUEUES_MAX: Final = 16_384
 QueueNums = Annotated[int, (0, QUEUES_MAX)]
 
@@ -72,20 +72,20 @@ class TopicConfig(JsonModel):
 
     @property
     def readable(self) -> bool:
-        """Return whether consumers may read."""
+        """Whether consumers may read."""
         return self.perm & PERM_READ != 0
 
     @property
     def writable(self) -> bool:
-        """Return whether producers may write."""
+        """Whether producers may write."""
         return self.perm & PERM_WRITE != 0
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupConfig(JsonModel):
-    """A consumer group on one broker; `on_dead_letter` and what follows are ours, other tools ignore them.
+    """A consumer group on one broker; the fields from `on_dead_letter` on are ours, and other tools ignore them.
 
-    Brokers always write `consume_concurrently`; a tool that does not know it leaves it out, and changes nothing of it.
+    Brokers always write `consume_concurrently`. A tool that does not know it leaves it out, and so changes nothing of it.
     """
 
     group_name: str
@@ -155,6 +155,6 @@ class KVTable(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class GroupList(JsonModel):
-    """Names of groups (code 300)."""
+    """Names of consumer groups (code 300)."""
 
     group_list: tuple[str, ...] = ()

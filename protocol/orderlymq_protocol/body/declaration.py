@@ -1,12 +1,12 @@
 """
 How a body of the protocol is declared: a frozen dataclass whose fields are the members of a JSON object.
 
-`broker_name` is read from and written to `brokerName`; `field(metadata=wire_name("clientID"))` names the odd ones. Rules,
-as the Java side has them: unknown members are ignored, null counts as absent, an absent member takes the
-field's default, and one without default is an error that names it; numbers and booleans may come as
-text; a number is an int64, or of the range that its field is declared with (`Int`); a name of an enumeration may come as
-its number where the field is declared with the names; members are written in alphabetical order, those that are None not at all.
-The bodies themselves are declared in the modules that `model` gathers.
+`broker_name` is read from and written to `brokerName`; `field(metadata=wire_name("clientID"))` names the exceptions. Rules,
+as on the Java side: unknown members are ignored. null counts as absent. An absent member takes the
+field's default; without a default, the error names the member. Numbers and booleans may come as
+text. A number is an int64, or within the range of its field (`Int`). A name of an enumeration may come as
+its number if the field is declared with the names. Members are written in alphabetical order, those that are None not at all.
+The bodies themselves are declared in the modules that `catalogue` gathers.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class ModelError(ValueError):
 
 
 def wire_name(name: str) -> dict[str, str]:
-    """Return the metadata of a field whose member is not the camel case of its name."""
+    """Return the metadata of a field whose member has another name than the field's in camel case."""
     return {_WIRE_NAME: name}
 
 
@@ -60,7 +60,7 @@ class JsonModel:
     """Base of the declared bodies; subclasses are frozen dataclasses with slots.
 
     Attributes:
-        is_sparse: members that have their default are not written, for bodies with many of them.
+        is_sparse: members with their default value are not written; for bodies with many of them.
     """
 
     __slots__ = ()
@@ -71,7 +71,7 @@ class JsonModel:
         """Read the object that `fastjson.loads` returned.
 
         Raises:
-            ModelError: It is no object, or a member is missing or has another type.
+            ModelError: It is not an object, or a member is missing or has another type.
         """
         if not isinstance(value, Mapping):
             raise ModelError(f"{cls.__name__} is not a JSON object")
@@ -93,7 +93,7 @@ class JsonModel:
 
         Raises:
             ModelError: As `from_json_value`.
-            JsonError: The body is no JSON.
+            JsonError: The body is not JSON.
         """
         load = fastjson.loads if _schema(cls).has_odd_keys else fastjson.loads_standard
         return cls.from_json_value(load(body))
@@ -114,8 +114,8 @@ class JsonModel:
 class _Schema(NamedTuple):
     """How a body is read and written.
 
-    *has_odd_keys* marks one that has a map whose keys are no texts, which Java writes as no standard JSON; a peer
-    may put any member beside those of other bodies, and nobody reads it.
+    *has_odd_keys* marks a body with a map whose keys are not texts, which Java does not write as standard JSON. In other
+    bodies a peer may add any member, and nobody reads it.
     """
 
     readers: tuple[tuple[str, str, Convert, bool], ...]
@@ -166,14 +166,14 @@ def _read_declaration(cls: type[JsonModel]) -> _Schema:
 
 
 def _left_out(cls: type[JsonModel], field: "dataclasses.Field[Any]") -> object:
-    """Return the value with which a member is not written."""
+    """Return the value for which a member is not written."""
     has_default = cls.is_sparse and field.default is not dataclasses.MISSING
 
     return field.default if has_default else None
 
 
 def _has_odd_keys(hint: Any) -> bool:
-    """Return whether a member declared as *hint* may hold a map whose keys are no texts."""
+    """Return whether a member declared as *hint* may hold a map whose keys are not texts."""
     if isinstance(hint, type) and issubclass(hint, JsonModel):
         return _schema(hint).has_odd_keys
     arguments = get_args(hint)
@@ -207,7 +207,7 @@ def _reader(hint: Any) -> Convert:
 
 def _ranged(low: int, high: int) -> Convert:
     def read(value: object) -> int:
-        # A registration has 200 000 of them.
+        # Checked first, because a registration has 200 000 of them.
         if type(value) is int and low <= value <= high:
             return value
         return in_range(_integer(value), low, high)
@@ -229,7 +229,7 @@ def _named(names: Sequence[str]) -> Convert:
 
 
 def _writer(hint: Any) -> Convert | None:
-    """Return the function that writes a member declared as *hint*, None if it is written as it is."""
+    """Return the function that writes a member declared as *hint*; None if it is written unchanged."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
@@ -296,7 +296,7 @@ def _text(value: object) -> str:
 
 
 def _queue(value: object) -> MessageQueue:
-    # Newer Java writes a queue that is a key as the text of its object.
+    # Newer Java versions write a queue that is a key as the text of its object.
     return MessageQueue.from_json_value(
         fastjson.loads(value.encode()) if isinstance(value, str) else value
     )

@@ -2,10 +2,10 @@
 JSON as the Java side writes and reads it, which is not always JSON.
 
 Java's fastjson writes a map whose keys are objects as `{{"brokerName":"b",…}:value}` and maps with number
-keys as `{0:value}`; 4.3 clients accept nothing else for the former. `loads` reads standard JSON through
-orjson, and what orjson refuses once more after its keys have been made texts; `dumps` writes raw object keys for
-`MessageQueue` and standard JSON, without white space, for all else (the Go client cuts route text by hand
-and stumbles over blanks). Typed bodies on top of this: see `model`.
+keys as `{0:value}`; 4.3 clients accept nothing else for the former. `loads` reads standard JSON with
+orjson; a text that orjson refuses is read again after its keys have been made texts. `dumps` writes raw object keys for
+`MessageQueue` and standard JSON, without white space, for all else, because the Go client cuts route text by hand
+and stumbles over blanks. `declaration` makes typed bodies of the values.
 """
 
 import re
@@ -17,12 +17,12 @@ import orjson
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-# The deepest body of the protocol has seven levels; the bound keeps hostile input off the stack.
+# The deepest body of the protocol has seven levels; the limit protects the stack from hostile input.
 DEPTH_MAX: Final = 64
 
 _OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
-# The whole text is cut into these tokens and what stands between them. Possessive quantifiers, and a string that
-# may lack its end, keep the search linear: no character is looked at more than twice.
+# The whole text is cut into these tokens and the text between them. Possessive quantifiers, and a string that
+# may lack its end, keep the search linear: each character is looked at twice at most.
 _TOKEN: Final = re.compile(
     rb"""
     "(?:[^"\\]++|\\.)*+"?
@@ -32,28 +32,28 @@ _TOKEN: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _MARK: Final = "\x00"
-# What JSON may hold as it is, though it moves a terminal or looks like the end of a line: DEL, C1 and two separators.
+# Characters that JSON may hold unescaped, although they move a terminal or look like the end of a line: DEL, C1 and two separators.
 ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 _NESTED: Final = (list, dict)
 
 
 class JsonError(ValueError):
-    """The text is neither JSON nor what fastjson writes, or the value cannot be written."""
+    """The text is neither JSON nor in fastjson's form, or the value cannot be written."""
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
     """Return the value of a JSON text.
 
-    Raw object keys become `MessageQueue` if they are queues, else the JSON text of the key; number keys
+    Raw object keys become `MessageQueue` if they are queues, otherwise the JSON text of the key. Number keys
     become text, so `{0:1}` and `{"0":1}` read alike.
 
     Raises:
-        JsonError: The text is no JSON in either form, or nested deeper than DEPTH_MAX.
+        JsonError: The text is not JSON in either form, or nested deeper than DEPTH_MAX.
     """
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        # The reasons for refusal need no distinction: a broken body is refused again.
+        # The reason for the refusal does not matter: a broken body is refused again below.
         pass
     try:
         text, marked = _quote_keys(bytes(data))
@@ -63,10 +63,10 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def loads_standard(data: bytes | bytearray | memoryview) -> Any:
-    """Return the value of a text that is standard JSON, ten times as fast as what is not.
+    """Return the value of a standard JSON text; any other text, which takes ten times as long to read, is refused.
 
     Raises:
-        JsonError: It is none.
+        JsonError: It is not standard JSON.
     """
     try:
         return orjson.loads(data)
@@ -77,8 +77,8 @@ def loads_standard(data: bytes | bytearray | memoryview) -> Any:
 def dumps(value: object) -> bytes:
     """Return the JSON text of *value* without white space.
 
-    Mappings keyed by `MessageQueue` get raw object keys; sets are written as arrays in sorted order;
-    objects with a `to_json_value` method are written as what that returns.
+    Mappings keyed by `MessageQueue` get raw object keys. Sets are written as arrays in sorted order.
+    An object with a `to_json_value` method is written as what that method returns.
 
     Raises:
         JsonError: A part of the value has no JSON form.
@@ -90,7 +90,7 @@ def dumps(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Give orjson something it knows for a value it does not know."""
+    """Return a value that orjson knows, for one that it does not know."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, AbstractSet):
@@ -102,7 +102,7 @@ def _plain(value: object) -> object:
 
 
 def _write(value: object, depth: int) -> list[bytes]:
-    """Write a value in which somewhere a queue is a key; the parts without such keys go to orjson."""
+    """Write a value that somewhere has a queue as a key; the parts without such keys go to orjson."""
     if depth > DEPTH_MAX:
         raise JsonError(f"the value is nested deeper than {DEPTH_MAX} levels")
     try:
@@ -146,7 +146,7 @@ def _write_items(value: list[object] | tuple[object, ...], depth: int) -> list[b
 
 
 def _quote_keys(data: bytes) -> tuple[bytes, set[str]]:
-    """Return the text with each key that is no text made one, and the keys that were objects, marked."""
+    """Return the text with every key made a text, and the keys that were objects, marked."""
     marked: set[str] = set()
 
     def quote(token: re.Match[bytes]) -> bytes:
@@ -163,7 +163,7 @@ def _quote_keys(data: bytes) -> tuple[bytes, set[str]]:
 
 
 def _unmark(value: Any, marked: set[str], depth: int) -> Any:
-    """Return the value with keys that were objects read as what they are."""
+    """Return the value with the keys that were objects turned back."""
     if depth > DEPTH_MAX:
         raise JsonError(f"the text is nested deeper than {DEPTH_MAX} levels")
     if type(value) is list:
@@ -186,5 +186,5 @@ def _object_key(text: str) -> str | MessageQueue:
         return MessageQueue.from_json_value(members)
     except ValueError:
         pass
-    # Its text stands for a key that is no queue.
+    # The JSON text stands for a key that is not a queue.
     return orjson.dumps(members).decode()

@@ -2,7 +2,7 @@
 
 
 def java_properties(text: str) -> dict[str, str]:
-    """Read ``key=value`` lines, which is all that brokers and tools write."""
+    """Parse ``key=value`` lines; brokers and tools write no other form."""
     pairs = (line.strip().partition("=") for line in text.splitlines())
     return {
         key.strip(): value.strip()

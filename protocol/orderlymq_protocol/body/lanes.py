@@ -1,10 +1,10 @@
 """
 Bodies of key lanes: what a member of a group with `concurrency: Key` gets, completes and learns.
 
-A lane is (group, topic, queue, key). Rules: *lane* and *attempt* are numbers of one queue, given by the broker and never
-given twice; an attempt is one hand-out of a lane to one member. The body of a fetch's answer is a length (4 bytes,
+A lane is (group, topic, queue, key). Rules: *lane* and *attempt* are numbers within one queue; the broker assigns them and never
+reuses them. An attempt is one hand-out of a lane to one member. The body of a fetch's answer is a length (4 bytes,
 big-endian), that many bytes of JSON (`LanesFetched`), and the stored records one after the other, in the order of
-the lanes and of their offsets. What it all means: docs/explanation/lanes.md.
+the lanes and of their offsets. docs/explanation/lanes.md explains what it means.
 """
 
 import struct
@@ -19,29 +19,29 @@ from orderlymq_protocol.message.properties import SHARDING_KEY
 BY_KEY: Final = "Key"
 BY_QUEUE: Final = "Queue"
 
-# Lanes that one request takes or reports at most: each is a row in one turn of a broker's loop.
+# Most lanes that one request takes or reports: each is a row in one turn of a broker's loop.
 LANES_MAX: Final = 512
-# Messages of one lane in one attempt.
+# Most messages of one lane in one attempt.
 LANE_MESSAGES_MAX: Final = 32
-# Characters of a key that a member is shown, who has the message itself; longer ones are cut there.
+# Characters of a key that a member is shown; longer keys are cut, because the member has the message itself.
 KEY_LENGTH_SHOWN: Final = 128
-# Characters of why a message failed; it stands in the log and in the status.
+# Characters of the reason why a message failed; the reason is in the log and in the status.
 REASON_LENGTH_MAX: Final = 256
-# A delay that a client asks for before a failed message is tried again: a day.
+# Longest delay that a client may ask for before a failed message is tried again: a day.
 DELAY_MS_MAX: Final = 24 * 3_600_000
 
-# How long a message that has failed waits for its next try, the first time and at most, where its group says nothing.
+# How long a failed message waits for its next try, the first time and at most, if its group does not say.
 RETRY_PAUSE_MS: Final = 1_000
 RETRY_PAUSE_MAX_MS: Final = 300_000
 
-# What a member says about an attempt.
+# A member's results of an attempt.
 DONE: Final = "done"
 RENEW: Final = "renew"
 RETRY: Final = "retry"
 RELEASE: Final = "release"
 RESULTS: Final = (DONE, RENEW, RETRY, RELEASE)
 
-# What the broker answers about an attempt.
+# The broker's verdicts on an attempt.
 RENEWED: Final = "renewed"
 PARKED: Final = "parked"
 DEAD: Final = "dead"
@@ -55,15 +55,15 @@ Natural = Annotated[int, (0, 2**31 - 1)]
 Position = Annotated[int, (0, 2**63 - 1)]
 
 
-# Hot path: each message makes a Lane, a LaneReport and a LaneVerdict, and frozen ones would take twice the time.
+# Hot path: each message makes a Lane, a LaneReport and a LaneVerdict; frozen ones would take twice the time.
 @dataclass(slots=True)
 class Lane(JsonModel):
     """One lane that the member holds.
 
     Attributes:
-        lane: number of the lane from its first message until nothing of it is owed.
+        lane: number of the lane, from its first message until none of its messages is owed.
         attempt: number of this hand-out.
-        key: as text for people; empty for a message without key, shortened when it is very long.
+        key: the key as text for people; empty for a message without a key, shortened if it is very long.
         offsets: queue offsets of the messages, rising.
         tries: how often the first of them has failed.
         behind: messages of the lane that the broker has seen and that wait behind these.
@@ -84,7 +84,7 @@ class Lane(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LanesFetched(JsonModel):
-    """Result of a fetch (code 20512); *limited* says why there are no more new lanes, empty when nothing is in the way."""
+    """The result of a fetch (code 20512); *limited* says why there are no more new lanes, empty if nothing limits them."""
 
     lanes: tuple[Lane, ...] = ()
     lease_millis: Int = 0
@@ -98,10 +98,10 @@ class LanesFetched(JsonModel):
 
     @classmethod
     def decode(cls, body: bytes) -> "tuple[LanesFetched, memoryview]":
-        """Return what the body of an answer says, and the stored records behind it.
+        """Return the content of an answer's body, and the stored records behind it.
 
         Raises:
-            ModelError: the body is no answer to a fetch.
+            ModelError: the body is not an answer to a fetch.
             JsonError: the same.
         """
         if len(body) < _HEAD.size:
@@ -120,10 +120,10 @@ class LaneReport(JsonModel):
 
     Attributes:
         result: done, renew, retry or release.
-        offset: messages of the attempt up to here are complete, this one too; -1 for none.
-        delay_millis: with retry: wait so long, instead of what the group's policy says.
-        tries_max: with retry: a message that has failed so often is a dead letter; -1 for never; without it the
-            group's policy says.
+        offset: messages of the attempt up to and including this one are complete; -1 for none.
+        delay_millis: with retry: wait this long, instead of what the group's policy says.
+        tries_max: with retry: a message that has failed this often is a dead letter; -1 for never; without it the
+            group's policy applies.
         reason: with retry: why the message failed.
     """
 
@@ -148,12 +148,12 @@ class LaneReports(JsonModel):
 
 @dataclass(slots=True)
 class LaneVerdict(JsonModel):
-    """Result of one attempt: done, renewed, parked, dead, held, released or stale.
+    """The verdict on one attempt: done, renewed, parked, dead, held, released or stale.
 
     Attributes:
-        tries: how often the message that the lane stands at has failed.
+        tries: how often the message at which the lane stands has failed.
         due_millis: wall ms of the leader when a parked lane is handed out again.
-        remark: what to know about it; why an attempt is stale.
+        remark: further information, such as why an attempt is stale.
     """
 
     is_sparse = True
@@ -169,7 +169,7 @@ class LaneVerdict(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneVerdicts(JsonModel):
-    """The answer to a completion: verdicts in the order of the reports, those that are done left out."""
+    """The answer to a completion: verdicts in the order of the reports, without those that are done."""
 
     lanes: tuple[LaneVerdict, ...] = ()
 
@@ -177,7 +177,7 @@ class LaneVerdicts(JsonModel):
         """Return a verdict per report.
 
         Raises:
-            ModelError: the answer is about other reports, or has them in another order.
+            ModelError: the answer is about other reports, or has another order.
         """
         named = iter(self.lanes)
         following = next(named, None)
@@ -203,11 +203,11 @@ class QueueLanes(JsonModel):
     """The lanes of one queue in figures (code 20514).
 
     Attributes:
-        scanned: every offset below was looked at; what is below and not owed is complete.
-        committed: the first offset that is owed, else *scanned*.
+        scanned: every offset below this was looked at; a message below it that is not owed is complete.
+        committed: the first offset that is owed; *scanned* if none is.
         owed: messages below *scanned* that are not complete.
         in_hand, ready, parked, held, dying: lanes in each state.
-        limited: why no new lanes are handed out; empty when nothing is in the way.
+        limited: why no new lanes are handed out; empty if nothing limits them.
     """
 
     topic: str
@@ -226,13 +226,13 @@ class QueueLanes(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneShown(JsonModel):
-    """One lane that is parked or held, or that a member has in hand for long.
+    """One lane that is parked or held, or that a member has had in hand for long.
 
     Attributes:
         state: inHand, ready, parked, held or dying (its dead letter is being stored).
         offset: the first message that is owed.
         waiting: messages of the lane that are owed.
-        since_millis: wall ms when the lane came into its state.
+        since_millis: wall ms when the lane entered its state.
         due_millis: wall ms when a parked lane is handed out again.
     """
 
@@ -253,7 +253,7 @@ class LaneShown(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneTable(JsonModel):
-    """State of a group's lanes on one broker (code 20514); *lanes* are the oldest in trouble, the rest is counted.
+    """State of a group's lanes on one broker (code 20514); *lanes* lists the oldest in trouble, and the others are only counted.
 
     Attributes:
         lane_key_property: the property of a message that is the key of its lane.

@@ -1,7 +1,7 @@
 """
 One queue of a topic on a broker: the unit of ordering, assignment and locking.
 
-Rule: queues sort as Java's `MessageQueue.compareTo` sorts them, because producers and consumers in
+Rule: queues sort as in Java's `MessageQueue.compareTo`, because producers and consumers in
 several languages take "the n-th queue" from the sorted list.
 """
 
@@ -14,7 +14,7 @@ from orderlymq_protocol.integers import INT32_MAX
 class MessageQueue(NamedTuple):
     """Topic, broker and number of a queue.
 
-    A named tuple because it is the key of nearly every map a client keeps: hashing and comparing run in C.
+    It is a named tuple because it is the key of nearly every map of a client: hashing and comparing run in C.
     The order is topic, broker name, queue id, as in Java.
     """
 
@@ -28,7 +28,7 @@ class MessageQueue(NamedTuple):
 
     @classmethod
     def from_json_value(cls, value: object) -> "MessageQueue":
-        """Read the JSON object; members beside the three are ignored.
+        """Read the JSON object; other members than these three are ignored.
 
         Raises:
             ValueError: A member is missing or has another type.
@@ -44,5 +44,5 @@ class MessageQueue(NamedTuple):
 
 
 def _is_queue_id(value: object) -> TypeGuard[int]:
-    # RocketMQ says -1 for "any queue" or "all of them".
+    # RocketMQ uses -1 for "any queue" or "all of them".
     return type(value) is int and -1 <= value <= INT32_MAX

@@ -1,8 +1,8 @@
 """
 Bodies of the name server: routes, the cluster, and what a broker registers.
 
-Rules: broker ids are quoted keys and id "0", which clients write to, stands first; the order of lists is
-the caller's and stays as it is, because some clients take "the n-th queue" without sorting. The member
+Rules: broker ids are quoted keys, and id "0", to which clients write, stands first. The order of lists is
+the caller's and is kept, because some clients take "the n-th queue" without sorting. The member
 `topicSynFlag` was renamed to `topicSysFlag` in 4.9.2, so both are written and either is read.
 """
 
@@ -25,13 +25,13 @@ from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, Int, read_integer
 
 MASTER_ID: Final = 0
 
-# What a frame may hold: a compressed registration says no more than a plain one could.
+# As much as a frame may hold: a compressed registration says no more than a plain one could.
 REGISTRATION_SIZE_MAX: Final = 16 * 1024 * 1024
 
-# Reading as many takes a fifth of a second, on the loop of the name server. RocketMQ's clusters have some thousands.
+# Reading this many takes a fifth of a second on the loop of the name server. RocketMQ's clusters have some thousands.
 REGISTRATION_TOPICS_MAX: Final = 50_000
 
-# Queues of one topic over all brokers: four times what an ordered topic may grow to.
+# Queues of one topic over all brokers: four times as many as an ordered topic may have.
 ROUTE_QUEUES_MAX: Final = 65_536
 
 _DIGITS_MAX: Final = 10  # of a number in a declaration, which is an int32
@@ -41,7 +41,7 @@ _INT32: Final = Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class QueueData(JsonModel):
-    """How many queues of a topic one broker has."""
+    """The number of queues of a topic on one broker."""
 
     broker_name: str
     read_queue_nums: QueueNums = 0
@@ -54,7 +54,7 @@ class QueueData(JsonModel):
         """Read the object with either spelling of the flag."""
         if isinstance(value, Mapping) and "topicSysFlag" not in value:
             value = {**value, "topicSysFlag": value.get("topicSynFlag")}
-        # Not plain super(): the class that slots=True makes is another than the one it would look up.
+        # Not plain super(), because slots=True makes another class than the one that super() would look up.
         return super(QueueData, cls).from_json_value(value)
 
     def to_json_value(self) -> dict[str, Any]:
@@ -70,9 +70,9 @@ class QueueData(JsonModel):
 
 
 def declared_queues(part: str) -> tuple[str, int | None]:
-    """Return the group and the number of queues in a part of an order declaration, `broker-a:4`; None for what is no number.
+    """Return the broker group and the number of queues from a part of an order declaration, `broker-a:4`; None if it is no number.
 
-    Of a longer number than RocketMQ's clients can read only that it is too large is said.
+    If the number is longer than RocketMQ's clients can read, the result only says that it is too large.
     """
     name, _, count = part.strip().rpartition(":")
     count = count.strip()
@@ -91,12 +91,12 @@ class BrokerData(JsonModel):
     broker_addrs: Mapping[int, str]
 
     def to_json_value(self) -> dict[str, Any]:
-        """Return the object with quoted ids in rising order, so that id 0 stands first."""
+        """Return the object with quoted ids in rising order, so that id 0 comes first."""
         return {
             "brokerAddrs": {str(key): self.broker_addrs[key] for key in sorted(self.broker_addrs)},
             "brokerName": self.broker_name,
             "cluster": self.cluster,
-            # RocketMQ 5 writes it; the Rust client takes no route without it.
+            # RocketMQ 5 writes it; the Rust client accepts no route without it.
             "enableActingMaster": False,
         }
 
@@ -112,7 +112,7 @@ class TopicRouteData(JsonModel):
 
     @classmethod
     def from_json_value(cls, value: object) -> "TopicRouteData":
-        """Read a route; a reader makes a list of all its queues."""
+        """Read a route; too many queues are refused, because a reader makes a list of all of them."""
         route = super(TopicRouteData, cls).from_json_value(value)
         queues = sum(max(each.read_queue_nums, each.write_queue_nums) for each in route.queue_datas)
         declared = map(declared_queues, (route.order_topic_conf or "").split(";"))
@@ -134,7 +134,7 @@ class ClusterInfo(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerBody(JsonModel):
-    """Report of a broker to a name server (code 103): its topics, plain JSON or compressed."""
+    """A broker's report to a name server (code 103): its topics, as plain JSON or compressed."""
 
     topics: TopicConfigTable = field(
         metadata=wire_name("topicConfigSerializeWrapper"), default_factory=TopicConfigTable
@@ -142,7 +142,7 @@ class RegisterBrokerBody(JsonModel):
     filter_server_list: tuple[str, ...] = ()
 
     def encode(self, *, compressed: bool = False) -> bytes:
-        """Return the body of a registration; `body_crc` of it goes into the header."""
+        """Return the body of a registration; its `body_crc` goes into the header."""
         return _deflate(self) if compressed else self.to_json()
 
     @classmethod
@@ -151,7 +151,7 @@ class RegisterBrokerBody(JsonModel):
 
         Raises:
             ModelError: The body is not what a broker registers.
-            JsonError: The plain body is no JSON.
+            JsonError: The plain body is not JSON.
         """
         if not body:
             return cls()
@@ -190,7 +190,7 @@ def _inflate(body: bytes) -> RegisterBrokerBody:
         servers, _ = _take(data, at)
     except (zlib.error, struct.error, UnicodeDecodeError) as error:
         raise ModelError(f"the compressed registration cannot be read: {error}") from error
-    # What follows in 5.x describes static topics, which do not exist here.
+    # In 5.x a description of static topics follows, which do not exist here.
     read = RegisterBrokerBody.from_json_value(
         {
             "topicConfigSerializeWrapper": {"dataVersion": fastjson.loads(version)},

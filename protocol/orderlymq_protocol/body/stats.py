@@ -1,8 +1,8 @@
 """
 Bodies with numbers about queues: offsets of topics, lag of groups, rates, consume-queue entries.
 
-Rule: code 202 lists every queue, also an empty one, since the tools index into the table; a table is
-written even when it is empty, because Java does not expect its absence.
+Rule: code 202 lists every queue, even an empty one, because the tools index into the table. A table is
+written even if it is empty, because Java does not expect its absence.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset(JsonModel):
-    """Range of offsets of a queue and the millisecond of its last message, 0 if empty."""
+    """Range of offsets of a queue and the millisecond of its last message, 0 if the queue is empty."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -32,11 +32,11 @@ class TopicStats(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class OffsetWrapper(JsonModel):
-    """How far a group is in a queue.
+    """How far a consumer group is in a queue.
 
     Attributes:
         last_timestamp: store time of its last consumed message.
-        backlog: ours, for those who ask: what a group by key has not consumed. A lane that is held keeps `consumer_offset`.
+        backlog: ours, for clients that ask for it: messages that a by-key group has not consumed. A held lane keeps `consumer_offset` back.
     """
 
     broker_offset: int = 0
@@ -47,7 +47,7 @@ class OffsetWrapper(JsonModel):
 
     @property
     def lag(self) -> int:
-        """How many messages the group has not consumed."""
+        """The number of messages that the group has not consumed."""
         if self.backlog is not None:
             return self.backlog
         return max(0, self.broker_offset - self.consumer_offset)
@@ -55,7 +55,7 @@ class OffsetWrapper(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats(JsonModel):
-    """How far a group is in all its queues on one broker (code 208)."""
+    """How far a consumer group is in all its queues on one broker (code 208)."""
 
     offset_table: Mapping[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
@@ -91,7 +91,7 @@ class ConsumeQueueData(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueView(JsonModel):
-    """Entries of a consume queue (code 321), and what the group that was named wants of them."""
+    """Entries of a consume queue (code 321), and which of them the named consumer group wants."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None

@@ -1,5 +1,5 @@
 """
 Frames: the byte stream of a connection as commands, and commands as bytes.
 
-Not here: what the fields of a header or the bytes of a body mean. Begin with `command`, then `codec`.
+Not here: the meaning of header fields and of the bytes of a body. Begin with `command`, then `codec`.
 """

@@ -3,7 +3,7 @@ The binary form of a command header (serialize type ROCKETMQ).
 
 Layout: `int16 code | int8 language | int16 version | int32 opaque | int32 flag | int32 n, remark |
 int32 n, ext`, where ext repeats `int16 n, key, int32 n, value`. A length of zero means null.
-Rule: a reply uses the form of its request, so this form must be able to say whatever JSON says, except
+Rule: a reply uses the form of its request, so this form must be able to express everything that JSON can, except
 codes above int16, which no client sends this way. `codec` is the only caller.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from orderlymq_protocol.codes import LanguageCode, SerializeType
 from orderlymq_protocol.frame.command import RemotingCommand
 
-# Fields of a header, in both forms. To judge a signature is to sort and hash all of them, before it is known who asks: 90,000
+# Most fields of a header, in both forms. A check of a signature sorts and hashes all of them before it knows who asks: 90,000
 # took a tenth of a second. RocketMQ's largest request has some 30, all properties of a message in one; a program's hook may add some.
 FIELDS_MAX: Final = 256
 
@@ -29,7 +29,7 @@ class HeaderFormatError(ValueError):
 
 
 def too_many(count: int) -> HeaderFormatError:
-    """Return why a header with so many fields is refused."""
+    """Return the error for a header with too many fields."""
     return HeaderFormatError(f"{count} fields are more than {FIELDS_MAX}")
 
 
@@ -91,7 +91,7 @@ def _pair(key: str, value: str) -> bytes:
 def _decode_ext(data: bytes) -> dict[str, str]:
     ext: dict[str, str] = {}
     position = 0
-    # Also of one name: each costs as much as another.
+    # Fields with the same name count, too: each costs as much as another.
     for _ in range(FIELDS_MAX):
         if position == len(data):
             return ext

@@ -1,11 +1,11 @@
 """
-Frames: the byte stream of a connection cut into commands, and commands turned into bytes.
+Frames: cut the byte stream of a connection into commands, and turn commands into bytes.
 
 A frame is `int32 total | int32 (serialize type << 24 | header length) | header | body`, all big-endian;
-`total` does not count itself. Rules kept here: whatever bytes arrive, `FrameDecoder` raises `FrameError`
-and nothing else; it holds no more than one frame limit plus the last chunk; nothing is allocated because
-a peer announced a length. What `encode` writes is read: a request by a server, an answer by who asked.
-What is in the header stands in `command`, typed in the package `header`; the binary form of the header is
+`total` does not count itself. Rules: for any bytes that arrive, `FrameDecoder` raises `FrameError`
+and nothing else. It holds at most one frame limit plus the last chunk. It allocates nothing only because
+a peer announced a length. What `encode` writes can be read: a request by a server, an answer by the process that asked.
+`command` describes the content of the header, and the package `header` its types; the binary form of the header is
 in `binaryheader`.
 """
 
@@ -32,16 +32,16 @@ _EVERY_COMMAND: Final = 1 << 62
 
 _PREFIX: Final = Struct(">II")
 _PREFIX_SIZE: Final = 8
-# Handlers may go through a field more than once. RocketMQ's largest holds the properties of a message, 32 KiB; with each
-# character escaped these are 192 KiB. The rights of an account, of 1,000 topics and 1,000 groups with long names, take 400 KB.
-# To read as much in small fields takes some 10 ms.
+# Handlers may go through a field more than once. RocketMQ's largest field holds the properties of a message, 32 KiB; with each
+# character escaped these are 192 KiB. The rights of an account, with 1,000 topics and 1,000 groups with long names, take 400 KB.
+# Reading as much in small fields takes some 10 ms.
 HEADER_SIZE_MAX: Final = 512 << 10
-# Of an answer, which only a peer of one's own choice sends. A batch of BATCH_COUNT_MAX messages is answered with as many ids, of
-# 57 bytes at an IPv6 address, and as many places, of 26.
+# For an answer, which comes only from a peer that this process chose. A batch of BATCH_COUNT_MAX messages is answered with as many
+# ids, of 57 bytes at an IPv6 address, and as many places, of 26.
 ANSWER_HEADER_SIZE_MAX: Final = 2 << 20
 _HEADER_SIZE_MASK: Final = 0xFFFFFF
 _MARK_MAX: Final = SerializeType.ROCKETMQ << 24 | _HEADER_SIZE_MASK
-# How a TLS handshake begins, by its versions: no length of a frame.
+# The first bytes of a TLS handshake, by version; no frame has such a length.
 _TLS_HANDSHAKES: Final = range(0x16_03_01, 0x16_03_05)
 # Packing is the cheapest way to find out whether four numbers are all int32.
 _FOUR_INT32: Final = Struct(">iiii")
@@ -54,8 +54,8 @@ _NAME_BY_LANGUAGE: Final[dict[int, str]] = {int(code): code.name for code in Lan
 class FrameError(ValueError):
     """The stream is not the remoting protocol: close the connection.
 
-    `commands` are the good commands that stood before the broken frame in the same chunk; they were
-    received in full and are to be served as if each had come alone.
+    `commands` are the good commands before the broken frame in the same chunk. They were
+    received in full and must be served as if each had come alone.
     """
 
     def __init__(self, message: str, commands: list[RemotingCommand] | None = None) -> None:
@@ -64,10 +64,10 @@ class FrameError(ValueError):
 
 
 class FrameDecoder:
-    """Cut the bytes of one connection into commands; one decoder per connection and direction.
+    """Cuts the bytes of one connection into commands; one decoder per connection and direction.
 
-    *header_size_max* is `ANSWER_HEADER_SIZE_MAX` where answers are read.
-    After a `FrameError` the decoder stays broken and raises again: there is no way to find the next frame.
+    *header_size_max* is `ANSWER_HEADER_SIZE_MAX` if answers are read.
+    After a `FrameError` the decoder stays broken and raises again, because it cannot find the next frame.
     """
 
     __slots__ = ("_broken", "_buffer", "_frame_size_max", "_header_size_max", "_needed")
@@ -78,19 +78,19 @@ class FrameDecoder:
         self._frame_size_max = frame_size_max
         self._header_size_max = header_size_max
         self._buffer = bytearray()
-        # Bytes that must be there before looking at the buffer again pays: a large frame that arrives
+        # Bytes that must be there before it pays to look at the buffer again. A large frame that arrives
         # in small pieces is then looked at twice, not once per piece.
         self._needed = _PREFIX_SIZE
         self._broken: str | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that are being kept: an unfinished frame, and frames that nobody asked for yet."""
+        """Bytes that are kept: an unfinished frame, and frames that nobody has asked for yet."""
         return len(self._buffer)
 
     @property
     def has_frame(self) -> bool:
-        """Return whether a whole frame is being kept."""
+        """Whether a whole frame is kept."""
         return len(self._buffer) >= self._needed
 
     def receive_data(
@@ -98,7 +98,7 @@ class FrameDecoder:
     ) -> list[RemotingCommand]:
         """Take the next bytes of the stream and return the commands that they complete.
 
-        Of more than *count_max* the later ones stay bytes, until it is called again, with nothing if need be.
+        If there are more than *count_max*, the later ones stay bytes until the next call, which may pass no data.
 
         Raises:
             FrameError: The stream cannot be understood; `FrameError.commands` are still good.
@@ -130,7 +130,7 @@ class FrameDecoder:
         count_max: int,
     ) -> int:
         """Append the first whole frames of *data* to *commands*; return how many bytes they took."""
-        # Slices of bytes are bytes; of anything else a view is cut, so that a body is copied once.
+        # A slice of bytes is bytes; anything else is cut as a view, so that a body is copied once.
         view = data if type(data) is bytes else memoryview(data)
         position = 0
         size = len(view)
@@ -178,7 +178,7 @@ class FrameDecoder:
 
 
 def oversize(word: int, size: int, size_max: int) -> str:
-    """Say why no frame of *size* bytes is read, whose first four bytes are *word*."""
+    """Say why a frame of *size* bytes is not read; *word* is the number in its first four bytes."""
     if word >> 8 in _TLS_HANDSHAKES:
         return "a TLS connection where TLS is off"
     return f"a frame of {size} bytes is announced, the limit is {size_max}"
@@ -204,7 +204,7 @@ def encode_parts(command: RemotingCommand) -> list[bytes]:
     header_size = len(header)
     total = 4 + header_size + len(body)
     # Refused here because the peer would answer by closing the connection, which fails every other
-    # request on it as well.
+    # request on it, too.
     if total + 4 > FRAME_SIZE_MAX:
         raise FrameError(
             f"a frame of {total + 4} bytes cannot be sent, the limit is {FRAME_SIZE_MAX}"
@@ -231,7 +231,7 @@ def _encode_header(command: RemotingCommand) -> bytes:
             "opaque": command.opaque,
             "flag": command.flag,
             "extFields": command.ext,
-            # Nothing reads it but the Rust client, which takes no header without it.
+            # Only the Rust client reads it, and it accepts no header without it.
             "serializeTypeCurrentRPC": "JSON",
         }
         if command.remark is not None:
@@ -271,7 +271,7 @@ def _decode_header(
 
 
 def _decode_unusual(header: bytes | memoryview, body: bytes | memoryview) -> RemotingCommand:
-    """Read a header that is not typed as Java types it: repair it as fastjson would, or refuse it."""
+    """Read a header whose types are not Java's: repair it as fastjson would, or refuse it."""
     try:
         fields = orjson.loads(header)
     except orjson.JSONDecodeError as error:
@@ -303,7 +303,7 @@ def _decode_unusual(header: bytes | memoryview, body: bytes | memoryview) -> Rem
         code,
         opaque,
         flag,
-        # Node clients send unquoted what fastjson reads into a map of strings as text.
+        # Node clients send values unquoted that fastjson reads as text into a map of strings.
         {key: _text(value) for key, value in ext.items() if value is not None},
         bytes(body),
         None if remark is None else _text(remark),
@@ -321,7 +321,7 @@ def _language(name: object) -> int:
 
 
 def _integer(name: str, value: object, default: int | None) -> int:
-    """Read a number as fastjson does: text counts as its number, null and absence as the default."""
+    """Read a number as fastjson does: text counts as its number, null and a missing value as the default."""
     if type(value) is int and INT32_MIN <= value <= INT32_MAX:
         return value
     if value is None and default is not None:

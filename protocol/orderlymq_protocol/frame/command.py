@@ -2,8 +2,8 @@
 One command of the remoting protocol: a request or a response, as both ends see it.
 
 Rule: a command says what is on the wire and nothing else. `ext` holds text only, because the Go client
-refuses anything but strings there; whatever a peer sent unquoted has become text in `codec`.
-The typed view of `ext` lives in the package `header`.
+refuses anything but strings there; `codec` turns values that a peer sent unquoted into text.
+The typed view of `ext` is in the package `header`.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, SerializeTy
 FLAG_RESPONSE: Final = 0x1
 FLAG_ONEWAY: Final = 0x2
 
-# The text of a refusal may name what the request said, which may be megabytes; a remark must not be.
+# The text of a refusal may quote the request, which may have megabytes; a remark must not be that long.
 REMARK_LENGTH_MAX: Final = 1_000
-# The command itself and its place in a queue, measured: some 300 bytes.
+# For the command itself and its place in a queue; some 300 bytes were measured.
 _OWN_BYTES: Final = 1_000
 
 
@@ -27,7 +27,7 @@ _OWN_BYTES: Final = 1_000
 class RemotingCommand:
     """A request or a response with its header and body.
 
-    `opaque` pairs a response with its request and is chosen by the sender of the request; it is an int32.
+    `opaque` pairs a response with its request. The sender of the request chooses it; it is an int32.
     """
 
     code: int
@@ -42,18 +42,18 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """Return whether this answers a request that we sent."""
+        """Whether this answers a request that we sent."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Return whether the sender wants no answer; it must not get one, not even an error."""
+        """Whether the sender wants no answer; it must not get one, not even an error."""
         return self.flag & FLAG_ONEWAY != 0
 
     def memory_bytes(self) -> int:
-        """Return about how much memory it takes; code that keeps requests of strangers bounds them by this.
+        """Return about how much memory it takes; code that keeps requests of strangers limits them by this.
 
-        A field of one letter takes a hundred times its length, a text with one wide letter four times.
+        A field of one letter takes a hundred times its length, and a text with one wide letter four times.
         """
         ext = self.ext
         texts = sum(map(getsizeof, ext)) + sum(map(getsizeof, ext.values()))
@@ -66,7 +66,7 @@ class RemotingCommand:
         body: bytes = b"",
         remark: str | None = None,
     ) -> "RemotingCommand":
-        """Return the response to this request: same opaque, same way of writing the header."""
+        """Return the response to this request, with the same opaque and the same form of header."""
         return RemotingCommand(
             code,
             self.opaque,
@@ -81,7 +81,7 @@ class RemotingCommand:
 
 
 def bounded_remark(remark: str | None) -> str | None:
-    """Return *remark* as an answer may carry it: the names and texts in it come from the request."""
+    """Return *remark*, cut to what an answer may carry, because the names and texts in it come from the request."""
     if remark is None or len(remark) <= REMARK_LENGTH_MAX:
         return remark
     return remark[:REMARK_LENGTH_MAX]
@@ -94,7 +94,7 @@ def request(
     *,
     oneway: bool = False,
 ) -> RemotingCommand:
-    """Return a request without an opaque; the connection that sends it gives it one."""
+    """Return a request without an opaque; the connection that sends it sets one."""
     return RemotingCommand(
         code,
         flag=FLAG_ONEWAY if oneway else 0,

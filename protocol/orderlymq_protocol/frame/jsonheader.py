@@ -1,4 +1,4 @@
-"""The JSON header that nearly every frame has, with the types of Java's RemotingCommand; `codec` reads it."""
+"""The JSON header of nearly every frame, with the types of Java's RemotingCommand; `codec` reads it."""
 
 from typing import Annotated, TypeAlias
 
@@ -8,9 +8,9 @@ _Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class UsualHeader(msgspec.Struct, gc=False):
-    """A JSON header whose members have the types of Java's RemotingCommand: nearly every one.
+    """A JSON header whose members have the types of Java's RemotingCommand, as in nearly every frame.
 
-    Hot path: reading it with its types takes half the time of reading any JSON and looking at the types.
+    Hot path: reading it with its types takes half the time of reading any JSON and checking the types.
     """
 
     code: _Int32

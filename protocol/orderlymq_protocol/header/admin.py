@@ -1,4 +1,4 @@
-"""The headers of administration: topics, groups, offsets, figures."""
+"""The headers of admin requests: topics, groups, offsets, figures."""
 
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.header.declaration import (
@@ -19,7 +19,7 @@ class CreateTopicHeader(Header):
     write_queue_nums: Int
     perm: Int
     topic_filter_type: str
-    # RocketMQ's broker takes a request without it.
+    # RocketMQ's broker accepts a request without it.
     order: bool = False
     topic_sys_flag: Int = 0
     attributes: str | None = None
@@ -35,7 +35,7 @@ class CreateTopicHeader(Header):
     RequestCode.REGISTER_TOPIC_IN_NAMESRV,
 )
 class TopicHeader(Header):
-    """A topic and nothing else: 202, 215, 217, 300, 351; 105 may also say which JSON its sender reads."""
+    """A topic and nothing else: 202, 215, 217, 300, 351. 105 may also say which JSON its sender reads."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -61,7 +61,7 @@ class GetProducerConnectionListHeader(Header):
 
 @request_header(RequestCode.DELETE_SUBSCRIPTIONGROUP)
 class DeleteSubscriptionGroupHeader(Header):
-    """Delete a group; 4.9 tools say `removeOffset`, 5.x tools `cleanOffset`."""
+    """Delete a consumer group; 4.9 tools send `removeOffset`, 5.x tools `cleanOffset`."""
 
     group_name: str
     remove_offset: bool = False
@@ -70,7 +70,7 @@ class DeleteSubscriptionGroupHeader(Header):
 
 @request_header(RequestCode.GET_CONSUME_STATS)
 class GetConsumeStatsHeader(Header):
-    """The lag of a group, in one topic if given."""
+    """The lag of a consumer group, only in one topic if it is given."""
 
     consumer_group: str
     topic: str | None = None
@@ -79,7 +79,7 @@ class GetConsumeStatsHeader(Header):
 
 @request_header(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
 class ResetOffsetHeader(Header):
-    """Set a group's offsets to a store time (ms), -1 for the newest; 5.x may name queue and offset."""
+    """Set a consumer group's offsets to a store time (ms), or to the newest with -1; 5.x may name queue and offset."""
 
     topic: str
     group: str
@@ -93,7 +93,7 @@ class ResetOffsetHeader(Header):
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
 )
 class GetConsumerStatusHeader(Header):
-    """Where the consumers of a group stand."""
+    """The offsets at which the consumers of a group stand."""
 
     topic: str
     group: str
@@ -102,7 +102,7 @@ class GetConsumerStatusHeader(Header):
 
 @request_header(RequestCode.QUERY_CONSUME_TIME_SPAN, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
 class TopicOfGroupHeader(Header):
-    """A topic and a group that reads it: 303, 345."""
+    """A topic and a consumer group that reads it: 303, 345."""
 
     topic: str
     group: str
@@ -110,7 +110,7 @@ class TopicOfGroupHeader(Header):
 
 @request_header(RequestCode.GET_CONSUMER_RUNNING_INFO)
 class GetConsumerRunningInfoHeader(Header):
-    """Asks a client for its own report."""
+    """Ask a client for its own report."""
 
     consumer_group: str
     client_id: str
@@ -130,7 +130,7 @@ class ConsumeMessageDirectlyHeader(Header):
 
 @request_header(RequestCode.CLONE_GROUP_OFFSET)
 class CloneGroupOffsetHeader(Header):
-    """Copy the offsets of one group to another."""
+    """Copy the offsets of one consumer group to another."""
 
     src_group: str
     dest_group: str
@@ -148,7 +148,7 @@ class ViewBrokerStatsDataHeader(Header):
 
 @request_header(RequestCode.GET_BROKER_CONSUME_STATS)
 class GetConsumeStatsInBrokerHeader(Header):
-    """The lag of all groups."""
+    """The lag of all consumer groups."""
 
     is_order: bool = False
 
@@ -194,14 +194,14 @@ class ReplyMessageHeader(Header):
 
 @request_header(RequestCode.QUERY_TOPICS_BY_CONSUMER, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
 class GroupHeader(Header):
-    """A group and nothing else: 343, 352."""
+    """A consumer group and nothing else: 343, 352."""
 
     group: str
 
 
 @request_header(RequestCode.RECALL_MESSAGE)
 class RecallMessageHeader(Header):
-    """Take a message with a time of its own back, by the handle of its send."""
+    """Take back a message with its own delivery time, by the handle of its send."""
 
     topic: str
     recall_handle: str

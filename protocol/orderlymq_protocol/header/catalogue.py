@@ -1,9 +1,9 @@
 """
 The typed headers of requests and responses, gathered: import them from here.
 
-A class is named after RocketMQ's, without `Request`: `PullMessageHeader` reads the `ext` of a pull,
-`PullMessageResponseHeader` that of its answer; one that several requests share is named after its fields. A field without
-default is required. Codes that are not here carry no header. How one is declared: `declaration`; the hot ones: `send`, `pull`.
+A class has RocketMQ's name without `Request`: `PullMessageHeader` reads the `ext` of a pull,
+`PullMessageResponseHeader` that of its answer. A class that several requests share is named after its fields. A field without
+a default is required. Codes that are not here carry no header. `declaration` says how one is declared; `send` and `pull` hold the hot ones.
 """
 
 from orderlymq_protocol.header.admin import (

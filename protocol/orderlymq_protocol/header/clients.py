@@ -1,4 +1,4 @@
-"""The headers of what clients and brokers say of clients, groups and transactions."""
+"""The headers of requests of clients and brokers about clients, groups and transactions."""
 
 from dataclasses import field
 
@@ -22,7 +22,7 @@ class UnregisterClientHeader(Header):
 
 @request_header(RequestCode.CONSUMER_SEND_MSG_BACK)
 class ConsumerSendMsgBackHeader(Header):
-    """A message that a consumer could not handle; below 0 `delay_level` means dead letter."""
+    """A message that a consumer could not handle; a `delay_level` below 0 means dead letter."""
 
     offset: Long
     group: str
@@ -49,7 +49,7 @@ class EndTransactionHeader(Header):
 
 @request_header(RequestCode.CHECK_TRANSACTION_STATE)
 class CheckTransactionStateHeader(Header):
-    """The broker asks a producer what became of a half message."""
+    """The broker asks a producer about the outcome of a half message."""
 
     tran_state_table_offset: Long
     commit_log_offset: Long

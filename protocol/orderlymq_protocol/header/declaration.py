@@ -3,8 +3,8 @@ How a header is declared: a frozen dataclass whose fields are the texts of `ext`
 
 `request_header(code, …)` and `response_header(code, …)` turn a class into such a dataclass and enter it into
 REQUEST_HEADERS or RESPONSE_HEADERS. `queue_id: Int` is read from and written to `queueId`. Rules: a field
-without default must be there; a number must fit its Java type; a field that is None is not written.
-The headers themselves stand in the package `header`.
+without a default is required. A number must fit its Java type. A field that is None is not written.
+The headers themselves are in the package `header`.
 """
 
 import dataclasses
@@ -42,10 +42,10 @@ class Header:
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Read the header; fields it does not know are ignored.
+        """Read the header; unknown fields are ignored.
 
         Raises:
-            HeaderError: A required field is missing, or a number is none or too large for its type.
+            HeaderError: A required field is missing, or a number is malformed or too large for its type.
         """
         return cls(*read_fields(cls, ext, _names(cls)))
 
@@ -79,7 +79,7 @@ def response_header(*codes: int) -> Callable[[type[_HeaderT]], type[_HeaderT]]:
 def register(
     cls: type[_HeaderT], kind: str, codes: tuple[int, ...], table: dict[int, type[Header]]
 ) -> type[_HeaderT]:
-    """Enter a class that is already a dataclass; for hot headers, which are not frozen."""
+    """Register a class that is already a dataclass, for hot headers that read or write themselves."""
     cls.described = f"{kind} {'/'.join(str(int(code)) for code in codes)}"
     table.update(dict.fromkeys(map(int, codes), cls))
     hints = get_type_hints(cls, include_extras=True)
@@ -155,5 +155,5 @@ def _reader(hint: Any) -> Read:
 
 
 def boolean(text: str) -> bool:
-    """Read a flag as Java's `Boolean.parseBoolean`: only the word true is true."""
+    """Parse a flag as Java's `Boolean.parseBoolean` does: only the word true is true."""
     return text.lower() == "true"

@@ -1,4 +1,4 @@
-"""The headers of key lanes (codes 20512 to 20514); the bodies: `body.lanes`, what they mean: docs/explanation/lanes.md."""
+"""The headers of key lanes (codes 20512 to 20514). `body.lanes` has the bodies; docs/explanation/lanes.md explains what they mean."""
 
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.header.declaration import Header, request_header
@@ -7,9 +7,9 @@ from orderlymq_protocol.integers import Int, Long
 
 @request_header(RequestCode.ORDERLYMQ_FETCH_LANES)
 class FetchLanesHeader(Header):
-    """A member asks for lanes of a topic, over all of its queues on this broker.
+    """A member's request for lanes of a topic, over all of its queues on this broker.
 
-    `sequence` numbers the member's fetches of the topic: a repeat of one whose answer was lost gets the same attempts.
+    `sequence` numbers the member's fetches of the topic: a repeat of a fetch whose answer was lost gets the same attempts.
     """
 
     consumer_group: str
@@ -26,7 +26,7 @@ class FetchLanesHeader(Header):
 
 @request_header(RequestCode.ORDERLYMQ_COMPLETE_LANES)
 class CompleteLanesHeader(Header):
-    """A member says what became of attempts; the body is `LaneReports`."""
+    """A member's report about attempts; the body is `LaneReports`."""
 
     consumer_group: str
     topic: str
@@ -35,7 +35,7 @@ class CompleteLanesHeader(Header):
 
 @request_header(RequestCode.ORDERLYMQ_LANES)
 class LanesHeader(Header):
-    """State of a group's lanes; without `topic` over all topics. With `key` the lanes of that key alone are named."""
+    """State of a consumer group's lanes, over all topics without `topic`. With `key`, only the lanes of that key are listed."""
 
     consumer_group: str
     topic: str | None = None

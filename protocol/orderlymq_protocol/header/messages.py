@@ -14,7 +14,7 @@ from orderlymq_protocol.integers import Int, Long
 
 @request_header(RequestCode.QUERY_MESSAGE)
 class QueryMessageHeader(Header):
-    """Messages by key in a span of store times (ms); `unique_key_query` asks for UNIQ_KEY instead."""
+    """Messages by key in a span of store times (ms); with `unique_key_query` by UNIQ_KEY instead."""
 
     topic: str
     key: str
@@ -30,7 +30,7 @@ class QueryMessageHeader(Header):
     RequestCode.GET_EARLIEST_MSG_STORETIME,
 )
 class QueueHeader(Header):
-    """A queue and nothing else: 31, 32; 30 may also say which end it means."""
+    """A queue and nothing else: 31, 32. 30 may also say which end it means."""
 
     topic: str
     queue_id: Int
@@ -39,7 +39,7 @@ class QueueHeader(Header):
 
 @request_header(RequestCode.ORDERLYMQ_APPEND_COPIES)
 class AppendCopiesHeader(Header):
-    """The queue of copies (20515); with `begins` one that never had a message begins at the first of them, else at 0."""
+    """The queue of copies (20515). With `begins`, a queue that never had a message begins at the first copy, otherwise at 0."""
 
     topic: str
     queue_id: Int
@@ -48,7 +48,7 @@ class AppendCopiesHeader(Header):
 
 @request_header(RequestCode.QUERY_CONSUMER_OFFSET)
 class QueryConsumerOffsetHeader(Header):
-    """The committed offset of a group in a queue."""
+    """The committed offset of a consumer group in a queue."""
 
     consumer_group: str
     topic: str

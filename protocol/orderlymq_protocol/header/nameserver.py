@@ -28,10 +28,10 @@ class KVKeyHeader(Header):
 
 @request_header(RequestCode.REGISTER_BROKER)
 class RegisterBrokerHeader(Header):
-    """A broker is alive; the body lists its topics, `body_crc32` 0 means unchecked.
+    """A broker's report that it is alive; the body lists its topics, `body_crc32` 0 means unchecked.
 
-    `restored_groups` is OrderlyMQ's own: the names of all groups that were restored together, with semicolons between them, from
-    one of them that does not know yet whether all have registered.
+    `restored_groups` is OrderlyMQ's own: the names of all broker groups that were restored together, with semicolons between them.
+    A group sends it while it does not know yet whether all have registered.
     """
 
     broker_name: str
@@ -48,7 +48,7 @@ class RegisterBrokerHeader(Header):
 
 @response_header(RequestCode.REGISTER_BROKER)
 class RegisterBrokerResponseHeader(Header):
-    """Where the master is, for a follower; and which of the `restored_groups` have never registered, in the same form."""
+    """The address of the master, for a follower; and which of the `restored_groups` have never registered, in the same form."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -57,7 +57,7 @@ class RegisterBrokerResponseHeader(Header):
 
 @request_header(RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION)
 class BrokerHeader(Header):
-    """Which broker leaves (104), or asks whether it needs to register its topics again (322)."""
+    """The broker that leaves (104), or that asks whether it must register its topics again (322)."""
 
     broker_name: str
     broker_addr: str
@@ -67,14 +67,14 @@ class BrokerHeader(Header):
 
 @request_header(RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER)
 class BrokerNameHeader(Header):
-    """The broker whose queues go out of writing (205), or back (327)."""
+    """The broker whose queues stop taking writes (205), or take them again (327)."""
 
     broker_name: str
 
 
 @request_header(RequestCode.DELETE_TOPIC_IN_NAMESRV)
 class DeleteTopicFromNamesrvHeader(Header):
-    """Forget the route of a topic, of one cluster if given."""
+    """Delete the route of a topic, only in one cluster if it is given."""
 
     topic: str
     cluster_name: str | None = None

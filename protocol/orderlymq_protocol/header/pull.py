@@ -1,8 +1,8 @@
 """
 The headers of a pull (codes 11, 361) and of an offset commit (15).
 
-Hot path: a consumer that keeps up sends one of each per message, so they have straight-line readers;
-whatever those cannot read goes to the slow reader, which says what is wrong.
+Hot path: a consumer that keeps up sends one of each per message, so they have straight-line readers.
+A header that these cannot read goes to the slow reader, which says what is wrong.
 """
 
 import struct
@@ -25,12 +25,12 @@ _PULL_RANGES: Final = Struct(">iqiiqqq")
 _COMMIT_RANGES: Final = Struct(">iq")
 
 
-# Not frozen, and with a reader of its own: a consumer that keeps up pulls once per message.
+# Not frozen, and with a reader of its own, because a consumer that keeps up pulls once per message.
 @dataclass(slots=True)
 class PullMessageHeader(Header):
     """A pull (11) or lite pull (361); `sys_flag` holds the PULL_ bits of `sysflag`.
 
-    Java writes all fields up to `sub_version`; RocketMQ's broker takes a pull without those that are 0 here.
+    Java writes all fields up to `sub_version`; RocketMQ's broker accepts a pull without those that are 0 here.
     """
 
     consumer_group: str
@@ -51,11 +51,11 @@ class PullMessageHeader(Header):
         """Read the header.
 
         Raises:
-            HeaderError: A required field is missing, or a number is none or too large for its type.
+            HeaderError: A required field is missing, or a number is malformed or too large for its type.
         """
         get = ext.get
         try:
-            # Signs and what Java does not take for a number are left to the slow reader.
+            # Signs, and texts that Java does not accept as numbers, are left to the slow reader.
             if not (
                 ext["queueId"]
                 + ext["queueOffset"]
@@ -98,7 +98,7 @@ class PullMessageHeader(Header):
                 else read_integer(max_msg_bytes, INT32_MIN, INT32_MAX),
             )
         except (KeyError, ValueError, struct.error):
-            # The slow reader below takes what may be absent, and else raises with the name of the field.
+            # The slow reader below accepts fields that may be absent; otherwise it raises with the name of the field.
             pass
         return super(PullMessageHeader, cls).from_ext(ext)
 
@@ -113,7 +113,7 @@ register(
 
 @dataclass(slots=True)
 class PullMessageResponseHeader(Header):
-    """Where to pull next, from which replica, and the range of the queue."""
+    """Where to pull next and from which replica, and the range of the queue."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -140,7 +140,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class UpdateConsumerOffsetHeader(Header):
-    """Commit the offset of a group in a queue."""
+    """Commit the offset of a consumer group in a queue."""
 
     consumer_group: str
     topic: str
@@ -152,7 +152,7 @@ class UpdateConsumerOffsetHeader(Header):
         """Read the header.
 
         Raises:
-            HeaderError: A field is missing, or a number is none or too large for its type.
+            HeaderError: A field is missing, or a number is malformed or too large for its type.
         """
         try:
             if not (ext["queueId"] + ext["commitOffset"]).isdecimal():

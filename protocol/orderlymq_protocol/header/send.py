@@ -1,8 +1,8 @@
 """
 The header of a send, in its long form (codes 10, 324) and its one-letter form (310, 320, 325).
 
-Hot path: one is read per message, so the one-letter form is read by a straight-line function; whatever
-that cannot read goes to the slow reader, which says what is wrong.
+Hot path: one is read per message, so a straight-line function reads the one-letter form. A header
+that it cannot read goes to the slow reader, which says what is wrong.
 """
 
 import struct
@@ -22,14 +22,14 @@ from orderlymq_protocol.header.declaration import (
 )
 from orderlymq_protocol.integers import Int, Long, read_integer
 
-# The order is that of the fields below.
+# In the order of the fields below.
 _NAMES_V1: Final = (
     *("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag"),
     *("bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes"),
     *("batch", "bname"),
 )
 _NAMES_V2: Final = tuple("abcdefghijklmn")
-# RocketMQ's broker takes a send without these, though Java's producer always writes them.
+# RocketMQ's broker accepts a send without these, though Java's producer always writes them.
 _ABSENT_V1: Final = {"producerGroup": "", "defaultTopic": "", "defaultTopicQueueNums": "0"}
 _ABSENT_V2: Final = {"a": "", "c": "", "d": "0"}
 # Packing is the cheapest way to find out whether all numbers fit their Java types.
@@ -44,10 +44,10 @@ SEND_CODES: Final = (
 )
 
 
-# Not frozen: it is built for every message, and that would double its cost.
+# Not frozen, because one is built for every message, and freezing would double its cost.
 @dataclass(slots=True)
 class SendMessageHeader(Header):
-    """Header of a send beside the body; `max_reconsume_times` is None when it says nothing."""
+    """The header of a send; `max_reconsume_times` is None if the header does not set it."""
 
     producer_group: str
     topic: str
@@ -78,7 +78,7 @@ class SendMessageHeader(Header):
         """Read the long form.
 
         Raises:
-            HeaderError: A required field is missing, or a number is none or too large for its type.
+            HeaderError: A required field is missing, or a number is malformed or too large for its type.
         """
         return cls(*read_fields(cls, {**_ABSENT_V1, **ext}, _NAMES_V1))
 
@@ -91,7 +91,7 @@ class SendMessageHeader(Header):
         """
         get = ext.get
         try:
-            # Signs and what Java does not take for a number are left to the slow reader.
+            # Signs, and texts that Java does not accept as numbers, are left to the slow reader.
             d, e, f, g, h, j = ext["d"], ext["e"], ext["f"], ext["g"], ext["h"], get("j", "0")
             if not f"{d}{e}{f}{g}{h}{j}".isdecimal():
                 raise ValueError
@@ -126,7 +126,7 @@ class SendMessageHeader(Header):
                 get("n"),
             )
         except (KeyError, ValueError, struct.error):
-            # The slow reader below takes what may be absent, and else raises with the name of the field.
+            # The slow reader below accepts fields that may be absent; otherwise it raises with the name of the field.
             pass
         return cls(*read_fields(cls, {**_ABSENT_V2, **ext}, _NAMES_V2))
 
@@ -162,9 +162,9 @@ register(SendMessageHeader, "request", SEND_CODES, REQUEST_HEADERS)
 
 @dataclass(slots=True)
 class SendMessageResponseHeader(Header):
-    """Where the message is; for a batch `msg_id` are all ids joined by commas, and the first offset.
+    """The place of the message. For a batch, `msg_id` holds all ids joined by commas, and the offset is the first one.
 
-    `places`, our own: `queue:offset` of each message, joined by commas, where they do not follow each other.
+    `places` is our own: `queue:offset` of each message, joined by commas, if they do not follow each other.
     """
 
     msg_id: str

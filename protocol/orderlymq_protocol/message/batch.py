@@ -3,7 +3,7 @@ The body of a batch send: several messages of one topic, for one queue.
 
 An entry is `int32 total | int32 magic 0 | int32 crc 0 | int32 flag | int32 n, body | int16 n, properties`,
 all big-endian. Rule: the broker stores one message per entry, in this order and without a gap; an entry's
-own properties survive as they are. Each entry becomes a record by `record`.
+own properties stay unchanged. `record` makes a record of each entry.
 """
 
 import struct
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-# As many as RocketMQ's own example of splitting puts into its 1 MB; our brokers refuse more.
+# As many as RocketMQ's own example of splitting puts into its 1 MB. Our brokers refuse more.
 BATCH_COUNT_MAX: Final = 20_000
 
 _HEAD: Final = Struct(">iiiii")
@@ -22,7 +22,7 @@ _PROPERTIES_BYTES_MAX: Final = 32_767
 
 
 class BatchError(ValueError):
-    """The body is no batch; none of it may be stored."""
+    """The body is not a batch; none of it may be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class BatchEntry:
 
 
 def read_batch(body: bytes) -> Iterator[BatchEntry]:
-    """Yield the messages of a batch body in their order, each when it is asked for.
+    """Yield the messages of a batch body in their order, each only when it is asked for.
 
     Raises:
         BatchError: A length does not fit the body, or the body is empty.
@@ -65,7 +65,7 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
     """Return the body of a batch send.
 
     Raises:
-        BatchError: A message has too many properties, or a flag is no int32.
+        BatchError: A message has too many properties, or a flag is not an int32.
     """
     parts: list[bytes] = []
     try:

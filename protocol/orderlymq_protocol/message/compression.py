@@ -1,9 +1,9 @@
 """
-Compressed bodies: producers deflate, consumers inflate, brokers store what they got.
+Compressed bodies: producers deflate, consumers inflate, brokers store bodies as they get them.
 
-The sysFlag says how: type 0 is zlib by clients older than the type bits, 1 LZ4 frames, 2 Zstandard,
-3 zlib. Rule: inflating is bounded. Whatever a body claims, no more than the caller's limit is produced.
-Zstandard is imported when a body needs it: few producers use it, and its library is large.
+The sysFlag gives the type: 0 is zlib by clients older than the type bits, 1 LZ4 frames, 2 Zstandard,
+3 zlib. Rule: inflating is bounded. For any body, no more than the caller's limit is produced.
+Zstandard is imported when a body needs it, because few producers use it and its library is large.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from orderlymq_protocol.message import sysflag
 # The level at which the Java client compresses.
 COMPRESS_LEVEL: Final = 5
 
-# What level 19 of Zstandard uses; a body may ask for a window of 2 GiB.
+# The window of Zstandard's level 19; a body may ask for a window of 2 GiB.
 _ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -51,13 +51,13 @@ def compress(
 
 
 def decompress(body: bytes, sys_flag: int, size_max: int, *, cut: bool = False) -> bytes:
-    """Return the body as its producer had it; one that is not marked as compressed comes back as it is.
+    """Return the body as its producer had it; a body that is not marked as compressed is returned unchanged.
 
-    With *cut* the first *size_max* bytes of a longer one come back, marked or not; no more is inflated, and what is behind
+    With *cut*, the first *size_max* bytes of a longer body are returned, marked or not. No more is inflated, and the bytes behind
     them may be broken.
 
     Raises:
-        CompressionError: The body is broken, of an unknown type, longer than *size_max* inflated, or
+        CompressionError: The body is broken, of an unknown type, longer than *size_max* when inflated, or
             needs the library of Zstandard, which is not installed.
     """
     if not sys_flag & sysflag.COMPRESSED:
@@ -81,7 +81,7 @@ def decompress(body: bytes, sys_flag: int, size_max: int, *, cut: bool = False) 
     raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
 
 
-# One byte more than allowed is asked for, which distinguishes "exactly the limit" from "more than it".
+# One byte more than allowed is asked for, to distinguish "exactly the limit" from "more than it".
 
 
 def _unzlib(body: bytes, size_max: int) -> bytes:
@@ -121,8 +121,8 @@ def _unzstd(body: bytes, size_max: int) -> bytes:
     size = 0
     parts: list[bytes] = []
     try:
-        # Only the reader can be stopped at a size and only the object knows whether the frame was
-        # whole, hence two passes; producers use Zstandard only if they are configured to.
+        # Only the reader can be stopped at a size, and only the object knows whether the frame was
+        # whole, so there are two passes. Producers use Zstandard only if they are configured to.
         with inflater.stream_reader(body) as reader:
             while size <= size_max and (part := reader.read(size_max + 1 - size)):
                 size += len(part)

@@ -1,9 +1,9 @@
 """
 The two ids of a message.
 
-The offset id says where a message lies: address and port of its broker and its physical offset; clients
-decode it and connect to that address to view the message. The unique key says which client made it and
-is opaque to the broker; a resend keeps it. Both are upper-case hexadecimal.
+The offset id says where a message is: address and port of its broker, and its physical offset. Clients
+decode it and connect to that address to view the message. The unique key says which client made the message; it
+is opaque to the broker, and a resend keeps it. Both are upper-case hexadecimal.
 """
 
 import struct
@@ -21,14 +21,14 @@ _ID_SIZES: Final = (16, 28)
 
 
 class MessageIdError(ValueError):
-    """The text is no message id."""
+    """The text is not a message id."""
 
 
 def encode_offset_message_id(host: str, port: int, physical_offset: int) -> str:
     """Return the offset id: 32 characters, 56 for an IPv6 host.
 
     Raises:
-        MessageIdError: *host* is no address, or a number does not fit.
+        MessageIdError: *host* is not an address, or a number does not fit.
     """
     try:
         return (pack_host(host, port) + _OFFSET.pack(physical_offset)).hex().upper()
@@ -48,7 +48,7 @@ def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def is_offset_message_id(text: str) -> bool:
-    """Distinguish an offset id from everything else: of a unique key, too, though both have one form.
+    """Return whether a text is an offset id, and not a unique key, which has the same form.
 
     The upper halves of its port and its offset are zero. A unique key has the process id and a part of the hash there.
     """
@@ -60,9 +60,9 @@ def is_offset_message_id(text: str) -> bool:
 
 
 class UniqueKeyFactory:
-    """Make the unique keys of one client process.
+    """Makes the unique keys of one client process.
 
-    Keys of one process differ as long as it makes fewer than 65 536 in a millisecond; keys of two
+    The keys of one process differ as long as it makes fewer than 65 536 in a millisecond. The keys of two
     processes differ by address, process id and the hash, which should be random. Not thread-safe.
     """
 
@@ -79,13 +79,13 @@ class UniqueKeyFactory:
             self._month_start_ms, self._month_end_ms = _month_of(now_ms)
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
-        # A month is longer than 2^31 ms: Java lets the number wrap, so its last week looks negative.
+        # A month is longer than 2^31 ms. Java lets the number wrap, so it is negative in the last week.
         elapsed = (now_ms - self._month_start_ms) & 0xFFFFFFFF
         return (self._prefix + struct.pack(">IH", elapsed, counter)).hex().upper()
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:
-    """Return first millisecond of this month and of the next, in UTC."""
+    """Return the first millisecond of this month and of the next, in UTC."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     start = datetime(now.year, now.month, 1, tzinfo=UTC)
     following = (

@@ -1,9 +1,9 @@
 r"""
 The properties of a message: `key \x01 value \x02 key \x01 value [\x02]` in UTF-8.
 
-Rules: the bytes of properties nobody asked about are never changed; an entry that Java's parser drops
-(no \x01, an empty key or an empty value) is dropped here too; of two entries with one key the last
-counts. The trailing \x02 may be missing (4.9 clients leave it out). Nothing here fails on what a client
+Rules: the bytes of properties that nobody asked about are never changed. An entry that Java's parser drops
+(no \x01, an empty key or an empty value) is dropped here, too. Of two entries with one key the last
+counts. The trailing \x02 may be missing (4.9 clients leave it out). Nothing here fails on bytes that a client
 sent; only writing a key or value that holds a separator is an error.
 """
 
@@ -54,12 +54,12 @@ TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
-# Of OrderlyMQ: the id of the letter that a dead letter of a held key stands behind.
+# OrderlyMQ's own: the id of the letter behind which a dead letter of a held key stands.
 HELD_BEHIND: Final = "OMQ_HELD_BEHIND"
-# Of OrderlyMQ: the checksums of a body that was deflated, before and after (8 hexadecimal digits each, a comma between).
+# OrderlyMQ's own: the checksums of a body that was deflated, before and after (8 hexadecimal digits each, with a comma between).
 BODY_CHECKSUMS: Final = "OMQ_BODY_CRC"
 
-# What a 4.x client refuses as the name of a user property, and our own; the SDK refuses them.
+# Names that a 4.x client refuses for a user property, and our own; the SDK refuses them.
 RESERVED_NAMES: Final = frozenset(
     {
         *(KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, UNIQ_KEY),
@@ -74,12 +74,12 @@ RESERVED_NAMES: Final = frozenset(
 
 _NAME_VALUE: Final = b"\x01"
 _SEPARATOR: Final = b"\x02"
-# The keys that brokers look for are a few dozen; anything else is a key of one user.
+# Brokers look for a few dozen keys; any other key belongs to one user.
 _NEEDLE_CACHE_SIZE: Final = 1024
 
 
 class PropertyError(ValueError):
-    """A property cannot be written: its name is empty, or name or value hold a separator."""
+    """A property cannot be written: its name is empty, or its name or value holds a separator."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -103,9 +103,10 @@ def decode_properties(raw: bytes | str) -> dict[str, str]:
 
 
 def origin_topic(properties: Mapping[str, str]) -> str:
-    """Return the topic that a dead letter was sent to; empty when it does not name it.
+    """Return the topic to which a dead letter was sent; empty if the letter does not name it.
 
-    Who makes a letter sets `RETRY_TOPIC`, and the other one where that is a retry topic; a producer may write either.
+    The process that makes a letter sets `RETRY_TOPIC`, and also `DLQ_ORIGIN_TOPIC` if the former is a retry topic. A producer
+    may write either.
     """
     topic = properties.get(RETRY_TOPIC, "")
     if topic and not topic.startswith(RETRY_PREFIX):
@@ -115,10 +116,10 @@ def origin_topic(properties: Mapping[str, str]) -> str:
 
 
 def append_property(raw: bytes, key: str, value: str) -> bytes:
-    """Return *raw* with one more property, closing the last entry first if that is missing.
+    """Return *raw* with one more property; if the last entry is not closed, close it first.
 
     Raises:
-        PropertyError: The name is empty, or name or value hold a separator.
+        PropertyError: The name is empty, or name or value holds a separator.
     """
     if raw and not raw.endswith(_SEPARATOR):
         return b"".join((raw, _SEPARATOR, _entry(key, value)))
@@ -126,7 +127,7 @@ def append_property(raw: bytes, key: str, value: str) -> bytes:
 
 
 def remove_property(raw: bytes, key: str) -> bytes:
-    """Return *raw* without any entry of this name; every other byte stays as it is."""
+    """Return *raw* without the entries of this name; every other byte stays unchanged."""
     first, _ = _needles(key)
     if first not in raw:
         return raw
@@ -134,9 +135,9 @@ def remove_property(raw: bytes, key: str) -> bytes:
 
 
 def find_property(raw: bytes, key: str | bytes) -> str | None:
-    """Return the value of one property without reading the others, or None.
+    """Return the value of one property without reading the others; None if it is absent.
 
-    Gives what `decode_properties(raw).get(key)` would give.
+    The result is that of `decode_properties(raw).get(key)`.
     """
     first, later = _needles(key)
     end = len(raw)
@@ -144,8 +145,8 @@ def find_property(raw: bytes, key: str | bytes) -> str | None:
         value = _value(raw, at + len(later))
         if value:
             return value
-        # Empty values count as absent, so an earlier entry of the same name may still be the one. The
-        # separator that begins this entry may end the one before, hence no further back than that.
+        # An empty value counts as absent, so an earlier entry of the same name may still be the one. The
+        # separator that begins this entry may end the one before, so the next search includes it.
         end = at + 1
     if raw.startswith(first):
         return _value(raw, len(first)) or None
@@ -159,7 +160,7 @@ def _value(raw: bytes, start: int) -> str:
 
 @lru_cache(maxsize=_NEEDLE_CACHE_SIZE)
 def _needles(key: str | bytes) -> tuple[bytes, bytes]:
-    """Return what an entry of this name begins with at the start of the text, and further on."""
+    """Return the beginning of an entry of this name: at the start of the text, and further on."""
     first = (key.encode() if isinstance(key, str) else key) + _NAME_VALUE
     return first, _SEPARATOR + first
 

@@ -1,8 +1,8 @@
 """
-The handle by which a sender takes a timer message back: what the answer of its send carried.
+The handle with which a sender takes a timer message back; it comes from the answer to the send.
 
-The form is RocketMQ's (5.3.1 on), `v1 topic broker time id` in base64 for URLs; a client reads the
-broker's name out of it, so that the request goes to the broker that has the message.
+The form is RocketMQ's (from 5.3.1 on): `v1 topic broker time id` in base64 for URLs. A client reads the
+broker's name from it, so that the request goes to the broker that has the message.
 """
 
 import base64
@@ -14,17 +14,17 @@ from orderlymq_protocol.integers import read_integer
 
 _VERSION: Final = "v1"
 _PARTS: Final = 5
-# Topic, broker name and id are short; a longer text is no handle and is not decoded.
+# Topic, broker name and id are short; a longer text is not a handle and is not decoded.
 _LENGTH_MAX: Final = 1_024
 
 
 class InvalidHandle(ValueError):  # noqa: N818 - as InvalidName: it says what the thing is
-    """The text is no handle."""
+    """The text is not a handle."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """Which message is meant; *due_ms* is the wall time at which it is delivered."""
+    """The message that is meant; *due_ms* is the wall time at which it is delivered."""
 
     topic: str
     broker_name: str
@@ -39,18 +39,18 @@ class RecallHandle:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Read a handle.
+        """Parse a handle.
 
         Raises:
-            InvalidHandle: it is none; the text is RocketMQ's.
+            InvalidHandle: the text is not a handle; the error has RocketMQ's words.
         """
         try:
             if len(text) > _LENGTH_MAX:
                 raise ValueError(text[:20])
-            # Java's decoder does without the padding that its encoder writes.
+            # Java's decoder accepts a text without the padding that its encoder writes.
             padded = text + "=" * (-len(text) % 4)
             decoded = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-            # A program chooses its unique keys, and some have blanks.
+            # A program chooses its unique keys, and some contain blanks.
             parts = decoded.split(" ", _PARTS - 1)
             if len(parts) < _PARTS or parts[0] != _VERSION:
                 raise ValueError(parts[0])

@@ -1,10 +1,10 @@
 """
-Stored messages: the unit of the log, of a pull body and of every message a broker hands out.
+Stored messages: the unit of the log, of a pull body, and of every message that a broker hands out.
 
-The layout is RocketMQ's stored record, v1 for topics up to 127 bytes and v2 above; a record is written
-once, when the leader gives it its two offsets, and never re-encoded on the way to a consumer.
+The layout is RocketMQ's stored record, v1 for topics up to 127 bytes and v2 above. A record is written
+once, when the leader assigns its two offsets, and is never re-encoded on the way to a consumer.
 Hot path: `RecordTemplate` knows its size before the offsets are known, so that the leader can lay out a
-whole turn of records; `encode_with_positions` finishes one. What `properties` hold: see `properties`.
+whole turn of records; `encode_with_positions` finishes one. For the content of `properties`, see `properties`.
 """
 
 import struct
@@ -30,20 +30,20 @@ _FIXED_SIZE_V1: Final = 91
 _IPV6_EXTRA: Final = 12
 _HOST_BITS: Final = BORN_HOST_IPV6 | STORE_HOST_IPV6
 _CRC_MASK: Final = 0x7FFFFFFF
-# Ends a log file in RocketMQ; it is never sent, but an importer may meet it.
+# `_MAGIC_END_OF_FILE` ends a log file in RocketMQ; it is never sent, but an importer may meet it.
 _MAGIC_V1_BYTES: Final = MAGIC_V1.to_bytes(4, "big")
 _MAGIC_END_OF_FILE: Final = 0xCBD43194
 
 _START: Final = Struct(">IIIii")  # size, magic, checksum, queue id, flag
 _POSITIONS: Final = Struct(">qq")
-# From sysFlag to bodyLength; the hosts differ by family, hence one layout per pair.
+# From sysFlag to bodyLength; the size of a host depends on its family, so there is one layout per pair.
 _MIDDLES: Final = {
     0: Struct(">iq8sq8siqi"),
     BORN_HOST_IPV6: Struct(">iq20sq8siqi"),
     STORE_HOST_IPV6: Struct(">iq8sq20siqi"),
     _HOST_BITS: Struct(">iq20sq20siqi"),
 }
-# The same with what stands before, for reading in one go.
+# The same with the fields before it, for reading in one step.
 _HEADS: Final = {
     bits: Struct(f"{_START.format}qq{middle.format[1:]}") for bits, middle in _MIDDLES.items()
 }
@@ -58,7 +58,7 @@ _HOST_CACHE_SIZE: Final = 16_384
 
 
 class RecordError(ValueError):
-    """The bytes are no stored message, or the message cannot be stored."""
+    """The bytes are not a stored message, or the message cannot be stored."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class StoredMessage:
 
 
 def body_crc(body: bytes) -> int:
-    """Return the checksum of a body, of a message or a registration: CRC-32 without the sign bit."""
+    """Return the checksum of the body of a message or a registration: CRC-32 without the sign bit."""
     return crc32(body) & _CRC_MASK
 
 
@@ -96,7 +96,7 @@ def pack_host(ip: str, port: int) -> bytes:
     """Return address and port as a record holds them: 8 bytes for IPv4, 20 for IPv6.
 
     Raises:
-        RecordError: *ip* is no address, or *port* no port.
+        RecordError: *ip* is not an address, or *port* is not a port.
     """
     try:
         address = IPv6Address(ip).packed if ":" in ip else IPv4Address(ip).packed
@@ -113,10 +113,10 @@ def host_flags(born_host: bytes, store_host: bytes) -> int:
 
 
 class RecordTemplate:
-    """A record that lacks only its two offsets; `size` is known, so the next one's place is too.
+    """A record that lacks only its two offsets; `size` is known, so the place of the next record is, too.
 
     The IPv6 bits of *sys_flag* are set from the packed hosts (`pack_host`); the other bits are kept.
-    *checksum* is for copying a stored message; otherwise it is computed from the body.
+    *checksum* is given to copy a stored message; otherwise it is computed from the body.
 
     Raises:
         RecordError: Topic or properties are too long, there is no topic, or a number does not fit.
@@ -166,7 +166,7 @@ class RecordTemplate:
                 prepared_transaction_offset,
                 len(body),
             )
-            # Signed, because Java reads it so: what is longer cannot be stored.
+            # Signed, because Java reads it as signed; longer properties cannot be stored.
             properties_head = _INT16.pack(len(properties))
         except struct.error as error:
             raise RecordError(f"a part of the message does not fit its field: {error}") from error
@@ -183,7 +183,7 @@ def encode_with_positions(
     """Return the record of *template* at these offsets.
 
     Raises:
-        RecordError: An offset is no int64.
+        RecordError: An offset is not an int64.
     """
     try:
         positions = _POSITIONS.pack(queue_offset, physical_offset)
@@ -211,7 +211,7 @@ def record_properties(record: bytes | memoryview) -> bytes:
     """Return the stored properties of one record without decoding anything else.
 
     Raises:
-        RecordError: The bytes are no whole record.
+        RecordError: The bytes are not a whole record.
     """
     try:
         (sys_flag,) = _SYS_FLAG.unpack_from(record, POSITION_SYS_FLAG)
@@ -232,7 +232,7 @@ def iter_records(body: bytes | bytearray | memoryview) -> Iterator[StoredMessage
     """Yield the records of a pull body one after the other.
 
     Raises:
-        RecordError: At the first record that cannot be read; those before it have been yielded.
+        RecordError: At the first record that cannot be read; the records before it have been yielded.
     """
     offset = 0
     while offset < len(body):
@@ -241,7 +241,7 @@ def iter_records(body: bytes | bytearray | memoryview) -> Iterator[StoredMessage
 
 
 def _decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[StoredMessage, int]:
-    """Return the record at *offset* and where it ends."""
+    """Return the record at *offset* and the offset where it ends."""
     try:
         (sys_flag,) = _SYS_FLAG.unpack_from(buffer, offset + POSITION_SYS_FLAG)
         head = _HEADS[sys_flag & _HOST_BITS]

@@ -2,7 +2,7 @@
 Bits of the two `sysFlag` numbers: the one stored with a message and the one of a pull request.
 
 Rule: a broker stores and returns the flags of a message unchanged; it sets only the host and transaction
-bits itself. What the compression bits mean for a body stands in `compression`.
+bits itself. `compression` says what the compression bits mean for a body.
 """
 
 from typing import Final
@@ -50,7 +50,7 @@ def with_compression(sys_flag: int, type_number: int) -> int:
 
 
 def without_compression(sys_flag: int) -> int:
-    """Return *sys_flag* as it is for the inflated body."""
+    """Return *sys_flag* without the compression bits, for the inflated body."""
     return sys_flag & ~(COMPRESSED | COMPRESSION_TYPE_MASK)
 
 

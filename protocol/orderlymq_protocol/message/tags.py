@@ -2,7 +2,7 @@
 Tags: Java's string hash and the tag expression of a subscription.
 
 The consume queue keeps only the hash of a tag (`tags_code`), so a broker's filter lets collisions
-through and the client compares the text. Rule: the hash is Java's `String.hashCode` to the bit, because
+through and the client compares the text. Rule: the hash is exactly Java's `String.hashCode`, because
 SDKs in other languages choose a message's queue by it and stored indexes hold it.
 """
 
@@ -15,11 +15,11 @@ ALL_TAGS: Final = "*"
 
 _UINT32: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
-# `String.trim` removes every character up to the blank, not what Unicode calls white space.
+# `String.trim` removes every character up to the blank, not what counts as white space in Unicode.
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 # A topic has tens of tags, not thousands; a miss costs a microsecond.
 _CACHE_SIZE: Final = 8192
-# Programs write words. A tag may take all of a message's properties, and then it is not kept: so many would be a gigabyte.
+# Programs write words. A tag may take all of a message's properties; such a tag is not cached, because a full cache of them is a gigabyte.
 _CACHED_LENGTH_MAX: Final = 64
 
 
@@ -56,7 +56,7 @@ def _known_hash(tag: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """The tags a subscription wants; no tags at all means every message."""
+    """The tags that a subscription wants; an empty set means every message."""
 
     expression: str
     tags: frozenset[str]
@@ -64,7 +64,7 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> "TagFilter":
-        """Read `A || B`; `*`, the empty text and None mean everything.
+        """Parse `A || B`; `*`, the empty text and None mean everything.
 
         Raises:
             TagExpressionError: There are separators but no tag between them.
@@ -80,9 +80,9 @@ class TagFilter:
 
     @property
     def matches_all(self) -> bool:
-        """Return whether every message passes."""
+        """Whether every message passes."""
         return not self.tags
 
     def matches_tag(self, tag: str | None) -> bool:
-        """Return whether a message with this very tag passes."""
+        """Return whether a message with this tag passes."""
         return not self.tags or tag in self.tags

@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<Connection {self.id} {self.peer[0]}:{self.peer[1]} {'closing' if self._closing else 'open'}>"
 
-    # What the owner calls.
+    # Called by the owner.
 
     def send(self, command: RemotingCommand) -> None:
         """Send one command; on a closing connection it is dropped.
@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         if option is not None and self._transport is not None:
             set_option(self._transport, socket.IPPROTO_TCP, option, timeout_ms)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Enter the table, set the socket's options, and notify the handler."""
