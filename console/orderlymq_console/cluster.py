@@ -238,7 +238,7 @@ class ClusterReader:
         )
 
     def silence(self, name: str) -> Reading[Any] | None:
-        """Return the recent reading of a status request that a broker group did not answer; None if it answered."""
+        """Return the recent reading in which a broker group did not answer a status request; None if there is none."""
         return self.collector.silence(("status", name))
 
     async def statuses(self) -> Answers[StatusReport]:

@@ -3,9 +3,9 @@ Readings from brokers with their times; any number of viewers share one answer.
 
 Rules: a question is not asked again while its answer is younger than its interval. Viewers who ask while a question is under way
 share it. The collector asks nothing by itself. A failure is an answer, too: it has a reason and an age.
-The numbers of answers and questions are limited. Expired answers are dropped, and beyond `ANSWERS_MAX` the one that was not used for longest.
+The numbers of answers and questions are limited. Expired answers are dropped, and beyond `ANSWERS_MAX` those unused for longest, too.
 A silent broker group does not delay the others, because each has turns of its own. While it is silent, its failure is
-the answer, and the next question is asked in the background. Questions that wait for a turn are dropped if the ones before them
+the answer, and the next question is asked in the background. Questions that wait for a turn are not asked if the ones before them
 found the broker group silent.
 """
 
@@ -65,7 +65,7 @@ class _Turns:
     Attributes:
         is_one: all of them ask the same broker group.
         waiting: questions that wait or are under way.
-        answered: how many got an answer; shows a question whether it alone got none.
+        answered: number of answered questions, by which a question sees whether it alone got no answer.
         silence: the last failure, if no process answered any of the last questions.
     """
 

@@ -55,7 +55,7 @@ class KeyEvent(Model):
 
 
 class KeyPage(Page):
-    """Where a key is, and what every consumer group does with it; without a topic, only the form that asks for one.
+    """Where a key is, and what every consumer group does with it; without a topic or a key, only the form that asks for them.
 
     Attributes:
         messages: the newest messages of the key, the newest first.

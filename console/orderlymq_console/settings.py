@@ -38,7 +38,7 @@ class ConsoleSettings:
     Attributes:
         name_servers: ``host:port;host:port``; None takes them from the environment.
         host, port: where it listens; port 0 takes a free one.
-        hosts: names under which browsers may open it, in addition to addresses and localhost; in lower case, because host names are compared.
+        hosts: names under which browsers may open it, in addition to addresses and localhost; in lower case, in which they are compared.
         https_hosts: the same, for names of a proxy that speaks TLS for the console.
         accounts: the accounts that may sign in; if there are none, everybody on this machine may look.
         read_only: nobody may change anything.

@@ -4,7 +4,7 @@ Version 2 of a request's signature, for requests that change a cluster.
 RocketMQ's own signature covers the values of the header fields and the body. So the signature of a query is also valid
 for a deletion, and it never expires. Version 2 covers the request code, the names and values of all fields,
 the body, a time and a nonce. It also covers a mark of the server. A server makes a new mark each time that it begins
-to serve, so a signature that another server or an earlier start has seen is not valid here. A request without the
+to serve. So a signature that another server or an earlier start has seen is not valid here. A request without the
 present mark is refused. The refusal has the mark, and the signer signs again.
 
 A large body is covered by its digest, which is a field, so a stranger's signature is found wrong without reading the body.

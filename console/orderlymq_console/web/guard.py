@@ -1,7 +1,7 @@
 """
 Checks before every page: the host that is called, the account, the origin of a change, and the headers of answers.
 
-Rules: if the header Host holds a name that the console was not given, the request is refused, so that a foreign page cannot reach
+Rules: if the header Host holds a name that the console was not given, the request is refused. Otherwise a foreign page could reach
 the console under its own name (DNS rebinding). A change needs a session, the proof in its form, and the console's own origin. A page
 runs only scripts and styles from the console's own files, and no other site can show it in a frame.
 """

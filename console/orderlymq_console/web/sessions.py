@@ -1,9 +1,9 @@
 """
 Sessions: who has signed in, until when, and the value that proves that a form is the console's own.
 
-Rules: a session lives in this process and ends with it. The number of sessions is limited. Beyond the limit the oldest session of the
-account with the most sessions ends, so nobody can end the sessions of accounts that have fewer. A token is compared in constant time.
-Wrong tokens are answered as wrong until too many come in a minute; they never keep a right token out.
+Rules: a session lives in this process and ends with it. The number of sessions is limited. Beyond the limit expired sessions go first,
+then the oldest of the account with the most sessions, so nobody can end the sessions of accounts that have fewer. A token is compared
+in constant time. Wrong tokens are answered as wrong until too many come in a minute; they never keep a right token out.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
 """
-The viewers that follow a page now, up to a limit, and the event that the console ends.
+The viewers that follow a page now, up to a limit, and the event that is set when the console ends.
 
 Rule: beyond the limit, the account with the most viewers gives its oldest place to one with fewer, so that no account takes all places.
 """

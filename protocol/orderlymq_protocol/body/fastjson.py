@@ -4,7 +4,7 @@ JSON as the Java side writes and reads it, which is not always JSON.
 Java's fastjson writes a map whose keys are objects as `{{"brokerName":"b",…}:value}` and maps with number
 keys as `{0:value}`; 4.3 clients accept nothing else for the former. `loads` reads standard JSON with
 orjson; a text that orjson refuses is read again after its keys have been made texts. `dumps` writes raw object keys for
-`MessageQueue` and standard JSON, without white space, for all else, because the Go client cuts route text by hand
+`MessageQueue`, and standard JSON for all else. It writes no white space, because the Go client cuts route text by hand
 and stumbles over blanks. `declaration` makes typed bodies of the values.
 """
 

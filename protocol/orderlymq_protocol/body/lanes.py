@@ -3,8 +3,8 @@ Bodies of key lanes: what a member of a group with `concurrency: Key` gets, comp
 
 A lane is (group, topic, queue, key). Rules: *lane* and *attempt* are numbers within one queue; the broker assigns them and never
 reuses them. An attempt is one hand-out of a lane to one member. The body of a fetch's answer is a length (4 bytes,
-big-endian), that many bytes of JSON (`LanesFetched`), and the stored records one after the other, in the order of
-the lanes and of their offsets. docs/explanation/lanes.md explains what it means.
+big-endian), that many bytes of JSON (`LanesFetched`), and the stored records. The records are in the order of
+the lanes and of their offsets. docs/explanation/lanes.md explains the concept.
 """
 
 import struct
@@ -200,7 +200,7 @@ class LaneVerdicts(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class QueueLanes(JsonModel):
-    """The lanes of one queue in figures (code 20514).
+    """The lanes of one queue in numbers (code 20514).
 
     Attributes:
         scanned: every offset below this was looked at; a message below it that is not owed is complete.

@@ -3,8 +3,8 @@ The binary form of a command header (serialize type ROCKETMQ).
 
 Layout: `int16 code | int8 language | int16 version | int32 opaque | int32 flag | int32 n, remark |
 int32 n, ext`, where ext repeats `int16 n, key, int32 n, value`. A length of zero means null.
-Rule: a reply uses the form of its request, so this form must be able to express everything that JSON can, except
-codes above int16, which no client sends this way. `codec` is the only caller.
+Rule: a reply uses the form of its request, so this form must be able to express everything that JSON can. The exception
+is codes above int16, which no client sends this way. `codec` is the only caller.
 """
 
 import struct

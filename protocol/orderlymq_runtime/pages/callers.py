@@ -2,7 +2,7 @@
 Limits of an HTTP server's connections: how many, how much memory each may hold, how long one may occupy the event loop.
 
 Rules: if there is one connection too many, the oldest is closed. aiohttp gets the headers of the next request only after it has
-answered the one before, because it would parse 32 requests ahead, and any stranger can fill their headers. Headers that are too
+answered the one before. Otherwise it would parse 32 requests ahead, whose headers any stranger can fill. Headers that are too
 long, or take too long, end their connection. What a connection keeps is drawn on the budget.
 """
 

@@ -2,7 +2,7 @@
 How long the event loop of this process stood still: a histogram that `/metrics` shows.
 
 A timer is due every `PERIOD_S`; its delay is how long a callback, or the machine, kept the loop from it. The
-CPU time of the loop's thread in that span distinguishes the two: a callback that computes uses it, a process that
+CPU time of the loop's thread in that span distinguishes the two. A callback that computes uses CPU time; a process that
 gets no CPU or waits for a disk does not. The timer costs a hundred short callbacks a second.
 """
 

@@ -3,10 +3,10 @@ How signals end a process.
 
 The first SIGTERM, SIGINT or SIGHUP cancels the main coroutine once, which then hands over and closes what it
 owns. A second SIGTERM or SIGINT ends the process immediately, because someone is waiting. A close that takes too long
-also ends it, and logs what it waited for. A second SIGHUP does not count as asking again: a closed terminal sends it
+also ends it, and logs what it waited for. A second SIGHUP does not count as asking again. A closed terminal sends it
 twice, by its shell and by the kernel, and systemd may send it right after SIGTERM. Exit codes follow the shell's
-custom: 0 after a requested end, 128 + signal if it was forced. A separate thread watches the end, because a
-close may hang in a call that blocks the event loop, and a thread that does not return keeps the interpreter alive.
+custom: 0 after a requested end, 128 + signal if it was forced. A separate thread watches the end. Without it, a
+close could hang in a call that blocks the event loop, or a thread that does not return could keep the interpreter alive.
 """
 
 import asyncio

@@ -6,8 +6,8 @@ One remoting connection: it turns bytes into commands for a handler, and command
   (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer until it is handed over;
 - the end that opened the connection reads while it writes: if both waited for the other to read, nothing would move;
 - everything sent in one loop iteration leaves in one write; there is no task per request;
-- at most one frame limit is kept for reading and `write_hard_max` for writing, independent of what the peer does,
-  and `unsent_max` for all peers together that do not read (``unsent``);
+- for each peer at most one frame limit is kept for reading and `write_hard_max` for writing; for all peers
+  that do not read, at most `unsent_max` together (``unsent``);
 - an error ends this connection only; every close that this end decides is counted by its kind and leaves one log line;
 - an orderly close delivers what was sent before it.
 """

@@ -1,8 +1,8 @@
 """
 The open connections of one server or client: their numbers, the limits of each, and the clock that ends silent ones.
 
-What they share is here, so that one busy or silent peer costs the others little: the buffer for reading, the turns, and the
-limit of bytes that all peers together have not taken. `connection` handles a single connection.
+They share the buffer for reading, the turns, and the limit of bytes that all peers together have not taken. These are here,
+so that one busy or silent peer costs the others little. `connection` handles a single connection.
 """
 
 import asyncio

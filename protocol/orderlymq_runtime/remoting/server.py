@@ -71,8 +71,8 @@ class RemotingServer:
     Args:
         handler: receives every connection and every command.
         linger_reset: reset accepted connections instead of closing them when the process dies.
-        connections_max: most open connections. For one more, or one that would leave too few open files for the rest of
-            the process, the oldest connection that was never served is closed, then the oldest TLS handshake. If all
+        connections_max: most open connections; fewer if too few open files would be left for the rest of the process.
+            For one more, the oldest connection that was never served is closed, then the oldest TLS handshake. If all
             were served, the new one is closed immediately.
         limits: limits of each connection.
         traffic: counters to add to.

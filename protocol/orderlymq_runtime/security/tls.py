@@ -103,7 +103,7 @@ class TlsSettings:
     def between_peers(self) -> "PeerTls | None":
         """Return the TLS that the replicas of a raft group use with each other; None for plain connections.
 
-        If a CA is named, both the caller and the called replica must show a certificate of it, because a process that
+        If a CA is named, both the caller and the called replica must show a certificate of it: a process that
         could join a group could write its log.
 
         Raises:
