@@ -299,7 +299,7 @@ class MemberRow(Model):
 
 
 class MemberQueue(Model):
-    """A member's report about a queue that it consumes; a figure is None if the member does not report it."""
+    """A member's report about a queue that it consumes; a field is None if the member does not report it."""
 
     topic: str
     broker_group: str

@@ -2,8 +2,8 @@
 Numbers of the remoting protocol: what a request asks, what a response says, and in which language a peer is written.
 
 The names are RocketMQ's (`RequestCode`, `ResponseCode`, `LanguageCode`), so that they can be looked up.
-Codes from 20500 to 20599 are our own and are used only between our processes. All other codes belong to the
-protocol and never change. The package `header` says which fields a code carries.
+Codes whose names begin with ORDERLYMQ are our own, from 20500 on, and are used only between our processes. All other
+codes belong to the protocol and never change. The package `header` says which fields a code carries.
 """
 
 from enum import IntEnum
