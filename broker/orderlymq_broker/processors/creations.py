@@ -1,8 +1,9 @@
 """
-Requests that wait for a topic or a group that is made for them.
+Requests that wait until a topic or a consumer group is created for them.
 
-The rules: the topic or group is proposed once, for the first of them. They are served in the order in which they came, a few at a
-time, and later requests queue behind them. Their memory has a limit of its own, as large as that of uncommitted bytes.
+The rules: the first of these requests proposes the topic or group. The requests are served in the order in which they
+came, a few at a time, and later requests queue behind them. They have their own memory limit, as large as that of
+uncommitted bytes.
 """
 
 from collections import deque
@@ -17,14 +18,14 @@ from orderlymq_broker.core.uncommitted import Creation, LeaderView, Waiter
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.codes import ResponseCode
 
-# Requests that are served before timers and other clients have their share, at some 50 us each.
+# Requests served in one turn, before timers and other clients get their share; each takes about 50 us.
 SERVED_MAX: Final = 256
 
 _End: TypeAlias = Callable[[Waiter, Now], list[Effect]]
 
 
 class Creations:
-    """Lets requests wait; *serve* and *refuse* end that."""
+    """Holds waiting requests; *serve* and *refuse* end their wait."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Creations:
         self._refuse = refuse
 
     def wait(self, names: Creation, records: Sequence[Record], waiter: Waiter) -> list[Effect]:
-        """Propose *records*, which make *names*, unless another request has; refuse the request when too much waits (2)."""
+        """Propose *records*, which create *names*, unless another request has done so; refuse if too much waits (2)."""
         view, request = self._context.view, waiter.request
         held = request.memory_bytes()
         room = self._context.settings.raft.uncommitted_size_max - view.creating_bytes
@@ -57,13 +58,16 @@ class Creations:
             def refuse(each: Waiter, _: Now) -> list[Effect]:
                 return self._refuse(each, refusal)
 
-            # Refusing reads no clock.
+            # A refusal reads no clock.
             return self._end_some(names, view, refuse, Now(0, 0))
 
         return [Propose(records, applied=applied, lost=lost)]
 
     def _serve_or_refuse(self, view: LeaderView) -> _End:
-        """Return what serves a request; one that outlives the leadership of *view* would come behind younger ones, and is refused."""
+        """Return the function that ends a wait: it serves the request, or refuses it if a new leadership began meanwhile.
+
+        Such a request would otherwise be served after younger ones.
+        """
 
         def end(waiter: Waiter, now: Now) -> list[Effect]:
             if self._context.leading and self._context.view is not view:
@@ -73,8 +77,8 @@ class Creations:
         return end
 
     def _end_some(self, names: Creation, view: LeaderView, end: _End, now: Now) -> list[Effect]:
-        """End the wait of some requests; the others keep their place before those that come meanwhile."""
-        # Out of the view first: who is served would wait for itself.
+        """End the wait of some requests; the others stay ahead of those that come meanwhile."""
+        # Remove them from the view first; otherwise a request that is served now would wait again for its own creation.
         waiting = view.creating.pop(names)
         effects: list[Effect] = []
         for _ in range(min(len(waiting), SERVED_MAX)):
@@ -84,7 +88,7 @@ class Creations:
         if not waiting:
             return effects
         if names in view.creating:
-            # Deleted meanwhile, and made again for one that was served: the others stand behind it.
+            # It was deleted meanwhile and is being created again for a request served here: the others wait behind it.
             view.creating[names].extend(waiting)
             return effects
         view.creating[names] = waiting

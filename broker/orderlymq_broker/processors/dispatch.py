@@ -1,11 +1,11 @@
 """
 The broker without its sockets: requests, outcomes and time in, effects out.
 
-The rules: pure and synchronous; the state is changed by the machine alone; a replica that does not lead
-refuses a request that it cannot serve (sends: 14) and is silent where an error code would be
-misunderstood (offset queries: it closes), as clients of RocketMQ need it; a reply that depends on
-a record leaves when the record is applied. A new request code is one entry in ``_handlers``, or in
-``admin/processor.py``. The shell that drives this is ``replication/loop.py``.
+The rules: the code is pure and synchronous, and only the state machine changes the state. A replica that is not the
+leader refuses a request that it cannot serve (sends with 14). Where clients of RocketMQ would misread an error code, it
+closes the connection instead of answering (offset queries). A reply that depends on a record leaves when the record is
+applied. To add a request code, add one entry to ``_handlers`` or to ``admin/processor.py``.
+``replication/loop.py`` is the shell that drives this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,17 +82,17 @@ from orderlymq_protocol.header.declaration import HeaderError
 from orderlymq_protocol.message.record import RecordError
 from orderlymq_protocol.unsupported import remark_of
 
-# A dead letter may need its retry topic and its dead-letter topic; nothing needs more than that.
+# A dead letter may need its retry topic and its dead-letter topic; no request needs more than these.
 CREATIONS_MAX: Final = 3
 
 _NO_KEY: Final = "a release needs the field key: send it, empty for all messages without a key"
 
 
 class BrokerCore:
-    """One replica's answer to everything that happens to it.
+    """The core of one replica: it turns requests and events into effects.
 
-    Life cycle: made as a follower; ``become_leader`` and ``become_follower`` any number of times.
-    All times are given; nothing here waits.
+    Life cycle: it starts as a follower; ``become_leader`` and ``become_follower`` may follow any number of times.
+    Callers pass all times in; nothing here waits.
     """
 
     def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
@@ -138,8 +138,8 @@ class BrokerCore:
         followers = Followers(self.context)
         self._refusals = followers.handlers(self.transactions.refuse_end)
         self._other_refusal = followers.refuse
-        # Those that only read what is committed, or only this replica's own connections. Not the
-        # list of members: a follower's may be old, and who is missing in it drops all its queues.
+        # Handlers that read only committed data, or only this replica's own connections. The list of members is not
+        # among them: a follower's list may be old, and a client that is missing in it drops all its queues.
         self._follower_handlers: dict[int, Handler] = {
             code: self._handlers[code]
             for code in (
@@ -209,11 +209,11 @@ class BrokerCore:
 
     @property
     def codes(self) -> list[int]:
-        """Return the request codes that are served, sorted."""
+        """The request codes that are served, sorted."""
         return sorted(self._handlers)
 
     def handle(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve one request, or take a client's answer to a request of ours."""
+        """Serve one request, or take a client's answer to a request of the broker."""
         if request.flag & FLAG_RESPONSE:
             return self.calls.replied(request, peer)
         handler = self._handlers.get(request.code)
@@ -227,7 +227,7 @@ class BrokerCore:
         if not self.context.leading:
             handler = self._follower_handlers.get(request.code)
             if handler is None:
-                # Rights are not judged: the accounts that are known here may be old, or none yet.
+                # Permissions are not checked: the accounts that this replica knows may be old, or not loaded yet.
                 return self._refuse_as_follower(request, peer)
 
         return self._run(handler, request, peer, now)
@@ -242,14 +242,14 @@ class BrokerCore:
         creations: int = 0,
         refuses: bool = False,
     ) -> list[Effect]:
-        """Return what *handler* does; one that *refuses* needs no rights, no token and no time."""
+        """Return the effects of *handler*. A handler that *refuses* needs no permission, no token and no time."""
         try:
             if refuses:
                 return handler(request, peer, now)
             if creations == 0:
                 peer = self.admit(request, peer, now)
             elif is_of_operator(request):
-                # Another one may have followed it while what it needs was created.
+                # A newer operator may have taken over while the topic or group was created.
                 check_token(self.context, request.ext, now)
             effects = handler(request, peer, now)
             return [*self.note_operator(request), *effects] if is_of_operator(request) else effects
@@ -259,7 +259,7 @@ class BrokerCore:
             if creations == CREATIONS_MAX:
                 remark = "what the request needs was deleted while it was being created; try again"
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
-            # Not the exception itself: what waits would hold it, and it holds what waits and each frame that it came through.
+            # Do not keep the exception: the waiter would hold it, and it holds the waiter and each frame that it passed.
             waiter = Waiter(request, peer, creations + 1)
             return self._creations.wait(first.names, first.records, waiter)
         except RecordError as illegal:
@@ -270,11 +270,11 @@ class BrokerCore:
     def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
         """Count a request and return the sender with its account; the operator's own account has no quota.
 
-        Requests that ``server/router.py`` lets others answer are counted here, too.
+        Requests that ``server/router.py`` passes to others to answer are counted here as well.
 
         Raises:
-            RequestRefused: its address or account has used up its quota (2), it may not ask for this, or is an operator that
-                another one has followed.
+            RequestRefused: its address or account has used up its quota (2), the account lacks the permission, or the
+                request is from an operator that another operator has replaced.
         """
         quotas = self.context.quotas
         refusal = quotas.of_address(request, peer, now)
@@ -292,7 +292,7 @@ class BrokerCore:
         return peer
 
     def note_operator(self, request: RemotingCommand) -> list[Effect]:
-        """Return what lets every replica know the operator of an admitted request, where it is a new one."""
+        """Return the effects that make an operator known to all replicas if the admitted request is from a new one."""
         return note_token(self.context, request.ext) if is_of_operator(request) else []
 
     def _serve(self, waiter: Waiter, now: Now) -> list[Effect]:
@@ -316,7 +316,7 @@ class BrokerCore:
     # -- leadership --------------------------------------------------------------------------------
 
     def become_leader(self, term: int, physical_end: int, now: Now) -> list[Effect]:
-        """Begin to lead; everything in the log is applied and *physical_end* is its end."""
+        """Begin to lead; the whole log is applied and *physical_end* is its end."""
         context = self.context
         context.term = term
         context.view = LeaderView()
@@ -329,7 +329,7 @@ class BrokerCore:
         def applied(_: Sequence[Outcome], later: Now) -> list[Effect]:
             return self._start_leading(later) if context.term == term else []
 
-        # Without its system topics a fresh broker would refuse sends that it should serve.
+        # Without its system topics, a fresh broker would refuse sends that it should serve.
         return [Propose(records, applied=applied)]
 
     def _start_leading(self, now: Now) -> list[Effect]:
@@ -347,7 +347,7 @@ class BrokerCore:
         return [*self.lanes.start(now), *self.rebalance.start(now), *self.members.start(now)]
 
     def become_follower(self, leader_known: bool) -> list[Effect]:
-        """Stop leading: answer waiting requests and forget the state of a leader."""
+        """Stop leading: answer waiting requests and clear the leader's state."""
         context = self.context
         was_leading, context.leading = context.leading, False
         context.leader_known = leader_known
@@ -368,19 +368,19 @@ class BrokerCore:
         return [*self.pulls.release_all(), *self.lanes.stop(), *self.calls.ended()]
 
     def follow(self, manifest: BrokerSettings) -> list[Effect]:
-        """Take over the settings of the changed manifest."""
+        """Apply the settings of the changed manifest."""
         self.context.follow(manifest)
 
         return self._complete() if self.context.leading else []
 
     def _complete(self) -> list[Effect]:
-        """Return what makes the topics that a broker with the present settings has from the beginning, where one is missing."""
+        """Propose the initial topics of a broker with the present settings, if any of them is missing."""
         missing = bootstrap_records(self.context.settings, self.context.state)
 
         return [Propose(missing)] if missing else []
 
     def proposals_lost(self) -> None:
-        """Drop the view: offsets given to records that may never be applied are worth nothing."""
+        """Drop the leader's view: offsets given to records that may never be applied are invalid."""
         self.context.counters["views_dropped"] += 1
         self.context.view = LeaderView()
         self.context.entries.reset(self.context.state.physical_end)
@@ -388,7 +388,7 @@ class BrokerCore:
     # -- events ------------------------------------------------------------------------------------
 
     def applied(self, outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
-        """React to what an entry did; comes before the callbacks of its proposals."""
+        """React to the outcomes of an applied entry; called before the callbacks of its proposals."""
         if not self.context.leading:
             for outcome in outcomes:
                 if type(outcome) is LocksGranted:
@@ -420,7 +420,7 @@ class BrokerCore:
         return effects
 
     def _react(self, outcome: Outcome, now: Now) -> list[Effect]:
-        """Keep the leader's clocks in step with the tables and notify the members of groups."""
+        """Keep the leader's clocks in step with the tables, and notify the members of consumer groups."""
         match outcome:
             case LocksGranted():
                 self.locks.granted(outcome, now)
@@ -448,7 +448,7 @@ class BrokerCore:
                 return []
 
     def _judge_again(self, outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
-        """Judge waiting requests again, once for all outcomes of an entry: it may contain a thousand deletions."""
+        """Check waiting requests again, once for all outcomes of an entry: it may contain a thousand deletions."""
         effects: list[Effect] = []
         topics = [each for each in outcomes if isinstance(each, TopicChanged)]
         groups = [each for each in outcomes if isinstance(each, GroupChanged)]
@@ -458,7 +458,7 @@ class BrokerCore:
         if deleted_topics or deleted_groups:
             self.committer.forget_deleted(deleted_topics, deleted_groups)
             self.context.positions.deleted(deleted_topics, deleted_groups)
-            # Requests for a topic or group that is gone would wait for nothing.
+            # Requests for a deleted topic or group would wait in vain.
             effects += [*self.pulls.wake_orphaned(), *self.lanes.recheck_waiting(now)]
         elif changed:
             effects += [
@@ -470,7 +470,7 @@ class BrokerCore:
         if self.access.enabled and any(
             isinstance(each, AccessChanged) and each.changed for each in outcomes
         ):
-            # A waiting consumer may have lost its permission; it asks again and is judged again.
+            # A waiting consumer may have lost its permission; it sends its request again, which is then checked again.
             reason = "ACCESS_CHANGED"
             effects += self.pulls.release_all(reason)
             effects += self.lanes.fetcher.release_all(reason)
@@ -478,10 +478,10 @@ class BrokerCore:
         return effects
 
     def refused(self, proposal: Propose, refusal: Refusal) -> list[Effect]:
-        """Notify the proposer of what cannot be stored; nothing else has noticed it."""
+        """Tell the proposer that its proposal cannot be stored; it has no other way to notice."""
         self.context.counters["proposals_refused"] += 1
         effects = proposal.lost(refusal) if proposal.lost is not None else []
-        # Commits of others may ride along; they are stored all the same.
+        # The proposal may contain commits of other clients, which are stored nevertheless.
         commits = [each for each in proposal.records if type(each) is OffsetsCommitted]
         if 0 < len(commits) < len(proposal.records):
             effects.append(Propose(commits))
@@ -513,15 +513,15 @@ class BrokerCore:
         ]
 
     def is_client(self, connection: int) -> bool:
-        """Return whether a request of *connection* was served, so that its peer is no stranger any more.
+        """Return whether a request of *connection* was served, so that its peer is no longer a stranger.
 
-        A replica that does not lead judges forwarded requests by neither signature nor quota, so they make nobody a client there.
+        A replica that does not lead checks neither signatures nor quotas of forwarded requests, so these do not count.
         """
         is_admitted = not self.access.enabled or connection in self.access.admitted
         return is_admitted and self.context.quotas.admits(connection)
 
     def connection_closed(self, connection: int) -> list[Effect]:
-        """Forget a connection; its clients leave their groups but keep their locks."""
+        """Remove a connection; its clients leave their groups but keep their locks."""
         self.access.closed(connection)
         effects = self.pulls.close(connection)
         self.lanes.fetcher.close(connection)
@@ -536,13 +536,13 @@ class BrokerCore:
         return [*effects, *self.calls.closed(connection)]
 
     def client_dead(self, client_id: str, proof: str, ends: Ends = None) -> list[Effect]:
-        """Take locks and memberships of a client that is proven dead; *ends* as in `MembershipProcessor`."""
+        """Remove the locks and memberships of a client that is proven dead; *ends* as in `MembershipProcessor`."""
         return self.members.client_dead(client_id, proof, ends) if self.context.leading else []
 
     def group_status(self, asked: RemotingCommand | None = None) -> dict[str, Any]:
-        """Return what operators want to see, ready for JSON.
+        """Return the group's status for operators, ready for JSON.
 
-        With *asked*, an admitted request, the status shows only those texts of clients that its account may read.
+        With *asked*, an admitted request, the status shows only those client texts that its account may read.
         """
         found = status(
             self.context,
@@ -565,10 +565,10 @@ class BrokerCore:
         return answer(request, peer, body=fastjson.dumps(body))
 
     def _release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20511 by how the group consumes; a key that was held when it consumed by queue goes first."""
+        """Serve 20511 according to the group's mode; a key that was held while it consumed by queue is released first."""
         ext, state = request.ext, self.context.state
         if "key" not in ext:
-            # Not the empty key: a release with skip would make dead letters of all messages without one.
+            # Do not take a missing key for the empty one: with skip, all messages without a key would become dead letters.
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_KEY)
         group, key = ext.get("consumerGroup", ""), (ext.get("topic"), ext.get("key"))
         is_held = any((each.topic, each.key) == key for each in state.parked.of_group(group))
@@ -578,12 +578,12 @@ class BrokerCore:
         return self.parked_keys.release(request, peer, now)
 
     def clients_of(self, connection: int) -> list[str]:
-        """Return the client ids that have identified themselves over a connection."""
+        """Return the client ids that have identified themselves over a connection, sorted."""
         session = self.context.sessions.get(connection)
 
         return sorted(session.client_ids) if session is not None else []
 
     def set_environment(self, disk_ratio: float, replication: dict[str, Any]) -> None:
-        """Take over the observations of the shell, which the core cannot make."""
+        """Store observations of the shell that the core cannot make itself."""
         set_disk(self.context, disk_ratio)
         self.context.replication = replication

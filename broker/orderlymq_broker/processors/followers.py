@@ -1,10 +1,10 @@
 """
-Answers of a replica that does not lead, or does not yet.
+Answers of a replica that is not the leader, or not yet.
 
-The rule: never a wrong answer, never an answer that a client would misread. Clients up to 4.9 take any
-error code to an offset query for "never committed" and may jump to the end of the queue, so ``answer``
-closes the connection instead, which they take for what it is. Java's consumer stops at every queue that is missing in
-a successful answer to LOCK (41), so that is refused; Go's stops either way.
+The rule: an answer is never wrong, and a client never misreads it. Clients up to 4.9 take any error code to an offset
+query for "never committed" and may jump to the end of the queue. Therefore ``answer`` closes the connection instead,
+which they understand correctly. A Java consumer stops consuming every queue that is missing in a successful answer to
+LOCK (41), so LOCK is refused; a Go consumer stops in either case.
 """
 
 from orderlymq_broker.core.effects import Close, Effect, Now, Peer
@@ -14,13 +14,13 @@ from orderlymq_protocol.frame.command import RemotingCommand
 
 
 class Followers:
-    """Handlers for the time without leadership."""
+    """Handlers for a replica that does not lead."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def handlers(self, refuse_end: Handler) -> dict[int, Handler]:
-        """Return the codes that are not simply refused; *refuse_end* answers the end of a transaction."""
+        """Return the handlers of codes that need a special refusal; *refuse_end* answers the end of a transaction."""
         return {
             RequestCode.END_TRANSACTION: refuse_end,
             RequestCode.SEND_MESSAGE: self.refuse_send,
@@ -33,15 +33,15 @@ class Followers:
         }
 
     def refuse(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Answer 1: the client asks again later, here or elsewhere."""
+        """Answer 1: the client sends its request again later, here or to another replica."""
         return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=self._remark())
 
     def refuse_send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Answer 14: nothing was stored and never will be."""
+        """Answer 14: the message is not stored and never will be."""
         return answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._remark())
 
     def refuse_pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Answer 1 while somebody leads, else close: then the client looks for another address."""
+        """Answer 1 if another replica leads; otherwise close, so that the client looks for another address."""
         if self._context.leader_known:
             return self.refuse(request, peer, now)
 

@@ -1,7 +1,7 @@
 """
-The broker as its environment sees it: client connections, the group's address, registration, health and status.
+The broker's contact with its environment: client connections, its group's address, registration, health and status.
 
-Not here: what a request about messages means (processors) and what replicas say to each other (replication). The death of a
-client of this machine is proven in `clientdeath`.
+Other packages decide what a request about messages means (processors) and what replicas send to each other
+(replication). `clientdeath` proves that a client on this machine is dead.
 Begin with `router`, which decides who answers a request; `leadership` says what clients see of a new leader.
 """

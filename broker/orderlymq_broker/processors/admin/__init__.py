@@ -1,6 +1,6 @@
 """
 Requests of administrators: topics, groups, offsets, clients, accounts, settings, statistics.
 
-Access control of every request is here, too (``access.py``). Nothing here is on the way of a send or a pull
-but that check. Begin with ``processor.py``, which lists the request codes.
+Access control of every request is also here (``access.py``); it is the only part that a send or a pull passes through.
+Begin with ``processor.py``, which lists the request codes.
 """

@@ -1,19 +1,23 @@
 """
-Access control: may this request be served to its signer.
+Access control: decides whether a request is served to the account that signed it.
 
-The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white addresses of all, then the account,
-then its own white address, then the signature over the raw header fields and the body, then the rights that the
-request needs. Signatures are compared in constant time. Stricter than there: an account has no more
-rights at its white address than elsewhere, its default right gives nothing in the broker's own topics, dead
-letters are read with a right to their group, taking queue locks and moving a group's offsets needs the group and the topics (it becomes a
-reader of these, for which an expansion waits), and changes of accounts and of the cluster need an administrator.
+The rules are RocketMQ's (PlainPermissionManager, AclUtils). They check, in this order: the global white addresses,
+the account, the account's own white address, the signature over the raw header fields and the body, and the
+permissions that the request needs. Signatures are compared in constant time. Some rules are stricter than RocketMQ's:
 
-Requests of our own operator and command (`OPERATOR_CODES`) always need a signature of version 2
-(``signature.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
-address nor a signature of RocketMQ's form proves anything there. The same holds of accounts while access control is off
-(`_ACCOUNT_CODES`). A broker without an operator's account and without access control serves all of it unsigned: one that
-somebody starts alone, never one of `orderlymq up` or the operator.
-Accounts stand in ``state/admin/access.py``; the commands for them in ``accounts.py``.
+- An account has no more permissions at its white address than elsewhere.
+- Its default permission gives nothing in the broker's own topics.
+- To read dead letters, it needs a permission for their consumer group.
+- To take queue locks or to move a group's offsets, it needs the group and the topics, because it becomes a reader of
+  these topics, for which an expansion waits.
+- Changes of accounts and of the cluster need an administrator.
+
+Requests of our own operator and command (`OPERATOR_CODES`) always need a signature of version 2 (``signature.py`` of
+the protocol), made by the operator's account or, with access control, by an administrator. An address or a signature
+of RocketMQ's form proves nothing there. The same holds for changes of accounts while access control is off
+(`_ACCOUNT_CODES`). A broker without an operator's account and without access control serves all of these unsigned.
+Such a broker is one that a person starts on its own, never one of `orderlymq up` or the operator.
+``state/admin/access.py`` holds the accounts; ``accounts.py`` serves the requests that change them.
 """
 
 import hmac
@@ -65,10 +69,10 @@ from orderlymq_protocol.signature import (
 )
 
 ACCESS_KEY: Final = "AccessKey"
-# Clients up to RocketMQ 4.9.3 add this field to a query behind their signature; later ones sign it, too.
+# Clients up to RocketMQ 4.9.3 add this field to a query after they sign it; later ones sign it as well.
 _ADDED_FIELD: Final = "_UNIQUE_KEY_QUERY"
 _ADDED_VERSION_MAX: Final = 399
-# What clients of RocketMQ find in the remark of a refusal, before the reason.
+# Clients of RocketMQ find this text in the remark of a refusal, before the reason.
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 PUB: Final = 1
@@ -94,7 +98,7 @@ OPERATOR_CODES: Final = frozenset(
         RequestCode.ORDERLYMQ_BACKUP_END,
     }
 )
-# Who could set these while access control is off would have all rights as soon as it is on.
+# A client that could send these while access control is off would have all permissions once it is switched on.
 _ACCOUNT_CODES: Final = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
@@ -119,13 +123,13 @@ ADMIN_CODES: Final = (
     )
 )
 
-# What operators change. One that another has followed is refused where it names its token.
+# Requests with which operators change something. They are refused if they name the token of a replaced operator.
 _FENCED_CODES: Final = ADMIN_CODES | {RequestCode.UPDATE_CONSUMER_OFFSET}
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A permission that a request needs: on a topic, or on a consumer group."""
+    """A permission that a request needs: for a topic, or for a consumer group."""
 
     name: str
     permission: int
@@ -135,8 +139,8 @@ class Need:
         return f"{'group' if self.is_group else 'topic'}-{self.name}"
 
 
-# As with RocketMQ every account may write traces, and answer requests: a reply goes to who has asked. What waits or belongs to
-# a transaction is no trace (`check_publish`).
+# As in RocketMQ, every account may write traces and answer requests: a reply goes to the client that asked. A message
+# that waits or belongs to a transaction is not a trace (`check_publish`).
 _TRACES: Final = Need(TRACE_TOPIC, PUB)
 _TRACE_CODES: Final = (
     RequestCode.SEND_MESSAGE,
@@ -147,13 +151,13 @@ _REPLY_CODES: Final = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_ME
 
 
 class AccessControl:
-    """Judges requests.
+    """Checks the permission of requests.
 
-    Life cycle: `start` each time that this replica begins to lead.
+    Life cycle: call `start` each time that this replica begins to lead.
 
     Attributes:
-        enabled: all requests are judged, not only those of operators.
-        admitted: connections with a request that passed, by their numbers.
+        enabled: all requests are checked, not only those of operators.
+        admitted: the numbers of the connections that sent a request which passed.
     """
 
     def __init__(self, context: Context) -> None:
@@ -175,17 +179,17 @@ class AccessControl:
         self._wrong = WrongSignatures(context)
 
     def start(self, wall_ms: int) -> None:
-        """Begin to lead, and refuse requests that were signed for an earlier leader."""
+        """Begin to lead; from now on, requests that were signed for an earlier leader are refused."""
         context = self._context
         self._guard = ReplayGuard(f"{context.settings.group}/{context.term}/{wall_ms}")
 
     def admit(self, request: RemotingCommand, peer: Peer, now: Now) -> Peer:
-        """Return the peer with the account of its request, or refuse it.
+        """Return the peer with the account of its request, or refuse the request.
 
         Raises:
-            RequestRefused: with RocketMQ's code and a remark that names the reason.
+            RequestRefused: access is denied; it has RocketMQ's code and a remark that names the reason.
         """
-        # Who could name a token would lock operators out.
+        # A client that could name a token without proof could lock operators out.
         needs_proof = (
             request.code in self._signed_codes
             or (bool(self._signed_codes) and is_of_operator(request))
@@ -208,7 +212,7 @@ class AccessControl:
         return Peer(peer.connection, peer.host, peer.port, account, peer.listener)
 
     def may_publish(self, peer: Peer, topic: str) -> bool:
-        """Return whether a peer that was admitted before may write a topic now."""
+        """Return whether a peer that was admitted earlier may write to a topic now."""
         if not self.enabled:
             return True
         if not peer.account:
@@ -218,10 +222,10 @@ class AccessControl:
         return account is not None and (account.admin or not _lack(account, _topic(topic, PUB)))
 
     def check_publish(self, peer: Peer, topic: str) -> None:
-        """Refuse a message to a peer that may write only traces to *topic*, unless it is a trace.
+        """Refuse a message to *topic* if the peer may write only traces there, unless the message is a trace.
 
         Raises:
-            RequestRefused: its account has no right to the topic.
+                RequestRefused: its account has no permission for the topic.
         """
         if not self.may_publish(peer, topic):
             self._context.counters["access_denied"] += 1
@@ -231,7 +235,7 @@ class AccessControl:
             )
 
     def may_read(self, request: RemotingCommand, *, group: str = "", topic: str = "") -> bool:
-        """Return whether who signed an admitted request may consume for a group, or else read a topic."""
+        """Return whether the signer of an admitted request may consume for *group* or, without one, read *topic*."""
         account = self._account(request.ext.get(ACCESS_KEY, "")) if self.enabled else None
         if account is None or account.admin:
             return True
@@ -239,13 +243,13 @@ class AccessControl:
         return not _lack(account, _group(group) if group else _topic(topic, SUB))
 
     def closed(self, connection: int) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self.admitted.discard(connection)
 
     def _check_proof(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
-        """Check the administrator's signature of version 2; return its access key."""
+        """Check the administrator's signature of version 2; return the access key."""
         if not self._context.leading:
-            # Only the leader knows which signatures were used.
+            # Only the leader knows which signatures were used already.
             raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "this replica does not lead its group yet; ask the group's leader",
@@ -268,8 +272,8 @@ class AccessControl:
         except SignatureRefused as refused:
             self._count_wrong(request, peer, now)
             raise self._signature_refusal(str(refused)) from refused
-        # Before it is remembered: only administrators use up the memory of all. Whatever the code is: one who may commit
-        # offsets must not say who operates.
+        # Check this before the guard remembers the signature: only administrators may use the memory that all share.
+        # Check it for every code: an account that may commit offsets must not decide which operator is valid.
         if not account.admin:
             _deny_for(request, account)
         try:
@@ -280,23 +284,23 @@ class AccessControl:
         return access_key
 
     def _signature_refusal(self, text: str) -> RequestRefused:
-        """Return the refusal, with the guard's present mark: an administrator signs again with it."""
+        """Return the refusal with the guard's present mark; an administrator signs again with that mark."""
         return RequestRefused(
             ResponseCode.SYSTEM_ERROR, EXCEPTION + text, {SERVER: self._guard.mark}
         )
 
     def _check_size(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
-        """Refuse to judge a request that is too large for a stranger. A peer that has shown a right signature is no stranger."""
+        """Refuse a request that is too large for a stranger. A peer that has shown a valid signature is no stranger."""
         if peer.connection not in self.admitted:
             self._wrong.check(request, peer, now.monotonic_ms)
 
     def _count_wrong(self, request: RemotingCommand, peer: Peer, now: Now) -> None:
-        """Take note of a wrong signature; a large one makes a stranger of its connection again."""
+        """Count a wrong signature; a large request with one makes its connection a stranger again."""
         if self._wrong.count(request, peer, now.monotonic_ms):
             self.admitted.discard(peer.connection)
 
     def _judge(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
-        """Check RocketMQ's signature and the account's rights; return its access key, empty where none is needed."""
+        """Check RocketMQ's signature and the account's permissions; return the access key, empty if none is needed."""
         if self._is_white(peer):
             return ""
         access_key = request.ext.get(ACCESS_KEY, "")
@@ -316,7 +320,7 @@ class AccessControl:
         return access_key
 
     def _is_signed_by(self, account: AccountSet, request: RemotingCommand, wall_ms: int) -> bool:
-        """Return whether one of the account's valid secrets made the signature; count when it is the former."""
+        """Return whether one of the account's valid secrets made the signature; count it if it was the former secret."""
         given = request.ext.get(ROCKETMQ_SIGNATURE, "").encode()
         for secret in valid_secrets(account, wall_ms):
             expected = signature(request.ext, request.body, secret, request.version).encode()
@@ -353,10 +357,10 @@ class AccessControl:
                 _deny(lack)
 
     def _needs_by_state(self, request: RemotingCommand) -> list[Need]:
-        """Return the rights that a request needs for topics that it names indirectly.
+        """Return the permissions that a request needs for topics that it names only indirectly.
 
-        To read the topic of a message that it names by its place, to write that of a transaction that it ends, and to read all
-        whose offsets it copies without naming one.
+        It needs to read the topic of a message that it names by physical offset, to write the topic of a transaction
+        that it ends, and to read all topics whose offsets it copies without naming one.
         """
         ext, physical = request.ext, -1
         try:
@@ -375,26 +379,26 @@ class AccessControl:
                     source = self._context.state.offsets.of_group(ext.get("srcGroup", ""))
                     return [_topic(topic, SUB) for topic in source]
         except (HeaderError, MessageIdError):
-            return []  # its handler says what is wrong
+            return []  # the handler reports what is wrong
         stored = read_applied(self._context, physical)
         return [] if stored is None else [_topic(decode_record(stored).topic, SUB)]
 
 
 def is_of_operator(request: RemotingCommand) -> bool:
-    """Return whether a request changes something and names the token of the operator that wants it."""
+    """Return whether a request changes something and names the token of the operator that sends it."""
     return request.code in _FENCED_CODES and EXT_TOKEN in request.ext
 
 
 def signature(
     ext: Mapping[str, str], body: bytes, secret_key: str, version: int = _ADDED_VERSION_MAX + 1
 ) -> str:
-    """Return the signature that belongs to a client's header fields and body: HMAC-SHA1 in Base64."""
+    """Return the signature of a client's header fields and body: HMAC-SHA1 in Base64."""
     unsigned = (
         {ROCKETMQ_SIGNATURE, _ADDED_FIELD}
         if version <= _ADDED_VERSION_MAX
         else {ROCKETMQ_SIGNATURE}
     )
-    # Java sorts names by UTF-16 units; names are ASCII, where that is the same.
+    # Java sorts names by UTF-16 units; for names, which are ASCII, the order is the same.
     text = "".join(ext[name] for name in sorted(ext) if name not in unsigned)
     digest = hmac.digest(secret_key.encode(), text.encode(errors="surrogatepass") + body, "sha1")
 
@@ -416,11 +420,11 @@ def needs_of(request: RemotingCommand) -> list[Need]:
 
 
 def _lack(account: AccountSet, need: Need) -> str:
-    """Return why an account that is no administrator may not do something; empty when it may."""
+    """Return why an account that is no administrator lacks a permission; empty if it has it."""
     kind, key = "permission", account.access_key
     has = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
     if has is None and not need.is_group and need.name in UNSENDABLE_TOPICS:
-        # Its messages wait for topics that the account may be denied.
+        # The messages in these topics wait for other topics, for which the account may have no permission.
         return f"No permission for {need}; accessKey={key} needs one that names it"
     if has is None and not need.is_group and need.permission == SUB and is_dlq_topic(need.name):
         return _lack(account, _group(need.name.removeprefix(DLQ_PREFIX)))
@@ -434,8 +438,8 @@ def _lack(account: AccountSet, need: Need) -> str:
 
 
 def _topic(name: str, permission: int) -> Need:
-    # A retry topic is its group's: an account that may consume for the group may read and fill it.
-    # The prefix alone is the topic of no group.
+    # A retry topic belongs to its consumer group: an account that may consume for the group may read and fill it.
+    # The prefix alone is not the retry topic of any group.
     if is_retry_topic(name) and (group := name.removeprefix(RETRY_PREFIX)):
         return Need(group, SUB, is_group=True)
 
@@ -478,7 +482,7 @@ def _locks(request: RemotingCommand) -> list[Need]:
 
 
 def _unlocks(request: RemotingCommand) -> list[Need]:
-    # Also after the right to a topic is lost.
+    # A client may release locks even after it lost the permission for a topic.
     return [_group(LockBatchRequest.from_json(request.body).consumer_group)]
 
 
@@ -529,19 +533,20 @@ def _shows_accounts(request: RemotingCommand) -> bool:
 def _is_at(peer: Peer, pattern: str) -> bool:
     """Return whether a peer is at a white address.
 
-    Behind a further listener nobody is: a node port or a balancer gives its clients an address of the inner network.
+    A peer behind a further listener never is: a node port or a balancer gives its clients an address of the inner
+    network.
     """
     if peer.listener:
         return False
     try:
         return address_matcher(pattern)(peer.host)
     except AddressPatternError:
-        # Patterns are checked when they are set; one that is not understood lets nobody in.
+        # Patterns are checked when they are set; a pattern that cannot be parsed admits no peer.
         return False
 
 
 def _deny_for(request: RemotingCommand, account: AccountSet) -> NoReturn:
-    """Refuse what only an administrator may ask for."""
+    """Refuse a request that only an administrator may send."""
     code, key = request.code, account.access_key
     _deny(f"Need admin permission for request code={code}, but accessKey={key} is not")
 

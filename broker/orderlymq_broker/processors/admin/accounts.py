@@ -1,9 +1,9 @@
 """
 Administration of accounts: 50, 51, 52, 53.
 
-The rules: names, codes and remarks are RocketMQ's (AdminBrokerProcessor, PlainAccessConfig); a change replaces
-the fields that it names and keeps the others; no answer gives a secret out. Accounts may be made
-before access control is switched on. ``access.py`` decides who may do this.
+The rules: names, codes and remarks are RocketMQ's (AdminBrokerProcessor, PlainAccessConfig). A change replaces
+the fields that it names and keeps the others. No answer contains a secret. Accounts may be created
+before access control is switched on. ``access.py`` decides who may make these requests.
 """
 
 import hmac
@@ -34,34 +34,34 @@ from orderlymq_protocol.plurals import counted
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, SECRET_SIZE_MAX, unseal
 
 KEY_LENGTH_MIN: Final = 6
-# As in the manifest of a User. Every replica keeps it, and so does each member that signed with it.
+# The same limit as in the manifest of a User. Every replica keeps the key, and so does each member that signed with it.
 ACCESS_KEY_LENGTH_MAX: Final = 127
-# More than a person keeps apart; each costs a few hundred bytes on every replica.
+# More accounts than a person can keep track of; each costs a few hundred bytes on every replica.
 ACCOUNTS_MAX: Final = 10_000
 RESOURCES_MAX: Final = 1_000
-# Each is compared with the sender of every request.
+# Each address is compared with the sender of every request.
 ADDRESSES_MAX: Final = 100
 FINGERPRINT_LENGTH: Final = 16
-# Rights that are shown in the time of one row of a list.
+# The number of rights that takes as much work to show as one row of a list.
 RIGHTS_IN_ONE: Final = 8
-# Fields of ours, the limits of a quota, and the most that each may be: no broker comes near it.
+# Our own fields for the limits of a quota, and the largest value of each, which no broker comes near.
 _LIMITS: Final = (
     (EXT_REQUESTS, "requests_per_s", 10**9),
     (EXT_BYTES, "bytes_per_s", 10**15),
     (EXT_CONNECTIONS, "connections", 10**9),
 )
-# Where RocketMQ keeps its accounts; its tools show the version of this file.
+# The file in which RocketMQ keeps its accounts; its tools show the version of this file.
 _FILE: Final = "plain_acl.yml"
 
 
 class AccessAdministration:
-    """Serves what administrators ask about accounts."""
+    """Serves administrators' requests about accounts."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def set_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 50: create an account, or change the named fields of one."""
+        """Serve 50: create an account, or change the named fields of an existing one."""
         check_unchanging(self._context, "account", [request.ext.get("accessKey", "")])
         try:
             account = self._read_account(request.ext, now)
@@ -72,7 +72,7 @@ class AccessAdministration:
         return change(self._context, [account], request, peer)
 
     def delete_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 51."""
+        """Serve 51: delete an account."""
         key = request.ext.get("accessKey", "")
         check_unchanging(self._context, "account", [key])
         if key not in self._context.state.access.accounts:
@@ -85,7 +85,7 @@ class AccessAdministration:
         return change(self._context, [AccountDeleted(key)], request, peer)
 
     def set_white_addresses(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 53: replace the addresses that need no account; commas stand between them."""
+        """Serve 53: replace the addresses that need no account; the request separates them with commas."""
         texts = request.ext.get("globalWhiteAddrs", "").split(",")
         addresses = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
         if len(addresses) > ADDRESSES_MAX:
@@ -103,7 +103,7 @@ class AccessAdministration:
         return change(self._context, [WhiteAddressesSet(addresses)], request, peer)
 
     def info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 52: the version of the accounts; our own tools also get the accounts, without secrets."""
+        """Serve 52: return the version of the accounts; our own tools also get the accounts, without secrets."""
         context = self._context
         counter, timestamp = context.state.access.version.row()
         version = {"counter": counter, "stateVersion": 0, "timestamp": timestamp}
@@ -128,7 +128,7 @@ class AccessAdministration:
         )
 
     def _rows(self) -> Iterator[dict[str, object] | None]:
-        """Yield the accounts as they are shown, and None for each so many rights: a digest and a thousand names are work."""
+        """Yield the accounts as they are shown, and a None for every few rights, because many rights are much work."""
         accounts = self._context.state.access.accounts
         for key in sorted(accounts):
             account = accounts.get(key)
@@ -139,10 +139,10 @@ class AccessAdministration:
             yield _shown(account)
 
     def _read_account(self, ext: Mapping[str, str], now: Now) -> AccountSet:
-        """Return the account as it shall be.
+        """Return the account as the request wants it.
 
         Raises:
-            ValueError: a field is missing or wrong, or the secret is sealed for another account or by nobody known here.
+            ValueError: a field is missing or wrong, or the secret is sealed for another account or with an unknown key.
         """
         accounts = self._context.state.access.accounts
         key = ext.get("accessKey", "")
@@ -200,17 +200,17 @@ def _shown(account: AccountSet) -> dict[str, object]:
 
 
 def _fingerprint(account: AccountSet) -> str:
-    """Return a text by which a program that knows the secret sees whether it is the one here."""
+    """Return a text that lets a program that knows a secret check whether it is the account's secret."""
     digest = hmac.digest(account.secret_key.encode(), account.access_key.encode(), "sha256")
 
     return digest.hex()[:FINGERPRINT_LENGTH]
 
 
 def _quota(ext: Mapping[str, str], present: Quota) -> Quota:
-    """Return the quota of an account: the values of the request, else the present ones.
+    """Return the quota of an account: the limits in the request, and the present ones for the others.
 
     Raises:
-        ValueError: a limit is no number, or too large.
+            ValueError: a limit is not a number, or is too large.
     """
     found: dict[str, int] = {}
     for name, attribute, most in _LIMITS:
@@ -234,7 +234,7 @@ def _access_key(key: str) -> str:
 
 
 def _long_enough(name: str, value: str) -> str:
-    # The value itself may be a secret, so that the text does not repeat it.
+    # The value itself may be a secret, so the error text does not repeat it.
     if len(value) < KEY_LENGTH_MIN:
         raise ValueError(
             f"the {name} has {counted(len(value), 'character')}; at least {KEY_LENGTH_MIN} are needed"
@@ -252,7 +252,7 @@ def _permission(text: str) -> str:
 
 
 def _permissions(text: str) -> dict[str, str]:
-    """Read `t1=PUB,t2=SUB`."""
+    """Read permissions of the form `t1=PUB,t2=SUB`."""
     found: dict[str, str] = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, equals, permission = item.partition("=")

@@ -1,8 +1,9 @@
 """
-White lists: patterns of addresses, as RocketMQ writes them (RemoteAddressStrategyFactory).
+White lists: address patterns in RocketMQ's notation (RemoteAddressStrategyFactory).
 
-The forms: one address; several with commas; `*` for everything; `*`, `3-7` or `{1,5}` in the place of a part
-(`10.0-1.*.*`, `10.0.0.{1,2}`). The same in IPv6, where parts are hexadecimal and all eight are written. Pure.
+A pattern is one address, several addresses with commas, or `*` for every address. A part of an address may be `*`, a
+range `3-7` or a set `{1,5}`, as in `10.0-1.*.*` and `10.0.0.{1,2}`. IPv6 patterns have the same forms; their parts are
+hexadecimal and all eight are written. Pure.
 """
 
 from collections.abc import Callable
@@ -14,20 +15,20 @@ from orderlymq_protocol.hosts import ip_of
 
 _EVERYTHING: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _CACHE_SIZE: Final = 1_024
-# A hundred addresses of IPv6. Cutting takes time that grows with the square of the length.
+# Room for about a hundred IPv6 addresses. The time to split a pattern grows with the square of its length.
 PATTERN_LENGTH_MAX: Final = 4_096
 
-# Says whether one part of an address fits.
+# Tests whether one part of an address matches.
 _Part = Callable[[int], bool]
 
 
 class AddressPatternError(ValueError):
-    """The text is no pattern of addresses; it says what is wrong."""
+    """The text is not an address pattern; the message says what is wrong."""
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def address_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return the test of an address; an empty pattern fits none.
+    """Return a function that tests whether an address matches; an empty pattern matches none.
 
     Raises:
         AddressPatternError: the pattern has none of the forms, or is too long.
@@ -111,7 +112,7 @@ def _equals(expected: int) -> _Part:
 
 
 def _parts_of(host: str) -> list[int] | None:
-    """Return the numbers of an address, None if the text is no address."""
+    """Return the numbers of an address, or None if the text is not an address."""
     address = ip_of(host)
     if isinstance(address, IPv6Address):
         return [int(part, 16) for part in address.exploded.split(":")]

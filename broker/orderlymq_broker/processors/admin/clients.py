@@ -1,10 +1,10 @@
 """
 Administration of clients: 203, 204, 328, 343, 345, and 307 and 309, which a client itself answers.
 
-The rules: members are listed from the replicated table, with the connection this leader knows; what
-only a client can say is asked of it over its own connection, and its answer is passed on; neither gets more than
-what belongs to it, because fields of signatures are among the others; a client that does not answer costs the
-tool its time-out, nobody else anything. Model: Broker2Client.
+The rules: members are listed from the replicated table, together with the connection that this leader knows. Questions
+that only a client can answer go to it over its own connection, and its answer is passed on. Neither the client nor the
+tool gets fields that are not meant for it, because signatures are among them. A client that does not answer delays only
+the tool, by its time-out. Model: Broker2Client.
 """
 
 from dataclasses import replace
@@ -39,14 +39,14 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 
-# As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
+# RocketMQ waits as long: a client may have to gather the stacks of all its threads.
 CLIENT_TIMEOUT_MS: Final = 10_000
 CONNECTIONS_BEGIN: Final = b'"connectionSet":['
 _LANGUAGES: Final = frozenset(LanguageCode)
 
 
 class ClientAdministration:
-    """Serves what administrators ask about connected clients."""
+    """Serves administrators' requests about connected clients."""
 
     def __init__(self, context: Context, asker: ClientCalls) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class ClientAdministration:
             raise RequestRefused(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
             )
-        # All members should say the same of the group; the last that joined counts, as in RocketMQ.
+        # All members should report the same of the group; as in RocketMQ, the last that joined counts.
         newest = list(members.values())[-1]
         subscriptions = self._context.state.members.subscriptions(group)
         empty = ConsumerConnection(
@@ -103,7 +103,7 @@ class ClientAdministration:
         return answer(request, peer, body=TopicList(tuple(sorted(names))).to_json())
 
     def subscription_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 345: the subscription of a group to a topic; null while no member is online."""
+        """Serve 345: the subscription of a group to a topic; null if no member is online."""
         header = TopicOfGroupHeader.from_ext(request.ext)
         raise_unknown_group(self._context, header.group)
         subscription = self._context.state.members.subscriptions(header.group).get(header.topic)
@@ -160,7 +160,7 @@ class ClientAdministration:
                 yield begin + fastjson.dumps(info), 1
                 begin = b","
             begin = b"],"
-        # The last element has no end yet.
+        # The last element is not closed yet.
         yield (b"]" if table else begin) + b"}}", 0
 
     # -- what a client is asked --------------------------------------------------------------------
@@ -183,7 +183,7 @@ class ClientAdministration:
         """Serve 309: have a consumer handle one message now."""
         header = ConsumeMessageDirectlyHeader.from_ext(request.ext)
         members = self._context.state.members.of_group(header.consumer_group)
-        # When the tool leaves the choice to us, it is always the same member.
+        # If the tool leaves the choice to the broker, the broker always chooses the same member.
         client_id = header.client_id or min(members, default="")
         session = self._find(header.consumer_group, client_id)
         group = self._context.settings.group
@@ -211,7 +211,7 @@ class ClientAdministration:
         def answered(response: RemotingCommand | Silence) -> list[Effect]:
             match response:
                 case RemotingCommand():
-                    # RocketMQ's clients answer without fields.
+                    # RocketMQ's clients put no fields into this answer.
                     code, body, remark = response.code, response.body, response.remark
                     return answer(kept, peer, code, body=body, remark=remark)
                 case Silence():
@@ -228,7 +228,7 @@ class ClientAdministration:
         """Return the session over which a member can be asked.
 
         Raises:
-            RequestRefused: there is none (1).
+            RequestRefused: the member has no session (1).
         """
         sessions = self._context.sessions
         presence = sessions.presence.get((group, client_id))
@@ -258,5 +258,5 @@ def _address(session: Session) -> str:
 
 
 def _language(number: int) -> str:
-    # Java refuses a body with a name that it does not know.
+    # Java rejects a body with a language name that it does not know.
     return LanguageCode(number if number in _LANGUAGES else LanguageCode.OTHER).name

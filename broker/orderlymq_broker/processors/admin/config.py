@@ -1,9 +1,9 @@
 """
 Administration of the broker itself: 25, 26, 306, 329.
 
-The rules: keys are shown under RocketMQ's names; a key that may change while the broker runs is changed for the
-whole group, through the log, so that a fail-over does not undo it; any other key is
-refused by name with the reason, and then nothing is changed. The keys and their meaning:
+The rules: settings are shown under RocketMQ's keys. A change of a setting that may change while the broker runs goes
+through the log and holds for the whole broker group, so that a fail-over does not undo it. A change of any other key is
+refused; the refusal names the key and the reason, and then nothing is changed. The keys and their meaning are in
 ``orderlymq_protocol.brokerkeys``. Model: AdminBrokerProcessor.
 """
 
@@ -27,24 +27,24 @@ _REMARK: Final = (
     "put it into the manifest to have it in new groups too"
 )
 
-# A replica has a changed manifest after two minutes at most. A leader that has had another one for so long has the newer one.
+# A replica gets a changed manifest within two minutes. If a leader's value differs for this long, it is the newer one.
 MANIFEST_MS: Final = 10 * 60_000
 
 
 class EndedOverrides:
-    """Forgets what administrators changed once the manifest has said something new, which it may take back."""
+    """Ends administrators' overrides of settings whose value in the manifest has changed since."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # By name: since when (monotonic ms) this leader's manifest has had another value than the one that was replaced.
+        # By name: the time (monotonic ms) since which this leader's manifest differs from the value that was overridden.
         self._since_ms: dict[str, int] = {}
 
     def start(self) -> None:
-        """Begin to lead: another leader's manifest may be another one."""
+        """Begin to lead; reset the times, because the former leader's manifest may have been a different one."""
         self._since_ms.clear()
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose to end the overrides that the manifest has ended."""
+        """Propose to end the overrides whose value in the manifest has changed."""
         manifest, at_ms = self._context.manifest, now.monotonic_ms
         ended = {
             name: text
@@ -57,14 +57,14 @@ class EndedOverrides:
         ]
         if not over:
             return []
-        # Asked for again only when this is lost and as much time has passed once more.
+        # Propose it again only if this proposal is lost and the same time has passed once more.
         self._since_ms.update(dict.fromkeys(over, at_ms))
 
         return [Propose([SettingsSet({name: (ended[name], ended[name]) for name in over})])]
 
 
 class ConfigAdministration:
-    """Serves what administrators ask about the broker's settings."""
+    """Serves administrators' requests about the broker's settings."""
 
     def __init__(self, context: Context, retention: RetentionService) -> None:
         self._context = context
@@ -79,7 +79,7 @@ class ConfigAdministration:
         return answer(request, peer, ext={"version": version}, body="".join(lines).encode())
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 25: change settings, all of them or none."""
+        """Serve 25: change settings; either all of them change or none."""
         context = self._context
         present = self._properties(peer)
         values: dict[str, tuple[str, str]] = {}
@@ -87,12 +87,12 @@ class ConfigAdministration:
             if present.get(name) == text and name not in LIVE:
                 continue
             if name in LIVE:
-                # What is compared later is the value as we write it, not as somebody typed it.
+                # Later comparisons use the value in our own notation, not as the administrator typed it.
                 changed = self._with(name, text)
                 values[name] = (changed, text_of(context.manifest, name))
             elif not changes_nothing(name, text):
                 raise _refusal(name, f"{why_not(name)}. Changeable are {', '.join(sorted(LIVE))}")
-        # Also what is so already: another change may be under way.
+        # Also propose values that are already set, because another change may be under way.
         if not values:
             return answer(request, peer)
 
@@ -105,7 +105,7 @@ class ConfigAdministration:
         )
 
     def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 306 and 329: look for messages past their time with the next tick."""
+        """Serve 306 and 329: look for expired messages with the next tick."""
         self._retention.look_now(now)
 
         return answer(request, peer)
@@ -150,7 +150,7 @@ def parse_properties(body: bytes) -> dict[str, str]:
     """Read Java properties as tools write them: ``key=value`` lines.
 
     Raises:
-        RequestRefused: the body is no UTF-8 text, or has no such line (1).
+        RequestRefused: the body is not UTF-8 text, or has no such line (1).
     """
     try:
         wished = java_properties(body.decode())

@@ -1,9 +1,10 @@
 """
 Administration of consumer groups: 200, 201, 207, 208, 225, 303, 317, 352.
 
-The rules: a change is a record and is answered when it is applied; what an older tool does not know of a
-group stays as it is; lag is computed from the applied state, for every queue of a topic, the retry topic's
-too; a request that names no topic gets none of those that the group's members no longer subscribe to. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
+The rules: a change is a record, and its request is answered when the record is applied. Members of a configuration that
+an older tool does not know keep their values. Lag is computed from the applied state, for every queue of a topic
+and of the retry topic. A request without a topic gets no topics that the group's members no longer subscribe to.
+Remarks are RocketMQ's (AdminBrokerProcessor). ``clients.py`` tells who is online.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,15 +59,15 @@ from orderlymq_protocol.names import (
 )
 from orderlymq_protocol.plurals import counted
 
-# Characters of the property that a group by key names.
+# The longest name, in characters, of the property that holds the key in a group by key.
 PROPERTY_NAME_MAX: Final = 128
 RETRY_QUEUES_MAX: Final = 1_024
-# One entry of the log holds them all, and so does one turn of the event loop.
+# One log entry holds all of them, and one turn of the event loop processes them.
 GROUPS_AT_ONCE_MAX: Final = 256
 
-# A queue in the answer to 303: three messages are looked up for it.
+# The work for one queue in the answer to 303, which looks up three messages.
 SPAN_WORK: Final = 6
-# Topics that one question may list: an answer has a row for each of their queues.
+# Topics that one request may list: an answer has a row for each of their queues.
 TOPICS_MAX: Final = 256
 
 _HOLDS: Final = (
@@ -94,10 +95,10 @@ _TWO_ORDERS: Final = (
     "shall have, and false or Queue for the others"
 )
 
-# No attribute of a group has an effect here; this one may say what is so anyway.
+# No attribute of a group has an effect here; this one may be set to the value that the broker has anyway.
 _ATTRIBUTES: Final = {"priority.factor": ("100",)}
 
-# Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
+# Members of 5.x and our own, which a 4.9 tool does not send: if one is absent, it keeps its value.
 _NEWER_MEMBERS: Final = {
     "consumeMessageOrderly": "orderly",
     "groupSysFlag": "sys_flag",
@@ -109,7 +110,7 @@ _NEWER_MEMBERS: Final = {
     "retryPauseMillis": "retry_pause_ms",
     "retryPauseMaxMillis": "retry_pause_max_ms",
 }
-# Members that a tool of ours may name as those that it means.
+# Members that one of our own tools may name as the only ones to change.
 _MEMBERS: Final = {
     **_NEWER_MEMBERS,
     "consumeEnable": "consume_enable",
@@ -124,11 +125,12 @@ _MEMBERS: Final = {
 
 
 class GroupAdministration:
-    """Serves what administrators ask about consumer groups.
+    """Serves administrators' requests about consumer groups.
 
     Args:
-        flush: returns the gathered offset commits as records, which must go before a change or deletion: a group by key takes none.
-        retries: knows which messages wait for the next try.
+        flush: returns the gathered offset commits as records, which must precede a change or deletion, because a
+            group by key takes no commits.
+        retries: knows the messages that wait for their next try.
     """
 
     def __init__(
@@ -162,7 +164,7 @@ class GroupAdministration:
         return self._change(self._judge(body, only), request, peer)
 
     def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 225: create or change several groups, all or none as far as they are judged here."""
+        """Serve 225: create or change several groups; if a check fails here, none of them changes."""
         body = fastjson.loads_standard(request.body)
         listed = body.get("groupConfigList") if isinstance(body, Mapping) else None
         if not isinstance(listed, list) or not listed:
@@ -185,11 +187,11 @@ class GroupAdministration:
         return change(self._context, [*self._flush(), *records], request, peer)
 
     def _judge(self, body: object, only: frozenset[str] | None = None) -> list[Record]:
-        """Return the records that make a group as *body* wants it; of one that exists, change *only* these members.
+        """Return the records that configure a group as in *body*; if the group exists, change *only* the members named.
 
         Raises:
-            ModelError: it is no configuration of a group.
-            RequestRefused: its name or its numbers are not allowed (1).
+            ModelError: *body* is not the configuration of a group.
+            RequestRefused: the name or a number is not allowed (1).
         """
         config = SubscriptionGroupConfig.from_json_value(body)
         check_name(check_group_name, config.group_name)
@@ -236,11 +238,11 @@ class GroupAdministration:
         return [record, *missing_retry_topic(self._context.state, record)]
 
     def _check_left(self, present: GroupSet, wanted: GroupSet) -> None:
-        """Refuse to let a group change its mode that has left what only the present one ends.
+        """Refuse to change a group's mode while it has state that only its present mode can finish.
 
         Raises:
-            RequestRefused: it holds keys, has messages to try again, or lanes in hand, or dead letters of lanes that are
-                not stored (1).
+            RequestRefused: the group holds keys, has messages to try again, has lanes in hand, or has dead letters of
+                lanes that are not stored (1).
         """
         group = wanted.name
         if present.by_key:
@@ -256,21 +258,21 @@ class GroupAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_letters(self, present: GroupSet, wanted: GroupSet) -> None:
-        """Refuse to let lanes go whose messages are to be dead letters: nobody would store these.
+        """Refuse to drop lanes whose messages are to become dead letters, because no one would store these.
 
         Raises:
-            RequestRefused: some are not stored yet, or may come about before the change stands in the log (1).
+            RequestRefused: some dead letters are not stored yet, or may arise before the change is in the log (1).
         """
         group, state = wanted.name, self._context.state
         count = state.lanes.count_in(LaneState.DYING, group)
         count += self._context.entries.pending_removals["failed", group]
         text = _LETTERS.format(group=group, letters=counted(count, "dead letter")) if count else ""
-        # The report about a lane in hand may be under way.
+        # The report about a lane in hand may be on its way.
         if text := text or state.lanes.refuse_change(present, wanted, state.locks):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_held_keys(self, group: str, change: str) -> None:
-        """Refuse a change that would release messages held by a dead letter.
+        """Refuse a change that would release messages of keys that are held because of a dead letter.
 
         Raises:
             RequestRefused: the group holds keys (1).
@@ -281,7 +283,7 @@ class GroupAdministration:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 207: delete a group, its locks and members, and its offsets if asked for."""
+        """Serve 207: delete a group with its locks and members, and with its offsets if the request wants that."""
         header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
         group = header.group_name
         if is_system_group(group):
@@ -294,7 +296,7 @@ class GroupAdministration:
         return change(self._context, [*self._flush(), GroupDeleted(group, clean)], request, peer)
 
     def _check_unused(self, group: str) -> None:
-        """Refuse to forget who consumes what: another member of a group of this name would begin it while a listener works.
+        """Refuse to delete a group in use: members of a new group of this name could get a message still being handled.
 
         Raises:
             RequestRefused: members have queues or lanes, or a pending proposal gives them some (20517).
@@ -325,10 +327,11 @@ class GroupAdministration:
     # -- questions about progress ------------------------------------------------------------------
 
     def progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 208: how far a group is, in one topic, in several, or in all that concern it.
+        """Serve 208: the progress of a group in one topic, in several, or in all that concern it.
 
-        RocketMQ's broker also says nothing of one topic that is named and not subscribed to. Here who names it learns it, and
-        our tools ask for all topics that the group has offsets in. They learn the backlog of a group by key, too.
+        For a single topic that the group does not subscribe to, RocketMQ's broker reports nothing. This broker
+        reports it. Our own tools ask for all topics in which the group has offsets, and also get the backlog of a
+        group by key.
         """
         header = GetConsumeStatsHeader.from_ext(request.ext)
         if header.topic:
@@ -345,7 +348,7 @@ class GroupAdministration:
         return answer_list(self._context, request, peer, pieces)
 
     def _progress(self, group: str, names: list[str], now: Now, *, with_backlog: bool) -> Pieces:
-        """Write what `ConsumeStats` is."""
+        """Write the body that RocketMQ calls `ConsumeStats`."""
         rate = 0.0
 
         def queues() -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
@@ -359,7 +362,7 @@ class GroupAdministration:
         return offset_table(queues(), lambda: {"consumeTps": round(rate, 2)})
 
     def all_progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 317: how far all groups are; only in ordered topics when asked so."""
+        """Serve 317: the progress of all groups; only in ordered topics if the request wants that."""
         only_ordered = GetConsumeStatsInBrokerHeader.from_ext(request.ext).is_order
         address = self._context.address_for(peer)
 
@@ -368,7 +371,7 @@ class GroupAdministration:
         )
 
     def _all_progress(self, only_ordered: bool, address: str, now: Now) -> Pieces:
-        """Write what RocketMQ calls ConsumeStatsList."""
+        """Write the body that RocketMQ calls ConsumeStatsList."""
         state = self._context.state
         difference = in_flight = 0
 
@@ -391,7 +394,7 @@ class GroupAdministration:
                 yield from offset_table(queues(group, topic), partial(dict, consumeTps=rate))
                 begin, start = b",", b"]},"
             yield b"", 1
-        # The last element has no end yet.
+        # The last element is not closed yet.
         end = b"]}" if start == b"]}," else start
         more = {
             "brokerAddr": address,
@@ -401,7 +404,7 @@ class GroupAdministration:
         yield end + b"]," + fastjson.dumps(more)[1:], 1
 
     def time_spans(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 303: oldest, newest and consumed message of every queue, by store time."""
+        """Serve 303: the store times of the oldest, the newest and the consumed message of every queue."""
         header = TopicOfGroupHeader.from_ext(request.ext)
         topic = find_topic(self._context, header.topic)
 
@@ -417,7 +420,10 @@ class GroupAdministration:
     # -- parts -------------------------------------------------------------------------------------
 
     def _topics_of(self, group: str, *, is_whole: bool = False) -> list[str]:
-        """Return the topics a group has offsets in and may want, or all of them, and its retry topic while that holds messages."""
+        """Return the topics in which a group has offsets: those that it may still want or, if *is_whole*, all of them.
+
+        Its retry topic is among them if that has ever had messages.
+        """
         members = self._context.state.members
         names = {
             name
@@ -446,7 +452,7 @@ class GroupAdministration:
                 if with_backlog:
                     backlog = lane_backlog(self._context.state, group, topic.name, queue)
             name = MessageQueue(topic.name, self._context.settings.group, queue_id)
-            # Never less: tools of 5.x show the difference as messages in flight.
+            # Never less than the committed offset: tools of 5.x show the difference as messages in flight.
             position = max(committed, pulled.get(queue_id, 0))
             yield name, OffsetWrapper(end, committed, last_ms, position, backlog)
 
@@ -468,7 +474,7 @@ class GroupAdministration:
 
 
 def _named(topics: str) -> list[str]:
-    """Return the topics that a question lists, each once.
+    """Return the topics that a request lists, each once.
 
     Raises:
         RequestRefused: it lists too many.
@@ -484,10 +490,10 @@ def _named(topics: str) -> list[str]:
 
 
 def _check_lanes(config: SubscriptionGroupConfig) -> None:
-    """Refuse a request that names the wrong way in which a group consumes.
+    """Refuse a configuration with an unknown mode or an impossible name of the key property.
 
     Raises:
-        RequestRefused: it does (1).
+        RequestRefused: the mode is unknown, or the name is no property's (1).
     """
     if config.concurrency not in (BY_QUEUE, BY_KEY):
         raise RequestRefused(
@@ -507,10 +513,10 @@ def _check_lanes(config: SubscriptionGroupConfig) -> None:
 
 
 def _check_pauses(record: GroupSet) -> None:
-    """Refuse pauses between the tries of a message that mean nothing.
+    """Refuse pauses between tries that are out of range or in the wrong order.
 
     Raises:
-        RequestRefused: they do (1).
+        RequestRefused: a pause is out of range, or the maximum is shorter than the first pause (1).
     """
     if not 1 <= record.retry_pause_ms <= record.retry_pause_max_ms <= DELAY_MS_MAX:
         raise RequestRefused(
@@ -521,7 +527,7 @@ def _check_pauses(record: GroupSet) -> None:
 
 
 def config_of(config: GroupSet) -> SubscriptionGroupConfig:
-    """Return a group's configuration as it is on the wire."""
+    """Return a group's configuration in its form on the wire."""
     return SubscriptionGroupConfig(
         group_name=config.name,
         consume_enable=config.consume_enable,
@@ -545,7 +551,7 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
 
 
 def _changed(record: GroupSet, by: GroupSet, members: Iterable[str]) -> GroupSet:
-    """Return *record* with some members of *by*."""
+    """Return *record* with the given *members* taken from *by*."""
     fields = [_MEMBERS[member] for member in members]
     return msgspec.structs.replace(record, **{field: getattr(by, field) for field in fields})
 

@@ -1,11 +1,12 @@
 """
 Administration of consumer offsets: 15 of a tool, 43, 45, 222 with 220, 223 with 221, 314.
 
-The rules: a reset computes the offsets here, by store time, or takes exactly those of its body; it stores them as a
-record and then notifies the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); it finds
-them queue by queue, as a list is written, stores nothing before it has all, and is refused where topic or group have become others; while nobody
-is online a reset of all queues answers 206, which tools take as the sign to set offsets one by one (15). Model:
-Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, with or without members online.
+The rules: a reset computes the offsets here, by store time, or takes exactly the offsets of its body. It computes
+them queue by queue, as a list is written, and stores nothing before it has all of them. It is refused if the topic or
+the consumer group changed meanwhile. It stores the offsets as a record and then notifies the members (220). They
+stop, adopt the offsets and repeat them, as ``groups/offsets.py`` expects. While no member is online, a reset of all
+queues answers 206; tools then set the offsets one by one (15). Model: Broker2Client. For one queue, mqadmin sends 15
+and then 222; either sets the offset, with or without members online.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,28 +49,28 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.header.pull import UpdateConsumerOffsetHeader
 
-# A tool waits 5 s for an answer; the members must have answered before.
+# A tool waits 5 s for an answer; the members must have answered before that.
 STATUS_TIMEOUT_MS: Final = 3_000
-# What members said that is kept until the last of them has answered, of all requests together: a queue is some 60 bytes.
+# The most bytes of members' answers that all open requests together keep; a queue takes about 60 bytes.
 KEPT_SIZE_MAX: Final = 4 << 20
-# Offsets that one request copies; one topic never has so many.
+# The most offsets that one request may copy; a single topic never has as many.
 CLONED_MAX: Final = 10_000
 
 _NEWEST: Final = -1
-# A queue that is reset, as work of a list: a search by time reads a dozen entries.
+# The work of resetting one queue, in rows of a list: a search by time reads about a dozen entries.
 _ROW_WORK: Final = 10
 
 
 @dataclass(slots=True)
 class _Reset:
-    """A reset whose offsets are being found; nothing is stored before all of them are.
+    """A reset whose offsets are being computed; nothing is stored before all of them are known.
 
     Attributes:
-        group: the group's configuration when it was asked for; one that was made again has another.
-        view: the leadership that was asked.
-        given: the offsets that the request names itself, by queue.
-        offsets: those that were found, by queue, and
-        kept: the queues that stay as they are.
+        group: the group's configuration when the request came; a group that was deleted and created again has another.
+        view: the leader's view when the request came.
+        given: the offsets that the request itself names, by queue.
+        offsets: the offsets found so far, by queue.
+        kept: the queues whose offsets do not change.
     """
 
     header: ResetOffsetHeader
@@ -84,13 +85,13 @@ class _Reset:
 
     @property
     def is_force(self) -> bool:
-        """Return whether it also moves forward."""
+        """Whether the reset may also move offsets forward."""
         names_offset = self.given is not None or _named_offset(self.header) is not None
 
         return self.header.is_force or names_offset
 
     def queue_ids(self) -> Iterable[int]:
-        """Return the queues that are reset."""
+        """Return the queues to reset."""
         if self.given is not None:
             return self.given
         number = self.header.queue_id
@@ -101,7 +102,7 @@ class _Reset:
 
 
 class OffsetAdministration:
-    """Serves what administrators ask about offsets."""
+    """Serves administrators' requests about offsets."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class OffsetAdministration:
         self._committer = committer
         self._fence = fence
         self._asker = asker
-        # Bytes of what members said in requests that are open.
+        # Bytes of members' answers that open requests keep.
         self._kept_size = 0
 
     # -- questions ---------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class OffsetAdministration:
         return answer_list(self._context, request, peer, table("offsetTable", rows()))
 
     def delay_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 45: how far each delay level is handed on."""
+        """Serve 45: the progress of each delay level."""
         delay = self._context.state.delay
         table = {str(queue_id + 1): delay[queue_id] for queue_id in sorted(delay)}
 
@@ -145,7 +146,7 @@ class OffsetAdministration:
     # -- reset -------------------------------------------------------------------------------------
 
     def commit(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 15: a commit, or a tool's reset of a queue that a member of an ordered group holds."""
+        """Serve 15: a commit, or a tool's reset of a queue that a member of an ordered group has locked."""
         if not request.is_oneway:
             said = UpdateConsumerOffsetHeader.from_ext(request.ext)
             place = (said.consumer_group, said.topic, said.queue_id)
@@ -158,8 +159,8 @@ class OffsetAdministration:
         return self._committer.update(request, peer, now)
 
     def reset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 222: set a group's offsets in a topic to a time, or to those of the body (ours); notify its members."""
-        # Without a timestamp other brokers, which read no body, refuse it.
+        """Serve 222: set a group's offsets in a topic to a time, or to those in the body (ours); notify its members."""
+        # Other brokers, which do not read the body, refuse the request because it has no timestamp.
         ext = {"timestamp": "0", **request.ext} if request.body else request.ext
 
         return self._reset(ResetOffsetHeader.from_ext(ext), request, peer)
@@ -190,10 +191,10 @@ class OffsetAdministration:
         )
 
     def _topic_to_reset(self, header: ResetOffsetHeader) -> Topic:
-        """Return the topic of a reset that may be.
+        """Return the topic of a reset if the reset is allowed.
 
         Raises:
-            RequestRefused: topic, queue or group do not exist or are being deleted, or nobody is online (206).
+            RequestRefused: topic, queue or group do not exist or are being deleted, or no member is online (206).
         """
         topic = self._context.state.topics.get(header.topic)
         if topic is None:
@@ -218,7 +219,7 @@ class OffsetAdministration:
         return topic
 
     def _rows(self, reset: "_Reset") -> Iterator[tuple[MessageQueue, int]]:
-        """Find and yield the offset of every queue after a reset, while its leadership lasts."""
+        """Compute and yield the offset of every queue after a reset; stop if the leadership ends."""
         header, broker = reset.header, self._context.settings.group
         for queue_id in reset.queue_ids():
             if self._context.view is not reset.view:
@@ -231,7 +232,7 @@ class OffsetAdministration:
             yield MessageQueue(header.topic, broker, queue_id), offset
 
     def _store(self, reset: "_Reset", body: bytes, now: Now) -> list[Effect]:
-        """Store the offsets of a reset, all of which are in *body*, if it may still be; answer when they are applied."""
+        """Store the offsets of a reset, which *body* lists, if it is still allowed; answer when they are applied."""
         request, peer = reset.request, reset.peer
         if self._context.view is not reset.view:
             return answer_lost(request, peer, None, LOST)
@@ -250,7 +251,7 @@ class OffsetAdministration:
         return change(self._context, records, request, peer, done=done, in_parts=True)
 
     def _moved(self, reset: "_Reset") -> list[Commit]:
-        """Return the changes of a reset at this moment.
+        """Return the changes that a reset makes now.
 
         Raises:
             RequestRefused: the topic or the group was changed meanwhile, or there is no room.
@@ -276,7 +277,7 @@ class OffsetAdministration:
     def _is_change(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a reset to an offset changes anything.
 
-        One to the stored offset does where more is consumed than that says: by key, or by the holder of a lock.
+        A reset to the stored offset does if more is consumed than this offset says: by key, or by the holder of a lock.
         """
         state = self._context.state
         place = (group, topic, queue_id)
@@ -288,7 +289,7 @@ class OffsetAdministration:
         )
 
     def _is_forward(self, reset: "_Reset", queue_id: int, offset: int) -> bool:
-        """Return whether an offset would move a group forward that is only to go back."""
+        """Return whether an offset would move a group forward although the reset may only move it back."""
         if reset.is_force:
             return False
         present = self._context.state.offsets.get(reset.header.group, reset.topic.name, queue_id)
@@ -296,7 +297,7 @@ class OffsetAdministration:
         return present is not None and offset > present
 
     def _given(self, body: bytes, topic: Topic) -> dict[int, int]:
-        """Return the offsets that a body names by queue: all of this topic, and within what their queues keep."""
+        """Return the offsets in a body by queue; each must be of a queue of this topic and within its bounds."""
         try:
             table = OffsetTable.from_json(body).offset_table
         except (JsonError, ModelError) as error:
@@ -334,7 +335,7 @@ class OffsetAdministration:
         return self._queries.search(queue, header.timestamp, "LOWER")
 
     def _push(self, reset: "_Reset", body: bytes) -> list[Effect]:
-        """Return the requests that send the members of a group the offsets to go on at."""
+        """Return the requests that tell a group's members the offsets at which to continue."""
         header = reset.header
         ext = ResetOffsetHeader(header.topic, header.group, header.timestamp, False).to_ext()
         sessions = self._sessions_of(header.group)
@@ -357,7 +358,7 @@ class OffsetAdministration:
     # -- what members think ------------------------------------------------------------------------
 
     def member_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 223: ask the members of a group (221) where they stand; those that do not know, or say too much, are left out."""
+        """Serve 223: ask the members of a group for their offsets (221); leave out members that fail or send too much."""
         header = GetConsumerStatusHeader.from_ext(request.ext)
         members = [
             (client_id, session)
@@ -401,9 +402,9 @@ class OffsetAdministration:
         return [*self._asker.ask_all(asked, deadline_ms, asker=peer)]
 
     def _keep(self, client_id: str, response: RemotingCommand | Silence) -> bytes:
-        """Return where a member stands as it is answered, and count it; empty where it does not know, or there is no room.
+        """Return a member's offsets as JSON for the answer, and count its size; empty if it failed or there is no room.
 
-        Each is written when it comes: all of them together take seconds.
+        Each is written when it arrives, because writing all of them together takes seconds.
         """
         if (
             not isinstance(response, RemotingCommand)
@@ -415,7 +416,7 @@ class OffsetAdministration:
             table = ConsumerStatus.from_json(response.body).message_queue_table
             row = fastjson.dumps({client_id: table})[1:-1]
         except (JsonError, ModelError):
-            # A client's fault must not hide what the others say.
+            # One client's fault must not hide the answers of the others.
             return b""
         if self._kept_size + len(row) > KEPT_SIZE_MAX:
             return b""
@@ -426,7 +427,7 @@ class OffsetAdministration:
     # -- copies ------------------------------------------------------------------------------------
 
     def clone(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 314: give a group the offsets of another."""
+        """Serve 314: copy the offsets of one group to another."""
         header = CloneGroupOffsetHeader.from_ext(request.ext)
         state = self._context.state
         raise_unknown_group(self._context, header.src_group)
@@ -471,14 +472,14 @@ def _names_queue(header: ResetOffsetHeader) -> bool:
 
 
 def _named_offset(header: ResetOffsetHeader) -> int | None:
-    """Return the offset that a reset of one queue names."""
+    """Return the offset that a reset of one queue names, or None."""
     offset = header.offset
 
     return offset if _names_queue(header) and offset is not None and offset >= 0 else None
 
 
 def _listed(topic: str, broker: str, offsets: Mapping[int, int]) -> bytes:
-    """Return the body of 220 as the C++ client reads it: a list instead of a map."""
+    """Return the body of 220 in the form that the C++ client reads: a list instead of a map."""
     rows = [
         {**MessageQueue(topic, broker, queue_id).to_json_value(), "offset": offset}
         for queue_id, offset in offsets.items()

@@ -1,9 +1,9 @@
 """
-The processors of administrators together: which request codes each serves, and which events they get.
+All processors for administrators: the request codes that each serves, and the events that each gets.
 
-The rules: changes are the leader's alone, and so is what only a leader knows; tables that are the same on
-all replicas are shown by any. The subjects: ``topics``, ``groups``, ``offsets``,
-``clients``, ``accounts``, ``statistics``, ``config``.
+The rules: only the leader serves changes and questions about what only a leader knows; any replica shows the tables
+that are the same on all replicas. The subjects: ``topics``, ``groups``, ``offsets``, ``clients``, ``accounts``,
+``statistics``, ``config``.
 """
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
@@ -26,7 +26,7 @@ from orderlymq_protocol.codes import RequestCode
 
 
 class Administration:
-    """Serves administrators."""
+    """Serves administrators' requests."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Administration:
         self.config = ConfigAdministration(context, retention)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers; a follower has them all, and refuses the leader's with what to do."""
-        # They change something, or know what only the leader knows.
+        """Return the handlers; a follower has all of them, and refuses those of the leader with advice."""
+        # These change something, or need what only the leader knows.
         of_leaders: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.topics.create,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.topics.create_list,

@@ -1,10 +1,10 @@
 """
-Two secrets of one account while its clients change from the former to the new one.
+Rotation of an account's secret: two secrets are valid while its clients change from the former to the new one.
 
-The rules: at most two are valid, the account's own and the one before it; the former ends at a time of the leader's
-wall clock that stands in the log, never later than first said, and leaves the log's state by a record of its own; an
-overlap of 0 ends it with the change. Requests name the overlap in a field of ours; without it, as from
-RocketMQ's tools, there is none.
+The rules: at most two secrets are valid, the account's own and its predecessor. The former secret ends at a time of the
+leader's wall clock that is in the log, never later than first set. A record of its own removes it from the state. An
+overlap of 0 ends it with the change. Requests name the overlap in a field of our own; without this field, as from
+RocketMQ's tools, there is no overlap.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.admin.accessrecords import AccountSet, FormerSecretEnded
 from orderlymq_protocol.header.extensions import EXT_OVERLAP
 
-# A former secret that is valid for longer is no rotation; the field of a User has the same bound.
+# The longest overlap: longer would be no rotation. The field of a User has the same bound.
 OVERLAP_S_MAX: Final = 30 * 24 * 3600
 
 
 class SecretRotation:
-    """Ends former secrets; only a leader's is asked."""
+    """Ends former secrets; only the leader's instance is used."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._next_look_ms = 0
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the end of the former secrets whose time is over."""
+        """Propose the end of the former secrets that have expired."""
         if now.monotonic_ms < self._next_look_ms:
             return []
         self._next_look_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
@@ -43,7 +43,7 @@ class SecretRotation:
 
 
 def valid_secrets(account: AccountSet, wall_ms: int) -> tuple[str, ...]:
-    """Return the secrets that an account may sign with now, its own first."""
+    """Return the secrets that an account may sign with now, its present one first."""
     if account.former_secret and wall_ms < account.former_until_ms:
         return account.secret_key, account.former_secret
 
@@ -51,10 +51,10 @@ def valid_secrets(account: AccountSet, wall_ms: int) -> tuple[str, ...]:
 
 
 def overlap_seconds(ext: Mapping[str, str]) -> int | None:
-    """Return how long the former secret stays valid, None when the request does not say so.
+    """Return how long the former secret stays valid, or None if the request does not say so.
 
     Raises:
-        ValueError: it is no number, or too large.
+        ValueError: the value is not a number, or is too large.
     """
     text = ext.get(EXT_OVERLAP)
     if text is None:
@@ -68,7 +68,7 @@ def overlap_seconds(ext: Mapping[str, str]) -> int | None:
 def with_secret(
     account: AccountSet, secret: str, overlap_s: int | None, wall_ms: int
 ) -> AccountSet:
-    """Return an account with its new or present *secret*, and with the rest of the former secret's life."""
+    """Return an account with its new or present *secret*, and with the former secret until it expires."""
     until_ms = wall_ms + (overlap_s or 0) * 1000
     if secret == account.secret_key:
         former, former_until_ms = account.former_secret, account.former_until_ms

@@ -1,10 +1,9 @@
 """
-Administration of figures: 28, 315, 321.
+Administration of statistics: 28, 315, 321.
 
-The rules: every key that RocketMQ's tools read is there, the later spelling beside the earlier one
-(getTransferedTps, getTransferredTps); what has no counterpart in this broker, such as the
-queues of thread pools, is 0, for the tools fail on absence and not on 0. Where the figures come from:
-``observe/rates.py``.
+The rules: every key that RocketMQ's tools read is present, in the later spelling as well as in the earlier one
+(getTransferedTps, getTransferredTps). A figure without a counterpart in this broker, such as the queues of thread
+pools, is 0, because the tools fail if a key is missing but not if it is 0. The figures come from ``observe/rates.py``.
 """
 
 from dataclasses import replace
@@ -73,7 +72,7 @@ _IDLE: Final = {
 
 
 class StatsAdministration:
-    """Serves what administrators ask about rates and stored data."""
+    """Serves administrators' requests about rates and stored data."""
 
     def __init__(self, context: Context, figures: Figures) -> None:
         self._context = context
@@ -82,7 +81,7 @@ class StatsAdministration:
     # -- 28 ----------------------------------------------------------------------------------------
 
     def runtime(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 28: the broker at a glance, all as text."""
+        """Serve 28: an overview of the broker, with all values as text."""
         table = {
             **_IDLE,
             **self._identity(now),
@@ -145,7 +144,7 @@ class StatsAdministration:
         free = int(total * (1.0 - ratio))
 
         return {
-            # rocketmq-exporter takes it apart at its blanks, and drops the last character of a unit.
+            # rocketmq-exporter splits it at blanks, and drops the last character of a unit.
             "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",
             "commitLogDiskRatio": f"{ratio:.2f}",
             "commitLogMaxOffset": str(state.physical_end),
@@ -195,7 +194,7 @@ class StatsAdministration:
     # -- 321 ---------------------------------------------------------------------------------------
 
     def queue_entries(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 321: entries of a consume queue, as far as they are kept."""
+        """Serve 321: the entries of a consume queue that are still stored."""
         header = QueryConsumeQueueHeader.from_ext(request.ext)
         topic = self._context.state.topics.get(header.topic or "")
         if topic is None or not 0 <= header.queue_id < topic.queue_count:
@@ -244,7 +243,7 @@ class StatsAdministration:
 
 
 def _may_match(subscription: Subscription, entry: ConsumeQueueData) -> bool:
-    """Return whether a group may want a message, as far as its entry says: by its tag."""
+    """Return whether a group may want a message, judged by the tag in its queue entry."""
     is_by_tags = subscription.expression_type != EXPRESSION_SQL92 and subscription.codes
 
     return not is_by_tags or entry.tags_code in subscription.codes
@@ -258,7 +257,7 @@ def _filter_text(group: str, topic: str, subscription: Subscription | None) -> s
 
 
 def _readable(size: int) -> str:
-    """Return a number of bytes as RocketMQ writes it for people (MixAll.humanReadableByteCount)."""
+    """Return a number of bytes in RocketMQ's notation for people (MixAll.humanReadableByteCount)."""
     power = min((max(size, 1).bit_length() - 1) // 10, len(_UNITS))
 
     return f"{size / 1024**power:.1f} {_UNITS[power - 1]}iB" if power else f"{size} B"

@@ -1,10 +1,10 @@
 """
 Administration of topics: 17, 18, 21, 202, 215, 300, 305, 316, 351, 513.
 
-The rules: a change is a record and is answered when it is applied; an ordered topic keeps its queues and
-stays ordered as long as it exists, for the queue of a key follows from their number; no queue leaves
-a topic while a group still has to read from it. Names and remarks are RocketMQ's
-(AdminBrokerProcessor, TopicConfigManager). Groups: ``groups.py``.
+The rules: a change is a record, and its request is answered when the record is applied. An ordered topic keeps its
+queues and stays ordered as long as it exists, because the queue of a key depends on their number. No queue is removed
+from a topic while a group still has to read from it. Names and remarks are RocketMQ's
+(AdminBrokerProcessor, TopicConfigManager). ``groups.py`` does the same for consumer groups.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ from orderlymq_protocol.names import (
 )
 from orderlymq_protocol.plurals import counted
 
-# One entry of the log holds them all, and so does one turn of the event loop.
+# One log entry holds all of them, and one turn of the event loop processes them.
 TOPICS_AT_ONCE_MAX: Final = 256
 
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
@@ -59,10 +59,10 @@ _FLAGS_ALL: Final = UNIT | UNIT_SUBSCRIPTION
 
 
 class TopicAdministration:
-    """Serves what administrators ask about topics.
+    """Serves administrators' requests about topics.
 
     Args:
-        flush: returns the gathered offset commits as records, which must go before a deletion.
+        flush: returns the gathered offset commits as records, which must precede a deletion.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TopicAdministration:
         return self._set(header, request, peer)
 
     def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 18: create or change topics together, all or none as far as they are judged here."""
+        """Serve 18: create or change several topics; if a check fails here, none of them changes."""
         body = fastjson.loads_standard(request.body)
         configs = TopicConfigList.from_json_value(body).topic_config_list
         if len(configs) > TOPICS_AT_ONCE_MAX:
@@ -104,15 +104,15 @@ class TopicAdministration:
         return self._change(records, request, peer)
 
     def create_static(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 513: create a topic whose queues stay where they are, as those of every topic do here.
+        """Serve 513: create a topic whose queues stay in their broker group, as all queues do here.
 
-        The body maps queues to brokers. Of a new topic it says no more than the numbers in the header.
+        The body maps queues to brokers. For a new topic, it adds nothing to the numbers in the header.
         """
         header = CreateTopicHeader.from_ext(request.ext)
         counts = (header.read_queue_nums, header.write_queue_nums)
         present = self._context.state.topics.get(header.topic)
         if present is None:
-            # A cluster with more groups than the topic has queues: this group gets none.
+            # The cluster has more broker groups than the topic has queues: this group gets none.
             return self._set(header, request, peer) if any(counts) else answer(request, peer)
         if counts != (present.config.read_queues, present.config.write_queues):
             raise RequestRefused(
@@ -124,7 +124,7 @@ class TopicAdministration:
         return answer(request, peer)
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 215: delete a topic with its messages and what groups have committed in it."""
+        """Serve 215: delete a topic with its messages and with the offsets that groups have committed in it."""
         name = TopicHeader.from_ext(request.ext).topic
         self._check_not_system(name)
         check_unchanging(self._context, "topic", [name])
@@ -134,7 +134,7 @@ class TopicAdministration:
         return change(self._context, [*self._flush(), TopicDeleted(name)], request, peer)
 
     def clean_unused(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 316: nothing is left over from deleted topics, they go with all they had."""
+        """Serve 316: do nothing, because a deleted topic leaves nothing behind."""
         return answer(request, peer)
 
     # -- questions ---------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class TopicAdministration:
         return answer(request, peer, body=fastjson.dumps(_shown(topic)))
 
     def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 202: bounds and last store time of every queue, empty ones too, and the topic's rate."""
+        """Serve 202: bounds and last store time of every queue, empty ones included, and the topic's send rate."""
         topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
         rate = self._figures.put_rate(topic.name, now.monotonic_ms)
         pieces = offset_table(self._bounds(topic), lambda: {"topicPutTps": rate})
@@ -205,7 +205,7 @@ class TopicAdministration:
     ) -> list[Effect]:
         check_unchanging(self._context, "topic", [record.name for record in records])
 
-        # Sends are judged by what is applied: none may come behind the change into a queue that it takes away.
+        # Sends are checked against the applied state: after the change, none may go into a queue that it removes.
         topics, fencing = self._context.state.topics, self._context.view.fencing
         fewer = {
             record.name
@@ -220,7 +220,7 @@ class TopicAdministration:
         )
 
     def _judge(self, config: TopicConfig, attributes: object) -> TopicSet:
-        """Return the record that makes a topic so.
+        """Return the record that gives a topic this configuration.
 
         Raises:
             RequestRefused: the change is not allowed (1); the remark says why and what to do.
@@ -271,9 +271,10 @@ class TopicAdministration:
             )
 
     def _is_missing_template(self, name: str) -> bool:
-        """Return whether an operator may make the topic that begins auto-creation; see ``topics/bootstrap.py``.
+        """Return whether *name* is the template topic of auto-creation and missing, so that an operator may create it.
 
-        A leader with the settings from before a roll takes it too: sends make no topic while its own forbid it.
+        See ``topics/bootstrap.py``. A leader with the settings from before a rolling update accepts it too: while its
+        settings forbid auto-creation, sends create no topic.
         """
         return name == AUTO_CREATE_TOPIC and self._context.state.topics.get(name) is None
 
@@ -288,7 +289,7 @@ def find_topic(context: Context, name: str) -> Topic:
     """Return a topic.
 
     Raises:
-        RequestRefused: there is none (17).
+        RequestRefused: the topic does not exist (17).
     """
     topic = context.state.topics.get(name)
     if topic is None:
@@ -298,7 +299,7 @@ def find_topic(context: Context, name: str) -> Topic:
 
 
 def config_of(config: TopicSet) -> TopicConfig:
-    """Return a topic's configuration as it is on the wire."""
+    """Return a topic's configuration in its form on the wire."""
     return TopicConfig(
         config.name,
         config.read_queues,
@@ -316,7 +317,7 @@ def _shown(topic: Topic) -> dict[str, Any]:
 
 
 def groups_of(context: Context, topic: str) -> Iterator[str | None]:
-    """Yield the groups that subscribe to a topic or have committed in it, in order; None for any other one."""
+    """Yield the groups that subscribe to a topic or have committed in it, sorted, and None for each other group."""
     members, offsets = context.state.members, context.state.offsets
     for group in sorted({*members.groups(), *offsets.groups()}):
         concerned = topic in members.subscriptions(group) or topic in offsets.of_group(group)
@@ -329,7 +330,7 @@ def merge_attributes(
     """Return the attributes after changes in 5.x's form: ``{"+name": "value", "-name": ""}``.
 
     Raises:
-        RequestRefused: they have another form, or a value is set that means nothing here (1).
+        RequestRefused: the changes have another form, or set a value that has no effect here (1).
     """
     merged = dict(kept)
     problem = f"attributes of {owner} are changes: +name=value sets one, -name removes one"
@@ -381,7 +382,7 @@ def _check_numbers(config: TopicConfig) -> None:
             not config.topic_sys_flag & ~_FLAGS_ALL,
             f"topicSysFlag {config.topic_sys_flag} is unknown; it is 0, or 1 (unit) and 2 (subscriptions of units) added up",
         ),
-        # Every registration carries it: RocketMQ knows these two.
+        # Every registration contains it: RocketMQ knows only these two values.
         (
             config.topic_filter_type in (SINGLE_TAG, "MULTI_TAG"),
             "topicFilterType must be SINGLE_TAG or MULTI_TAG",

@@ -1,10 +1,10 @@
 """
-Wrong signatures by address: how many bytes of wrongly signed requests are checked before large ones are refused.
+Wrong signatures by address: a limit on the bytes of wrongly signed requests before large requests are refused.
 
-The rule: a signature covers header and body, so who knows an access key and no secret makes the loop read all of both. A connection
-without any right signature so far may show large requests only while its address has not had too many wrong ones. Small
-requests are always judged, so a client behind the same address shows its signature with its first heartbeat. Nothing here
-reads a clock. Addresses count as in ``core/quotas.py``.
+The rule: a signature covers header and body, so a sender that knows an access key but no secret makes the event loop
+read all of both. A connection without a valid signature so far may send large requests only while its address has not
+sent too many wrong ones. Small requests are always checked, so a client behind the same address can prove itself with
+its first heartbeat. Nothing here reads a clock. Addresses count as in ``core/quotas.py``.
 """
 
 from typing import Final
@@ -18,23 +18,23 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.hosts import network_of
 
-# Some 3 ms of the loop in a second.
+# About 3 ms of the event loop per second.
 BYTES_PER_S: Final = 4 << 20
 
 
 class WrongSignatures:
-    """Addresses with wrong signatures of large requests; beyond the limit, the one with the oldest last one is forgotten."""
+    """Addresses that sent large requests with wrong signatures; beyond the limit, the one quiet for longest is removed."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # In the order of their last wrong signature.
+        # In the order of their latest wrong signature.
         self._buckets: dict[str, Bucket] = {}
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def check(self, request: RemotingCommand, peer: Peer, now_ms: int) -> None:
-        """Refuse a request that is too large to be judged for its code, or for an address with too many wrong signatures.
+        """Refuse a request that is too large for its code, or that comes from an address with too many wrong signatures.
 
         Raises:
             RequestRefused: a message is too large (13), or the address has to wait (2).
@@ -53,7 +53,7 @@ class WrongSignatures:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, remark)
 
     def count(self, request: RemotingCommand, peer: Peer, now_ms: int) -> bool:
-        """Take note of a wrong signature; return whether it was one of a large request."""
+        """Count a wrong signature; return whether it was that of a large request."""
         size = size_of(request)
         if size <= BODY_SIZE_MAX:
             return False

@@ -1,6 +1,6 @@
 """
 Consumer groups: members, queue locks, offsets, the fence, assignments, rebalance notices, parked keys.
 
-A lease of a lock expires in ``locks.py``. What administrators change or read of groups is in ``admin/``, lag and blocked
-queues in ``observe/``. Begin with ``members.py`` and ``locks.py``.
+``locks.py`` ends expired leases of queue locks. Administrators' requests about consumer groups are in ``admin/``, lag
+and blocked queues in ``observe/``. Begin with ``members.py`` and ``locks.py``.
 """

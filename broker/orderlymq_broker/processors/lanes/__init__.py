@@ -1,5 +1,6 @@
 """
-Key lanes as members see them: what a fetch gets, what is said about attempts, and the leader's clock of leases.
+Key lanes as members see them: fetches, reports of attempts, and the leader's lease clocks.
 
-What survives the leader is in ``state/lanes/``, where a failed attempt parks its lane. Begin with ``fetch.py``.
+The tables that survive a change of leader are in ``state/lanes/``; a failed attempt parks its lane there. Begin with
+``fetch.py``.
 """

@@ -1,11 +1,11 @@
 """
-Fetches of lanes: code 20512, answered immediately or held until there is something to hand out.
+Fetches of lanes: code 20512, answered immediately or held until there are lanes to hand out.
 
-The rules: what is handed out is in the log before it is answered; of one group and topic one proposal is under way, which
-serves all that wait, so no plan rests on what another one has taken; a repeat of a fetch gets the attempts of the first
-one, be its answer lost or its leader gone; a member waits with one fetch per topic; what one turn of the loop plans has a bound,
-whatever the number of groups, topics and members, and the next turn goes on with the pair that has waited longest.
-Who gets what: ``planner.py``.
+The rules: a hand-out is in the log before its fetch is answered. For each group and topic, only one proposal is in
+progress at a time. It serves all waiting fetches, so no plan depends on what another plan has taken. A repeated fetch
+gets the attempts of the first one, even if its answer was lost or its leader is gone. A member waits with one fetch
+per topic. The work that one turn of the event loop plans is limited, for any number of groups, topics and members; the
+next turn continues with the pair that has waited longest. ``planner.py`` decides who gets what.
 """
 
 from collections import OrderedDict
@@ -48,17 +48,17 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.lanes import FetchLanesHeader
 
-# A client's own time-out is 30 s; a longer wait would be answered to nobody.
+# A client's own time-out is 30 s; after a longer wait, no client would receive the answer.
 SUSPEND_MS_MAX: Final = 30_000
-# Fetches that wait, each some KB; for a further one the connection with most of them gives some up.
+# The limit of waiting fetches, each some KB. To admit one more, the connection with the most of them gives some up.
 WAITING_MAX: Final = 100_000
-# So many are given up together: looking for the connection takes some ms when there are 50,000.
+# The fetches that are given up together, because finding the connection takes some ms if there are 50,000.
 _GIVEN_UP_COUNT: Final = 64
-# Fetches that end in one turn.
+# Fetches that are ended in one turn.
 SERVED_COUNT_MAX: Final = 256
-# Lanes that one turn plans, and what else it looks at, counted in lanes: some 10 ms.
+# The work that one turn plans, counted in lanes: about 10 ms.
 PLANNED_MAX: Final = 512
-# Fetches that are passed over in the time of one lane.
+# The number of skipped fetches that takes as much time as one lane.
 _PASSED_OVER: Final = 64
 DEFAULT_LEASE_MS: Final = 30_000
 
@@ -72,9 +72,9 @@ class Waiting:
     """One fetch that has no answer yet.
 
     Attributes:
-        deadline_ms: when it is answered without lanes.
-        is_first: nobody has looked yet whether it is a repeat.
-        done: it was answered, or its connection is gone.
+        deadline_ms: when it is answered even without lanes.
+        is_first: it was not checked yet whether it is a repeat.
+        done: it was answered, or its connection is closed.
     """
 
     request: RemotingCommand
@@ -100,19 +100,19 @@ class LaneFetcher:
         self._deadlines: LeaseClocks[Waiting] = LeaseClocks()
         self._by_connection: dict[int, dict[Waiting, None]] = {}
         self.waiting_count = 0
-        # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
+        # Pairs whose last proposal changed nothing: the next one waits for an event or the next tick.
         self._stuck: dict[_Pair, None] = {}
-        # Groups and topics to plan for, those that have waited longest first, with how many of their fetches, None for all;
-        # and what this turn has room for.
+        # The pairs of group and topic to plan for, those that have waited longest first, each with the number of its
+        # fetches to plan (None for all); and the work that this turn has room for.
         self._to_plan: OrderedDict[_Pair, int | None] = OrderedDict()
         self._room = PLANNED_MAX
         self._goes_on = False
         self._turns: dict[_Pair, Turn] = {}
-        # There were too many lanes when somebody was served: who waits gets more when there are fewer.
+        # The limit of lanes was reached when a fetch was served: waiting fetches get more once there are fewer lanes.
         self._was_full = False
 
     def fetch(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20512."""
+        """Serve 20512: fetch lanes."""
         header = FetchLanesHeader.from_ext(request.ext)
         check_client(header.client_id, header.consumer_group)
         self._check(header)
@@ -134,7 +134,7 @@ class LaneFetcher:
         return [*effects, *self.moved((pair,), now)]
 
     def _make_room(self) -> list[Effect]:
-        """End the oldest fetches of the connection with most of them: its clients ask again."""
+        """End the oldest fetches of the connection that has the most; its clients send them again."""
         most = max(self._by_connection.values(), key=len)
         given_up = [*islice(most, _GIVEN_UP_COUNT)]
 
@@ -143,7 +143,7 @@ class LaneFetcher:
     # -- events ------------------------------------------------------------------------------------
 
     def appended(self, records: Iterable[Append], now: Now) -> list[Effect]:
-        """Serve the fetches of topics that got messages."""
+        """Serve the fetches of topics that received messages."""
         if not self._waiting:
             return []
         by_id = self._context.state.topics.by_id
@@ -153,7 +153,7 @@ class LaneFetcher:
         return self.moved([pair for name in names for pair in self._by_topic.get(name, ())], now)
 
     def moved(self, pairs: Iterable[_Pair], now: Now) -> list[Effect]:
-        """Serve the fetches of groups and topics in which something can be handed out again, the last in later turns."""
+        """Serve the fetches of groups and topics that may have lanes to hand out again, some of them in later turns."""
         for pair in pairs:
             if pair in self._waiting:
                 self._to_plan[pair] = None
@@ -162,7 +162,7 @@ class LaneFetcher:
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
-        self._begin_turn()  # in case what should have begun one was lost
+        self._begin_turn()  # in case the effect that should have begun it was lost
         stuck, self._stuck = self._stuck, {}
         over = [_pair(waiting.header) for waiting in self._deadlines.over(now.monotonic_ms + 1)]
         parked = [
@@ -177,7 +177,7 @@ class LaneFetcher:
         return self.moved((*stuck, *over, *parked, *(self._waiting if has_room else ())), now)
 
     def recheck_waiting(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
-        """Judge the fetches of some groups or all again: what they wait for may be gone."""
+        """Check the fetches of some groups, or all, again: what they wait for may be deleted."""
         known, topics = self._context.state.groups.by_name, self._context.state.topics.by_name
         if groups is None:
             gone = [each for each in self._turns if each[0] not in known or each[1] not in topics]
@@ -187,16 +187,16 @@ class LaneFetcher:
         return self.moved(waiting, now)
 
     def close(self, connection: int) -> None:
-        """Forget the fetches of a connection that is gone."""
+        """Remove the fetches of a closed connection."""
         for waiting in tuple(self._by_connection.get(connection, ())):
             self._forget(waiting)
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
-        """Answer every fetch that waits: ask again."""
+        """Answer every waiting fetch with the code that tells the client to retry."""
         return self._end_each([w for each in self._waiting.values() for w in each.values()], reason)
 
     def _end_each(self, waiting: Sequence[Waiting], reason: str) -> list[Effect]:
-        """Answer some now and the others in later turns."""
+        """Answer some fetches now and the others in later turns."""
         effects = [
             effect for each in waiting[:SERVED_COUNT_MAX] for effect in self._end(each, reason)
         ]
@@ -206,7 +206,7 @@ class LaneFetcher:
         return effects
 
     def stop(self) -> list[Effect]:
-        """Stop to lead."""
+        """Stop leading."""
         self._turns.clear()
         effects = self.release_all()
         self._stuck.clear()
@@ -238,26 +238,26 @@ class LaneFetcher:
         return self._plan_on(now)
 
     def _may_plan(self, pair: _Pair) -> bool:
-        """Return whether somebody waits of a group and topic, and no proposal is under way."""
+        """Return whether fetches of a group and topic wait and no proposal for them is in progress."""
         context = self._context
         if pair in context.view.fetching or pair not in self._waiting or not context.leading:
             return False
         if ("group", pair[0]) in context.entries.changing:
-            # Messages may have other keys once it is applied.
+            # The keys of messages may be different once the change is applied.
             self._stuck[pair] = None
             return False
 
         return True
 
     def _put_off(self, pair: _Pair, looked_at: Sequence[Waiting], left: int) -> None:
-        """Let the other fetches of a pair be looked at in a later turn, and stand before those that were."""
+        """Leave the other fetches of a pair to a later turn, in which they come before those handled now."""
         mine = self._waiting[pair]
         for client_id in [each.header.client_id for each in looked_at if not each.done]:
             mine[client_id] = mine.pop(client_id)
         self._to_plan[pair] = left
 
     def pump(self, pair: _Pair, now: Now, count: int | None = None) -> list[Effect]:
-        """Serve what waits for one group and topic, or the first *count* of it, unless a proposal for them is under way."""
+        """Serve the fetches of one group and topic, or the first *count*, unless a proposal for them is in progress."""
         if not self._may_plan(pair):
             return []
         effects: list[Effect] = []
@@ -267,7 +267,7 @@ class LaneFetcher:
         all_waiting = list(islice(self._waiting[pair].values(), count))
         self._room -= len(all_waiting) // _PASSED_OVER
         for place, waiting in enumerate(all_waiting):
-            # When there is nothing for one, there is nothing for those behind it: only their time may be over.
+            # If there is nothing for one fetch, there is nothing for those behind it; only their time may be over.
             if (
                 empty is not None
                 and not waiting.is_first
@@ -304,7 +304,7 @@ class LaneFetcher:
                 )
                 plans.append((waiting, plan, record))
             elif not (plans and this_round.is_spent()):
-                # Else the round says nothing about what there is: the next one begins when these plans are applied.
+                # Otherwise the round does not know what is left; the next round begins when these plans are applied.
                 effects += self._end_overdue(waiting, plan, now)
         if plans:
             effects.append(self._propose(pair, plans))
@@ -327,7 +327,7 @@ class LaneFetcher:
         )
 
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
-        # Of this term: that the plan of a former one is lost says nothing about the next one's.
+        # The view belongs to this term: a lost plan of a former term must not change the next term's view.
         view = self._context.view
         view.fetching.add(pair)
         size = sum(len(message) for _, plan, _ in plans for message in plan.messages.values())
@@ -354,17 +354,17 @@ class LaneFetcher:
                     effects += self._answer(waiting, code, remark=outcome.reason)
             is_void = not any(isinstance(each, LanesGranted) and each.granted for each in outcomes)
             if is_void and self._stands(pair, touched) == before:
-                # The same plan would be made again, and for ever.
+                # The same plan would be made again, endlessly.
                 self._stuck[pair] = None
                 for waiting, plan, _ in plans:
                     effects += self._end_overdue(waiting, plan, now)
                 return effects
-            # For fetches that got nothing yet, and those that have come meanwhile.
+            # For fetches that got nothing yet, and for those that came meanwhile.
             return [*effects, *self.moved((pair,), now)]
 
         def lost(refusal: Refusal | None) -> list[Effect]:
             ended()
-            # Those that have come meanwhile are served with the next tick, if this is still the leader.
+            # Fetches that came meanwhile are served with the next tick, if this replica still leads.
             self._stuck[pair] = None
             effects: list[Effect] = []
             for waiting, _, _ in plans:
@@ -377,7 +377,7 @@ class LaneFetcher:
         return Propose(records, applied, lost)
 
     def _stands(self, pair: _Pair, queue_ids: Iterable[int]) -> list[tuple[int, int] | None]:
-        """Return what a fetch changes that hands nothing out and is not void."""
+        """Return the positions of queues that a valid fetch changes even if it hands out nothing."""
         queues = self._context.state.lanes.queues_of(*pair)
         found = [queues.get(queue_id) for queue_id in sorted(queue_ids)]
 
@@ -386,7 +386,7 @@ class LaneFetcher:
     # -- answers -----------------------------------------------------------------------------------
 
     def _repeat(self, waiting: Waiting, topic: Topic) -> list[Effect] | None:
-        """Answer a fetch that has attempts already; None when it has none."""
+        """Answer a fetch that already has attempts; return None if it has none."""
         header = waiting.header
         mine = [
             (queue, lane)
@@ -476,10 +476,10 @@ class LaneFetcher:
     # -- checks ------------------------------------------------------------------------------------
 
     def _check(self, header: FetchLanesHeader) -> tuple[GroupSet, Topic, MemberSeen]:
-        """Return what a fetch is about.
+        """Return the group, topic and member of a fetch.
 
         Raises:
-            RequestRefused: the group does not consume by key, or the member may not.
+            RequestRefused: the group does not consume by key, or the member may not fetch.
         """
         context = self._context
         group = header.consumer_group
@@ -506,10 +506,10 @@ class LaneFetcher:
         return config, topic, member
 
     def _check_uncommitted(self) -> None:
-        """Refuse a fetch whose lanes would wait for the log while too much does; each plan keeps its messages meanwhile.
+        """Refuse a fetch if too much data waits for the log, because each plan keeps its messages until it is committed.
 
         Raises:
-            RequestRefused: too much is not committed yet (2).
+            RequestRefused: too much is uncommitted (2).
         """
         check_backlog(self._context)
         if self._context.view.fetching_bytes > self._context.settings.raft.uncommitted_size_max:
@@ -536,7 +536,7 @@ def by_key(context: Context, group: str) -> GroupSet:
     """Return the configuration of a group that consumes by key.
 
     Raises:
-        RequestRefused: there is none (26), or it consumes by queue locks (20512).
+        RequestRefused: the group does not exist (26), or it consumes by queue locks (20512).
     """
     config = find_group(context, group)
     if not config.by_key:

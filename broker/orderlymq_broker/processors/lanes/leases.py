@@ -1,10 +1,10 @@
 """
-The leader's clock of attempts.
+The leader's lease clock of attempts.
 
-The rules: a lease runs from the moment at which the hand-out was applied here, or at which the member has asked for a
-renewal; a new leader runs every lease in full from the start of its term: longer than needed, never shorter. That a lease is
-over is a record, and an attempt that has ended meanwhile is passed over by it. A renewal needs no record: its answer leaves
-only from a leader that a majority has confirmed since (``replication/leaderlease.py``).
+The rules: a lease runs from the moment at which this leader applied the hand-out, or at which the member asked for a
+renewal. A new leader runs every lease in full from the start of its term: longer than needed, never shorter. The end
+of a lease is a record; applying it ignores an attempt that ended meanwhile. A renewal needs no record: its answer
+leaves only from a leader that a majority has confirmed since (``replication/leaderlease.py``).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, LanesGranted
 from orderlymq_broker.state.lanes.queue import LaneQueue
 
-# Attempts that one tick ends: some 15 ms.
+# Attempts that one tick ends: about 15 ms.
 ENDED_MAX: Final = 4_096
 
 # Group, topic, queue, lane, attempt.
@@ -29,22 +29,23 @@ _Place = tuple[str, str, int]
 
 
 class LaneLeases:
-    """When each attempt ends, and when a parked lane is due."""
+    """Knows when each attempt ends and when a parked lane is due."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._clocks: LeaseClocks[Attempt] = LeaseClocks()
-        # Of lanes that were parked by a clock that was far ahead: by queue and lane, the last attempt, and when the lane is due.
+        # For lanes that were parked by a clock far ahead: by queue and lane number, the last attempt and when the
+        # lane is due.
         self._due_ms: dict[_Place, dict[int, tuple[int, int]]] = {}
         self._wall_ms = 0
-        # Whether a walk over all that is known is under way, and whether something has gone since it began.
+        # Whether a walk over all known attempts is in progress, and whether lanes were deleted since it began.
         self._walks = False
         self._has_gone = False
-        # Whether a new leader has not let all leases begin yet.
+        # Whether a new leader has not started all leases yet.
         self._starts = False
 
     def start(self, now: Now) -> list[Effect]:
-        """Run every lease in full, and the pauses that the clock of a former leader would make longer; the last in later turns."""
+        """Run every lease in full, and limit pauses that a former leader's clock would lengthen, some in later turns."""
         self.stop()
         self._wall_ms = now.wall_ms
         self._starts = True
@@ -56,7 +57,7 @@ class LaneLeases:
         self._starts = False
 
     def _in_state(self, *states: LaneState) -> Iterator[Attempt | None]:
-        """Yield the last attempts of all lanes in some states, and None for each queue."""
+        """Yield the last attempts of all lanes in some states, and a None for each queue."""
         for queue in self._context.state.lanes.all():
             yield None
             for state in states:
@@ -68,14 +69,14 @@ class LaneLeases:
             lane = self._lane(attempt)
             if lane is None or lane.state != LaneState.IN_HAND:
                 continue
-            # One that was handed out or renewed meanwhile runs already.
+            # An attempt that was handed out or renewed meanwhile has a running lease already.
             if attempt not in self._clocks.ends:
                 self._clocks.run(attempt, now.monotonic_ms + lane.lease_ms)
 
         return self._bound(attempts, now)
 
     def _bound_pauses(self, now: Now) -> list[Effect]:
-        """Count the pauses from now on that a clock ahead has begun, and forget those that are over."""
+        """Restart from now the pauses that a clock ahead of this one began, and remove those that are over."""
         places = chain(list(self._bounded()), self._in_state(LaneState.PARKED))
 
         return walk(self._context, places, self._bound, now)
@@ -92,12 +93,12 @@ class LaneLeases:
         return []
 
     def _bounded(self) -> Iterator[Attempt]:
-        """Yield the last attempts of the lanes whose pauses are bounded."""
+        """Yield the last attempts of the lanes whose pauses are limited."""
         for place, bounded in self._due_ms.items():
             yield from ((*place, number, attempt) for number, (attempt, _) in bounded.items())
 
     def _unbound(self, attempt: Attempt) -> None:
-        """Forget the pause of a lane behind this attempt."""
+        """Remove the limited pause of a lane after this attempt."""
         *_, number, attempt_number = attempt
         bounded = self._due_ms.get(attempt[:3], {})
         if bounded.get(number, (0, 0))[0] == attempt_number:
@@ -106,7 +107,7 @@ class LaneLeases:
                 del self._due_ms[attempt[:3]]
 
     def _lane(self, attempt: Attempt) -> Lane | None:
-        """Return the lane whose last attempt this is."""
+        """Return the lane whose last attempt this is, or None."""
         group, topic, queue_id, number, attempt_number = attempt
         queue = self._context.state.lanes.queues_of(group, topic).get(queue_id)
         lane = None if queue is None else queue.lanes.get(number)
@@ -114,13 +115,13 @@ class LaneLeases:
         return lane if lane is not None and lane.attempt == attempt_number else None
 
     def stop(self) -> None:
-        """Forget all leases."""
+        """Clear all leases."""
         self._clocks.clear()
         self._due_ms.clear()
         self._walks = self._has_gone = self._starts = False
 
     def due(self, queue: LaneQueue, wall_ms: int) -> list[Lane]:
-        """Return the parked lanes of a queue that are handed out now."""
+        """Return the parked lanes of a queue that are due now."""
         found = queue.due(wall_ms)
         if queue.place not in self._due_ms:
             return found
@@ -135,14 +136,14 @@ class LaneLeases:
         return found
 
     def granted(self, outcome: LanesGranted, now: Now) -> None:
-        """Begin the leases of what was handed out."""
+        """Start the leases of the lanes that were handed out."""
         end_ms = now.monotonic_ms + outcome.lease_ms
         for each in outcome.granted:
             place = (outcome.group, outcome.topic, each.queue_id)
             self._clocks.run((*place, each.lane, each.attempt), end_ms)
 
     def renew(self, attempt: Attempt, lease_ms: int, now: Now) -> bool:
-        """Begin the lease of an attempt in hand again; false when its end is under way already."""
+        """Restart the lease of an attempt in hand; return False if its end is already proposed."""
         if attempt not in self._clocks.ends and not self._starts:
             return False
         self._clocks.run(attempt, now.monotonic_ms + lease_ms)
@@ -150,12 +151,12 @@ class LaneLeases:
         return True
 
     def ended(self, attempts: Iterable[Attempt]) -> None:
-        """Stop the leases of attempts that are over."""
+        """Stop the leases of attempts that have ended."""
         for attempt in attempts:
             self._clocks.stop(attempt)
 
     def forget_gone(self, now: Now) -> list[Effect]:
-        """Forget the attempts and pauses of lanes that went with their topic or group, the last in later turns."""
+        """Remove the attempts and pauses of lanes deleted with their topic or group; if many, some in later turns."""
         walks, self._has_gone = self._walks, True
         if walks:
             return []
@@ -164,7 +165,7 @@ class LaneLeases:
         return walk(self._context, self._known(), self._judge, now)
 
     def _known(self) -> Iterator[Attempt]:
-        """Yield all attempts and pauses, and again while something has gone meanwhile."""
+        """Yield all attempts and pauses; start over if more lanes are deleted meanwhile."""
         while self._has_gone:
             self._has_gone = False
             yield from (*self._clocks.ends, *self._bounded())
@@ -179,11 +180,11 @@ class LaneLeases:
         return []
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the end of the attempts whose leases are over, of many the last in the next ticks."""
+        """Propose the end of the attempts whose leases have expired; if there are many, some in the next ticks."""
         effects = self._bound_pauses(now) if now.was_ahead(self._wall_ms) else []
         self._wall_ms = now.wall_ms
         if self._starts:
-            # None is over before all run, so that a renewal never comes too late for one that does not run yet.
+            # No lease expires before all of them run, so that no renewal comes too late for a lease that does not run yet.
             return effects
         over: dict[str, list[LaneRef]] = {}
         for attempt in islice(self._clocks.over(now.monotonic_ms), ENDED_MAX):

@@ -1,9 +1,9 @@
 """
-Dead letters of lanes: messages that have failed as often as their group allows, or that an administrator skips.
+Dead letters of lanes: messages that failed as often as their group allows, or that an administrator skips.
 
-The rules: a lane waits until its letter is stored, and letter and progress are one proposal, so a crash repeats both or
-neither; a letter that is known to the window of sends is stored once. Letters are those of ``schedule/deadletters.py``, and are
-redriven like any.
+The rules: a lane waits until its dead letter is stored. Letter and progress are one proposal, so a crash repeats both
+or neither. A letter that the duplicate window knows is stored once. The letters have the form of
+``schedule/deadletters.py``, and are redriven like any others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import dlq_topic
 
-# Letters of one tick, ten times a second. Of large ones as many as the delay levels hand on.
+# Letters per tick; there are ten ticks per second. The bytes of large letters are limited as for the delay levels.
 LETTERS_MAX: Final = 64
 
 _Key = tuple[str, str, int, int]
@@ -38,15 +38,15 @@ class LetterService:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._under_way: set[_Key] = set()
-        # What the next tick looks at first: letters that are refused keep no others back.
+        # The lanes that the next tick looks at first, so that refused letters do not hold up others.
         self._walk = self._dying()
 
     def stop(self) -> None:
-        """Stop to lead: another leader stores what is left."""
+        """Stop leading; another leader stores the remaining letters."""
         self._under_way = set()
 
     def tick(self) -> list[Effect]:
-        """Propose the letters that nobody has proposed yet."""
+        """Propose the letters that are not proposed yet."""
         end = waiting_end(self._context)
         if not end:
             return []
@@ -58,9 +58,9 @@ class LetterService:
             try:
                 letter = self._letter(queue, lane)
             except RequestRefused:
-                continue  # the name of its group is too long: such a group came by key before that was refused
+                continue  # the group's name is too long: the group was created by key before such names were refused
             except CreateFirst as first:
-                # The letter goes with a later tick, into the topic that is there then.
+                # A later tick stores the letter, into the topic that exists by then.
                 return [*effects, Propose(first.records)]
             effects.append(letter)
             size += sum(len(each.body) for each in letter.records if type(each) is Draft)
@@ -76,7 +76,7 @@ class LetterService:
                 yield queue, number
 
     def _looked_at(self) -> Iterator[tuple[LaneQueue, Lane]]:
-        """Yield lanes of which nobody has proposed the letter, from where the last tick ended."""
+        """Yield lanes whose letter is not proposed yet, from where the last tick ended."""
         lanes = self._context.state.lanes
         looked = 0
         for _ in range(2):
@@ -95,7 +95,7 @@ class LetterService:
             self._walk = self._dying()
 
     def _physical(self, queue: LaneQueue, lane: Lane) -> int:
-        """Return where the message of a letter is, 0 when it is gone."""
+        """Return the physical offset of the message of a letter, or 0 if the message is gone."""
         _, name, queue_id = queue.place
         stored = self._context.state.topics.by_name[name].queue(queue_id)
 
@@ -115,11 +115,12 @@ class LetterService:
             if find_copy(context, draft, own_identity(draft, message)) is None:
                 records.append(draft)
         if not records:
-            # Behind the refused record of another proposal the machine would take this one for its letter's end, and pass it over.
+            # After another proposal's refused record, the machine would take this record for the end of that letter
+            # and skip it.
             records.append(LanesExpired(group, ()))
         records.append(LaneLettered(group, name, queue_id, lane.number, lane.first))
         key = (*queue.place, lane.number)
-        # Of this term: that the letter of a former one is lost says nothing about the next one's.
+        # The set belongs to this term: a lost letter of a former term must not change the next term's set.
         under_way = self._under_way
         under_way.add(key)
 

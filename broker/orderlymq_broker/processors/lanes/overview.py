@@ -1,8 +1,8 @@
 """
-Requests of administrators about lanes: code 20514, and the release of a key (20511) in a group by key.
+Administrators' requests about lanes: code 20514, and the release of a key (20511) in a group by key.
 
-The rules: what is shown is bounded, the lanes in trouble first; what is not shown is counted. Lists are written some
-queues at a time, as a group may have begun a hundred thousand.
+The rules: an answer shows a limited number of lanes, those in trouble first; lanes that are not shown are counted.
+Lists are written a few queues at a time, because a group may have begun a hundred thousand queues.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ from orderlymq_protocol.header.lanes import LanesHeader
 from orderlymq_protocol.message.properties import SHARDING_KEY
 from orderlymq_protocol.names import retry_topic
 
-# Lanes that one answer names, and more of which the first are kept while a list is written.
+# Lanes that one answer names; while a list is written, more are kept and then reduced to the first of them.
 SHOWN_MAX: Final = 256
 _KEPT_MAX: Final = 4 * SHOWN_MAX
 RETRY: Final = "retry"
@@ -55,23 +55,23 @@ NAMES: Final = {
     LaneState.HELD: "held",
     LaneState.DYING: "dying",
 }
-# Lanes whose messages wait for a time or for an administrator.
+# States of lanes whose messages wait for a time or for an administrator.
 WAITING: Final = (LaneState.HELD, LaneState.DYING, LaneState.PARKED)
-# In trouble first.
+# The order in which lanes are shown: those in trouble first.
 _ORDER: Final = (*WAITING, LaneState.IN_HAND)
 
 
 class Stand(NamedTuple):
-    """Where the work on a queue stands: the first message that could be handed out, and the last number given."""
+    """The position of the work on a queue: the first message that could be handed out, and the last lane number given."""
 
     offset: int
     serial: int = 0
 
 
 def lane_stand(state: BrokerState, group: str, topic: str, queue_id: int) -> Stand | None:
-    """Return where a group by key stands in a queue, None where its committed offset says that.
+    """Return the position of a group by key in a queue, or None if its committed offset is the position.
 
-    A lane that is held, parked or in hand keeps the committed offset, and the queue goes on all the same.
+    A lane that is held, parked or in hand keeps the committed offset back although work on the queue continues.
     """
     config = state.groups.get(group)
     queue = state.lanes.queues_of(group, topic).get(queue_id)
@@ -83,7 +83,7 @@ def lane_stand(state: BrokerState, group: str, topic: str, queue_id: int) -> Sta
 
 
 def lane_backlog(state: BrokerState, group: str, topic: str, queue: Queue) -> int | None:
-    """Return how many messages of a queue a group by key has not consumed, None where its committed offset says that."""
+    """Return how many messages of a queue a group by key has not consumed, or None if its committed offset tells that."""
     config = state.groups.get(group)
     lanes = state.lanes.queues_of(group, topic).get(queue.queue_id)
     if config is None or not config.by_key or lanes is None:
@@ -99,7 +99,7 @@ class LaneOverview:
         self._context = context
 
     def lanes(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20514."""
+        """Serve 20514: show the lanes of a group."""
         header = LanesHeader.from_ext(request.ext)
         group = header.consumer_group
         raise_unknown_group(self._context, group)
@@ -132,7 +132,7 @@ class LaneOverview:
         return answer_list(self._context, request, peer, array("queues", rows(), end))
 
     def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20511 for a group by key: hand the lanes of a key out again, or skip what failed."""
+        """Serve 20511 for a group by key: hand the lanes of a key out again, or skip the failed messages."""
         ext = request.ext
         action = ext.get("action") or RETRY
         if action not in (RETRY, SKIP):
@@ -153,14 +153,14 @@ class LaneOverview:
         return answer_when_applied(request, peer, [record], then=applied)
 
     def held(self, group: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the held lanes of a group in the form of its parked keys, and None for each queue."""
+        """Yield the held lanes of a group in the form of its parked keys, and a None for each queue."""
         for queue in self._queues(group):
             yield None
             for lane in list(queue.in_state(LaneState.HELD)):
                 yield self._held(queue.place[1], queue.place[2], lane)
 
     def owed(self) -> Iterator[int | None]:
-        """Yield the physical offset of the oldest message that lanes owe in each queue of each group, None where none is owed."""
+        """Yield, for each queue of each group, the physical offset of the oldest message that lanes owe, or None."""
         topics = self._context.state.topics.by_name
         for queue in self._context.state.lanes.all():
             topic = topics.get(queue.place[1]) if queue.owed else None
@@ -173,14 +173,14 @@ class LaneOverview:
     # -- parts -------------------------------------------------------------------------------------
 
     def _queues(self, group: str, only: str | None = None) -> Iterator[LaneQueue]:
-        """Yield the queues of a group in order, or of one topic, also while some are added or deleted."""
+        """Yield the queues of a group, or of one of its topics, in order; queues may be added or deleted meanwhile."""
         lanes = self._context.state.lanes
         for topic in [only] if only else lanes.topics_of(group):
             queues = lanes.queues_of(group, topic)
             yield from (queues[queue_id] for queue_id in sorted(queues))
 
     def _kept_out(self, group: str, only: str | None) -> Iterator[wire.QueueLanes | None]:
-        """Yield the queues that members want and that cannot begin, as there is no room for their offsets."""
+        """Yield the queues that members want but that cannot begin, because there is no room for their offsets."""
         context = self._context
         state = context.state
         config = state.groups.get(group)
@@ -248,14 +248,14 @@ class LaneOverview:
 
 
 def _of_key(queue: LaneQueue, key: str) -> list[Lane]:
-    """Return the lane of a key that is not idle, whatever it does."""
+    """Return the lane of a key in any state but idle."""
     lane = queue.of_key(key)
 
     return [] if lane is None else [lane]
 
 
 def _rank(lane: Lane) -> int:
-    """Return how early a lane is named; what stops a queue, in whatever state, before all others."""
+    """Return the rank by which a lane is listed; a lane that stops a queue comes first in any state."""
     return -1 if lane.stops else (*_ORDER, LaneState.READY).index(lane.state)
 
 

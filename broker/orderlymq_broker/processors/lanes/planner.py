@@ -1,11 +1,12 @@
 """
-Who gets which lanes: the leader's plan for the fetches of one topic that wait at a moment.
+The leader's plan: which lanes the waiting fetches of one group and topic get.
 
-The rules: lanes go by the age of their first message; of every four lanes one is looked for among messages nobody has
-looked at, however many lanes are ready, so that old backlogs keep no new key waiting; queues are served in turn; of lanes
-that may kill their consumers a member has one; nobody gets anything while queues have yet to begin, because one that begins
-later would begin behind what has come meanwhile. A plan takes the place of nothing: it becomes records, and each is void if
-the queue has moved meanwhile. A round holds what the plans before it will have taken.
+The rules: lanes are handed out by the age of their first message. Of every four lanes, one is looked for among new
+messages, even if many lanes are ready, so that old backlogs do not hold up new keys. Queues are served in turn. A
+member has at most one lane that may kill its consumers. No member gets a lane while queues have yet to begin, because
+a queue that begins later would skip the messages that came meanwhile. A plan changes nothing itself: it becomes
+records, and each record is void if the queue moved meanwhile. A round keeps track of what its earlier plans will have
+taken.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,30 +34,31 @@ from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.body.clients import CONSUME_FROM_LAST_OFFSET
 
-# Lanes of a group that are not idle: 10 MiB of memory, 80 MiB if all have long keys and a backlog. As with parked keys, so
-# many in trouble mean that not the messages are wrong.
+# The most lanes of a group that are not idle: 10 MiB of memory, or 80 MiB if all have long keys and a backlog. As with
+# parked keys, so many lanes in trouble mean that the cause is not the messages.
 LANES_OF_GROUP_MAX: Final = 16_384
-# Lanes of all groups, from which on a group may have its share of them, one of as many as groups have lanes: who has the right to
-# many groups must neither fill the memory of every replica, again at each start, nor take the room of others. The k-th group that
-# has lanes, by when it last got one, found k of them, so ten thousand groups have ten times as many together at most.
+# The number of lanes of all groups from which on each group has only its share: one part for each group with lanes. A
+# client that may use many groups must neither fill the memory of every replica, again at each start, nor take the
+# room of others. When the k-th group got its last lane, k groups had lanes, so ten thousand groups together have at
+# most ten times as many.
 LANES_MAX: Final = 65_536
-# Messages of one queue of a group that wait behind busy lanes: some 100 MiB of index on disk.
+# The most messages of a group in one queue that wait behind busy lanes: about 100 MiB of index on disk.
 OWED_MAX: Final = 10_000_000
-# Lanes that one member has in hand of a topic: more than a process works on within a lease.
+# The most lanes of a topic that one member has in hand: more than a process can work on within a lease.
 IN_HAND_MAX: Final = 4_096
-# Messages that are looked at, their bytes, comparisons of their properties, and queues that are gone over, in the time of one
-# lane, which is some 20 us.
+# The number of messages read, bytes read, property comparisons and queues visited that each takes as long as one lane,
+# which is about 20 us.
 LOOKED_AT: Final = 8
 BYTES_READ: Final = 8 << 10
 COMPARED: Final = 20
 GONE_OVER: Final = 32
-# Queues of a topic that one round begins, or lets go on behind what retention has taken, each in the time of a lane: each is a
-# row and an offset on every replica.
+# Queues of a topic that one round begins, or moves past what retention removed. Each takes as long as a lane, and
+# each is a row and an offset on every replica.
 BEGUN_AT_ONCE_MAX: Final = 256
-# With so many offsets in a broker group no queue begins that needs another one: the rest of what there may be is for the
-# first commits of groups by queue.
+# With this many offsets in a broker group, no queue begins that needs a new one. The remaining room for offsets is
+# for the first commits of groups by queue.
 LANE_OFFSETS_MAX: Final = 400_000
-# One in so many lanes is looked for among new messages first.
+# One lane in this many is looked for among new messages first.
 NEW_SHARE: Final = 4
 
 LANES_FULL: Final = (
@@ -92,7 +94,7 @@ _SUSPECT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Request of one fetch."""
+    """The request of one fetch."""
 
     client_id: str
     lanes_max: int
@@ -104,7 +106,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class _Part:
-    """Changes of a plan in one queue."""
+    """The changes of a plan in one queue."""
 
     start: int
     scanned: int
@@ -114,9 +116,9 @@ class _Part:
     alone: list[Found] = field(default_factory=list)
 
     def record(self, queue_id: int) -> QueueFetch | None:
-        """Return the part as it stands in a record; None when it changes nothing.
+        """Return the record of this part, or None if it changes nothing.
 
-        Where a queue begins is a change: a member that begins at the end would find another end each time.
+        The start of a queue is a change: a member that begins at the end would otherwise find another end each time.
         """
         if not (self.hand_outs or self.begins or self.scanned > self.start):
             return None
@@ -134,14 +136,14 @@ class _Part:
 
 @dataclass(slots=True)
 class Plan:
-    """Result of one fetch.
+    """The result of one fetch.
 
     Attributes:
-        messages: what is handed out, by queue and offset.
-        limited: why there is no more.
-        is_own: that is so for this member alone: those behind it may get what it may not have.
-        expired: messages that retention took before anybody looked at them.
-        work: how long it took to make, counted in lanes.
+        messages: the messages handed out, by queue and offset.
+        limited: why there are no more.
+        is_own: that reason holds for this member alone; later fetches may get what this member may not.
+        expired: the number of messages that retention removed before they were scanned.
+        work: the time it took to make the plan, counted in lanes.
     """
 
     parts: dict[int, _Part] = field(default_factory=dict)
@@ -154,7 +156,7 @@ class Plan:
     work: int = 0
 
     def records(self) -> tuple[QueueFetch, ...]:
-        """Return the parts that change something."""
+        """Return the records of the parts that change something."""
         made = [part.record(queue_id) for queue_id, part in sorted(self.parts.items())]
 
         return tuple(part for part in made if part is not None)
@@ -162,11 +164,12 @@ class Plan:
 
 @dataclass(slots=True)
 class Turn:
-    """Whose turn it is for the lanes of one group and topic.
+    """The progress of the rotation for one group and topic.
 
     Attributes:
-        lanes: how many were handed out.
-        plans: how many have looked at messages. Each begins with another queue, however many lanes the one before has taken from its own.
+        lanes: the number of lanes handed out.
+        plans: the number of plans that read messages. Each plan begins with another queue, even if the plan before it
+            took many lanes from its own.
     """
 
     lanes: int = 0
@@ -176,8 +179,9 @@ class Turn:
 class Round:
     """The plans of one moment for one group and topic.
 
-    Life cycle: made when nothing of the topic is under way in the log and there is time for *room* lanes or as much other
-    work, asked once per fetch, and forgotten. Queues that begin may add so many offsets as there is *offsets_room*.
+    Life cycle: made when no proposal for the topic is in the log uncommitted and there is time for *room* lanes or
+    the same amount of other work; used once per fetch, and then dropped. Queues that begin may add up to
+    *offsets_room* offsets.
     """
 
     def __init__(
@@ -201,28 +205,29 @@ class Round:
         self._budget = Budget(
             min(SCAN_MAX, room * LOOKED_AT), work=min(SCAN_WORK_MAX, room * COMPARED)
         )
-        # Reads for lanes that are ready have a budget of their own: else they would keep new messages waiting.
+        # Reads for ready lanes have their own budget; otherwise they would hold up new messages.
         self._hands = Budget(min(SCAN_MAX, room * LOOKED_AT))
         self._rows = min(BEGUN_AT_ONCE_MAX, room)
         self._offsets_room = offsets_room
-        # By queue, the oldest last: the lanes that are ready, and the suspects of them. Plans take from these.
+        # By queue: its ready lanes, and those of them that are suspects, each with the oldest last. Plans take from
+        # these lists.
         self._lanes_of: dict[int, tuple[list[Lane], list[Lane]]] = {}
         self._scanned: dict[int, int] = {}
         self._keys: set[tuple[int, str]] = set()
-        # Lanes, by queue and number, to which earlier plans add messages that the store does not have yet.
+        # Lanes, by queue and number, to which earlier plans add messages that are not stored yet.
         self._added: set[tuple[int, int]] = set()
         self._lanes = state.lanes.count_of(config.name)
         self._lanes_max = lanes_max(state.lanes, config.name)
         self._in_hand: dict[str, int] = {}
-        # Members that have a suspect, as far as anybody has asked.
+        # Whether a member has a suspect, for the members that were checked.
         self._suspects: dict[str, bool] = {}
 
     def is_spent(self) -> bool:
-        """Return whether a further plan may lack what the next round finds."""
+        """Return whether a further plan may lack lanes that the next round will find."""
         return self._rows <= 0 or self._budget.is_spent() or self._hands.is_spent()
 
     def plan(self, fetch: Fetch) -> Plan:
-        """Return what a fetch gets."""
+        """Return the plan for a fetch."""
         plan = Plan()
         held = self._state.lanes.in_hand_count(fetch.client_id, self._config.name, self._topic.name)
         held += self._in_hand.get(fetch.client_id, 0)
@@ -259,7 +264,7 @@ class Round:
     def _ready(
         self, plan: Plan, fetch: Fetch, order: list[int]
     ) -> Iterator[tuple[LaneQueue, Lane]]:
-        """Yield the lanes that a member may have: of each queue the oldest first, the queues in turn."""
+        """Yield the lanes that a member may have: the oldest of each queue first, the queues in turn."""
         queue_ids = [queue_id for queue_id in order if queue_id in self._queues]
         while queue_ids:
             more = []
@@ -297,9 +302,9 @@ class Round:
         return oldest[::-1]
 
     def _lags(self, queue: LaneQueue, lane: Lane) -> bool:
-        """Return whether the index of a lane, which is all it has, lacks what an earlier plan adds.
+        """Return whether a lane has only its index, and that index lacks what an earlier plan adds.
 
-        The earlier plan may be refused, so nobody knows yet what follows the lane's first run. The next round does.
+        The earlier plan may be refused, so it is not known yet what follows the lane's first run. The next round knows.
         """
         return not lane.head and (queue.place[2], lane.number) in self._added
 
@@ -340,8 +345,8 @@ class Round:
         if not lane.head:
             load, then = runs_at(self._reader, queue.place, lane.number, lane.then)
         head = lane.head or load
-        # A member died with this lane, perhaps of a later message than the first, which has the try: the next
-        # death proves something of the one message that it gets now.
+        # A member died with this lane, perhaps because of a later message than the first, which was blamed. Hand out
+        # only one message now, so that the next death proves something about it.
         wanted = head[: 1 if lane.lost else fetch.per_lane_max]
         messages = messages_at(self._reader, self._topic.queue(queue_id), wanted)
         self._hands.messages -= max(1, len(wanted), len(load))
@@ -376,7 +381,7 @@ class Round:
             self._look_at(plan, fetch, queue_id, room)
 
     def _begin_some(self, plan: Plan, fetch: Fetch, order: list[int]) -> bool:
-        """Begin queues that nobody has looked at, as many as there is time for; return whether all have begun that have room."""
+        """Begin new queues, as many as there is time for; return whether all queues that have room have begun."""
         for queue_id in order:
             if self._has_begun(queue_id):
                 continue
@@ -407,7 +412,7 @@ class Round:
             if self._rows <= 0:
                 return
             self._rows -= 1
-        # Messages that retention took before anybody looked at them are passed over, also when nothing follows it.
+        # Skip messages that retention removed before they were scanned, even if no message follows them.
         start = max(part.scanned, stored.min_offset)
         plan.expired += max(0, start - max(part.scanned, stored.first_offset))
         part.scanned = start
@@ -424,7 +429,7 @@ class Round:
     def _take(
         self, plan: Plan, part: _Part, fetch: Fetch, queue_id: int, offset: int, message: Message
     ) -> bool:
-        """Put a message where it belongs; return whether there was room."""
+        """Put a message into its lane; return False if there was no room."""
         key = key_of(message, self._config.lane_key_property)
         mine = part.found.get(key) if key else None
         if mine is not None:
@@ -475,7 +480,7 @@ class Round:
         return part
 
     def _begin(self, queue_id: int, fetch: Fetch) -> int:
-        """Return where a queue's scan stands, or where it begins."""
+        """Return the offset from which a queue is scanned on: where its scan stands, or where it begins."""
         queue = self._queues.get(queue_id)
         if queue is not None:
             return queue.scanned
@@ -485,7 +490,7 @@ class Round:
         stored = self._topic.queues.get(queue_id)
         if stored is None or stored.min_offset == 0:
             return 0
-        # As RocketMQ's clients begin; a time is left to the request that sets the offsets.
+        # Begin as RocketMQ's clients do; to begin at a time, a client sends the request that sets the offsets.
         return (
             stored.next_offset
             if fetch.from_where == CONSUME_FROM_LAST_OFFSET
@@ -499,7 +504,7 @@ def lanes_max(lanes: LaneTable, group: str) -> int:
 
 
 def share(total: int, busy: int, own: int) -> int:
-    """Return how many lanes a group with *own* ones may have beside others, where *busy* groups have *total* together."""
+    """Return how many lanes a group that has *own* lanes may have, while *busy* groups together have *total*."""
     if total < LANES_MAX:
         return LANES_OF_GROUP_MAX
 
@@ -507,9 +512,9 @@ def share(total: int, busy: int, own: int) -> int:
 
 
 def why_limited(queue: LaneQueue | None, lanes: int, most: int) -> str:
-    """Return why nobody looks further into a queue of a group with so many lanes; empty when nothing is in the way.
+    """Return why a queue of a group with so many lanes is not scanned further; empty if nothing prevents it.
 
-    *most* is what `lanes_max` says.
+    *most* is the result of `lanes_max`.
     """
     if queue is not None and queue.stopping:
         return STOPPED

@@ -1,9 +1,9 @@
 """
-Reports of members about attempts: code 20513.
+Members' reports about attempts: code 20513.
 
-The rules: one record per request; each report counts or is stale for itself; a renewal that completes nothing is the
-leader's clock alone. The group at that moment decides what becomes of a message that failed: how long its lane is
-parked, after how many tries it is dead, and what follows then.
+The rules: each request becomes one record; each report in it counts, or is stale, on its own. A renewal that completes
+no message changes only the leader's clock. The group's configuration at that moment decides what happens to a failed
+message: how long its lane is parked, after how many tries it is dead, and what follows then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class LaneReporter:
         self._leases = leases
 
     def complete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20513."""
+        """Serve 20513: completions, renewals and failures of attempts."""
         header = CompleteLanesHeader.from_ext(request.ext)
         group, topic, client_id = header.consumer_group, header.topic, header.client_id
         check_client(client_id, group)
@@ -66,7 +66,7 @@ class LaneReporter:
         context = self._context
         claim(context, client_id, peer, now)
         context.sessions.last_seen(group, client_id, peer.connection, now)
-        # By place in the request: what is known already, and what the record will say.
+        # By position in the request: the answers known already, and the reports for the record.
         known: dict[int, Answered] = {}
         records: list[Report] = []
         for place, report in enumerate(reports):
@@ -101,7 +101,7 @@ class LaneReporter:
     def _renew(
         self, group: str, topic: str, client_id: str, report: wire.LaneReport, now: Now
     ) -> Answered | None:
-        """Renew a lease; return the answer, None when the report needs a record."""
+        """Renew a lease; return the answer, or None if the report needs a record."""
         if report.result != wire.RENEW:
             return None
         queue = self._context.state.lanes.queues_of(group, topic).get(report.queue_id)
@@ -124,7 +124,7 @@ class LaneReporter:
             return Report(report.queue_id, report.lane, report.attempt, said, report.offset)
         queue = self._context.state.lanes.queues_of(group, topic).get(report.queue_id)
         lane = None if queue is None else queue.lanes.get(report.lane)
-        # What comes before the message that failed was not the one that failed before.
+        # If messages before the failed one are done now, the failed one is not the message that failed before.
         tries = 0
         if lane is not None and lane.head and lane.head[0] > report.offset:
             tries = lane.tries
@@ -147,10 +147,10 @@ class LaneReporter:
 
 
 def _check(reports: Sequence[wire.LaneReport]) -> None:
-    """Refuse a request that says too much, or what nobody understands.
+    """Refuse a request with too many reports or an unknown result.
 
     Raises:
-        RequestRefused: it does (1).
+        RequestRefused: it has too many reports, or one with an unknown result (1).
     """
     if len(reports) > wire.LANES_MAX:
         raise RequestRefused(

@@ -1,8 +1,8 @@
 """
-Reading for lanes: messages of a queue in order, single ones by offset, and the runs of a lane's index.
+Reads for lanes: messages of a queue in order, single messages by offset, and the runs of a lane's index.
 
-The rules: a step reads so much and no more; what retention has taken is passed over; a key is the text of a property,
-and one that is too long is known by its first characters and a digest of all of it.
+The rules: a step reads no more than its budget. Messages that retention removed are skipped. A key is the text of a
+property; a key that is too long is represented by its first characters and a digest of the whole.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +26,10 @@ from orderlymq_broker.store.layout import (
 from orderlymq_protocol.message.properties import find_property
 from orderlymq_protocol.message.record import record_properties
 
-# Messages that one step looks at in all queues of a topic, and their bytes: some 10 ms of the leader's loop.
+# Messages, and their bytes, that one step reads in all queues of a topic: about 10 ms of the leader's event loop.
 SCAN_MAX: Final = 4_096
 SCAN_SIZE_MAX: Final = 4 << 20
-# Messages read from the store at a time, at least and at most.
+# The fewest and the most messages read from the store at a time.
 _STEP_MIN: Final = 16
 _STEP: Final = 128
 _PHYSICAL_SIZE: Final = 8
@@ -41,19 +41,19 @@ Message = bytes | memoryview
 
 @dataclass(slots=True)
 class Budget:
-    """Budget that is left for one step: messages, their bytes, and the work of testing their properties, as of a pull."""
+    """The budget left for one step: messages, their bytes, and, as for a pull, the work of testing their properties."""
 
     messages: int = SCAN_MAX
     size: int = SCAN_SIZE_MAX
     work: int = SCAN_WORK_MAX
 
     def is_spent(self) -> bool:
-        """Return whether the rest is for the next step."""
+        """Return whether the rest must wait for the next step."""
         return self.messages <= 0 or self.size <= 0 or self.work <= 0
 
 
 class Seen(NamedTuple):
-    """One place of a queue: its offset, and the message that is wanted, else None."""
+    """One place of a queue: its offset, and its message if that is wanted, otherwise None."""
 
     offset: int
     message: Message | None
@@ -69,7 +69,7 @@ def messages_from(
 ) -> Iterator[Seen]:
     """Yield a queue's places from *start* on, until the budget is spent.
 
-    As many are read at a time as there is *room* for lanes, and more where those before have taken none.
+    Each read takes as many messages as there is *room* for lanes, and more if the messages before took no room.
     """
     step, before = 0, room() + 1
     while start < queue.next_offset and not budget.is_spent():
@@ -89,7 +89,7 @@ def messages_from(
 
 
 def messages_at(reader: Reader, queue: Queue, offsets: Sequence[int]) -> list[Message | None]:
-    """Return the messages at these offsets; None for what is gone."""
+    """Return the messages at these offsets; None for each that is gone."""
     found: dict[int, Message | None] = {}
     stored = []
     for offset in offsets:
@@ -105,7 +105,7 @@ def messages_at(reader: Reader, queue: Queue, offsets: Sequence[int]) -> list[Me
 
 
 def physical_at(reader: Reader, queue: Queue, offset: int) -> int | None:
-    """Return the physical offset of a message of a queue, None when it is gone."""
+    """Return the physical offset of a message of a queue, or None if the message is gone."""
     if queue.tail_start <= offset < queue.next_offset:
         return queue.tail[offset - queue.tail_start].physical
     if not queue.min_offset <= offset < queue.next_offset:
@@ -118,10 +118,10 @@ def physical_at(reader: Reader, queue: Queue, offset: int) -> int | None:
 def runs_at(
     reader: Reader, place: tuple[str, str, int], lane: int, first: int
 ) -> tuple[tuple[int, ...], int]:
-    """Return what a lane's index has from the run on that begins at an offset, whole runs and no more than one may have.
+    """Return the offsets in a lane's index from the run at *first* on: whole runs, up to the limit of one lane's run.
 
-    Also where the next one begins, -1 without one. A scan from the beginning of the index would go over the remains of all
-    runs that have left it.
+    Also return where the next run begins, or -1 if there is none. The read starts at *first* because a scan from the
+    beginning of the index would pass the remains of all runs that were removed from it.
     """
     _, end = table_bounds(Table.LANE_OFFSETS, *place, lane)
     start = table_key(Table.LANE_OFFSETS, *place, lane, first)
@@ -132,7 +132,7 @@ def runs_at(
 
     runs = read(2)
     if len(runs) > 1 and len(runs[0]) + len(runs[1]) <= RUN_MAX:
-        # Each scan that finds messages of a busy lane makes a run of them, be it of a single one.
+        # Each scan that finds messages of a busy lane writes a run, even for a single message.
         runs = read(RUN_MAX + 1)
     offsets: tuple[int, ...] = ()
     for run in runs:
@@ -144,12 +144,12 @@ def runs_at(
 
 
 def key_of(message: Message, name: str) -> str:
-    """Return the key of a message's lane, empty when it has none."""
+    """Return the key of a message's lane, empty if it has none."""
     return lane_key(find_property(record_properties(message), name) or "")
 
 
 def lane_key(key: str) -> str:
-    """Return what the lane of a key is known by: the key, or its beginning and a digest when it is very long."""
+    """Return the name of a key's lane: the key, or its beginning and a digest if it is very long."""
     data = key.encode()
     if len(data) <= KEY_BYTES_MAX:
         return key
@@ -158,7 +158,7 @@ def lane_key(key: str) -> str:
 
 
 def _wants(matches: Matches | None, code: int, message: Message, budget: Budget) -> bool:
-    """Return whether a message passes; the budget pays for the look at it."""
+    """Return whether a message passes the filter; take the cost of the test from the budget."""
     budget.size -= len(message)
     if matches is None:
         return True
@@ -172,7 +172,7 @@ def _wants(matches: Matches | None, code: int, message: Message, budget: Budget)
 def _read(
     reader: Reader, queue: Queue, start: int, end: int
 ) -> Iterator[tuple[int, int, Message | None]]:
-    """Yield offset, tags code and message of the places of [start, end), be they stored or in the tail."""
+    """Yield offset, tags code and message of the places in [start, end), whether in the store or in the tail cache."""
     low, stop = max(start, queue.min_offset), min(end, queue.tail_start)
     if low < stop:
         pairs = read_entries(reader, queue.topic_id, queue.queue_id, low, stop - low)

@@ -1,7 +1,7 @@
 """
-Key lanes of a leader in one piece: what the dispatcher hands on to them.
+The leader's key lanes as one object to which the dispatcher passes everything about them.
 
-The rule: all that lanes need of requests, outcomes and time passes here, so that ``dispatch.py`` knows one name.
+The rule: all requests, outcomes and time for lanes pass through here, so that ``dispatch.py`` knows one name only.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ class LaneService:
         self._letters = LetterService(context)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return who serves which request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.ORDERLYMQ_FETCH_LANES: self.fetcher.fetch,
             RequestCode.ORDERLYMQ_COMPLETE_LANES: self._reporter.complete,
@@ -41,14 +41,14 @@ class LaneService:
         return self.leases.start(now)
 
     def stop(self) -> list[Effect]:
-        """Stop to lead."""
+        """Stop leading."""
         self.leases.stop()
         self._letters.stop()
 
         return self.fetcher.stop()
 
     def changed(self, outcome: LanesGranted | LanesMoved, now: Now) -> list[Effect]:
-        """Begin and end the leases of attempts, and serve who waits for what became free."""
+        """Begin and end the leases of attempts, and serve fetches that wait for lanes that became free."""
         if isinstance(outcome, LanesGranted):
             self.leases.granted(outcome, now)
             return []
@@ -61,11 +61,11 @@ class LaneService:
         return self.fetcher.appended(records, now)
 
     def recheck_waiting(self, now: Now, groups: Collection[str] | None = None) -> list[Effect]:
-        """Judge the waiting fetches of some groups or all again: groups have changed, or topics or groups were deleted."""
+        """Check waiting fetches of some groups again, or all after deletions of topics or groups."""
         gone = self.leases.forget_gone(now) if groups is None else []
 
         return [*gone, *self.fetcher.recheck_waiting(now, groups)]
 
     def tick(self, now: Now) -> list[Effect]:
-        """Do what is due."""
+        """Perform the due work."""
         return [*self.leases.tick(now), *self._letters.tick(), *self.fetcher.tick(now)]

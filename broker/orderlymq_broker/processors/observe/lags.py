@@ -1,8 +1,8 @@
 """
-Lags of groups as an examination finds them: which are shown, and whose store times are read.
+Lags of groups as an examination finds them: which lags are shown, and which store times are read.
 
-The rules: a look reads some hundred store times from the store, and those of messages in memory. The queue whose last reading is
-the oldest gets the next one. Who looks: ``watch.py``.
+The rules: one examination reads a few hundred store times from the store, in addition to those of messages in memory.
+The queue whose last read is the oldest is read next. ``watch.py`` runs the examinations.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from orderlymq_broker.processors.observe.status import SERIES_MAX
 
-# Store times read in one look; the others are read in the next ones.
+# Store times read in one examination; the next ones read the others.
 READS_MAX: Final = 512
 
 # Group, topic, queue.
@@ -21,7 +21,7 @@ Place: TypeAlias = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in a topic: messages, and age of the oldest one in seconds, None while no age is known."""
+    """A group's lag in a topic: messages, and the age of the oldest one in seconds, None if no age is known yet."""
 
     group: str
     topic: str
@@ -30,7 +30,7 @@ class Lag:
 
 
 class Readings:
-    """Chooses the queues whose store times an examination reads: first those that have waited longest, then others while there is room."""
+    """Chooses the queues whose store times an examination reads: those waiting longest, then others if there is room."""
 
     def __init__(self) -> None:
         self._waiting: dict[Place, None] = {}
@@ -43,7 +43,7 @@ class Readings:
         self._spare = READS_MAX - len(self._due)
 
     def take(self, place: Place) -> bool:
-        """Return whether it is the turn of a place, which else waits for the next examinations."""
+        """Return whether this examination may read a place; if not, the place waits for the next ones."""
         is_due = place in self._due
         if not is_due and not self._spare:
             self._waiting[place] = None
@@ -54,13 +54,13 @@ class Readings:
         return True
 
     def end(self) -> None:
-        """End an examination: a queue whose turn it was and that did not come waits no more."""
+        """End an examination; a queue whose turn it was but that was not read stops waiting."""
         for place in self._due:
             self._waiting.pop(place, None)
 
 
 class WorstLags:
-    """The lags that are shown, the greatest of all that are added; those of one group and topic come one behind the other."""
+    """The greatest of all added lags, which are shown; lags of one group and topic must be added in succession."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Lag]] = []
@@ -79,7 +79,7 @@ class WorstLags:
         self._last = Lag(group, topic, messages, None if seconds is None else round(seconds, 1))
 
     def ended(self) -> list[Lag]:
-        """Return the greatest, the first by name of equals first."""
+        """Return the greatest lags in descending order; equal ones are sorted by name."""
         self._keep()
         lags = [lag for _, _, lag in self._heap]
 

@@ -1,10 +1,10 @@
 """
-Reports of consumers about listeners where a queue stands still: tries, last error, since when (307).
+Reports of consumers about the listeners of blocked queues: tries, last error, since when (307).
 
-The rules: only members whose queues are nearly called blocked are asked, each once per look and a few at a
-time, and only clients known to answer; their reports are a hint for people and decide nothing; an answer
-that is no answer is none. RocketMQ's clients report when the listener was called last and how much is cached,
-our SDK also how often the first message failed and with which error.
+The rules: only members whose queues are almost blocked are asked, each once per examination, a few at a time, and only
+clients known to answer. Their reports are hints for people and decide nothing. An answer that cannot be read counts as
+none. RocketMQ's clients report when the listener was last called and how much is cached. Our SDK
+also reports how often the first message failed and with which error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,17 +22,17 @@ from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.plurals import counted
 
-# Members that are asked per look: one answer reports all queues of the member.
+# Members that are asked per examination: one answer reports all queues of the member.
 ASKED_MAX: Final = 16
 TIMEOUT_MS: Final = 4_000
 ERROR_LENGTH_MAX: Final = 300
-# V3_1_8_SNAPSHOT, the first that answers 307.
+# V3_1_8_SNAPSHOT, the first version that answers 307.
 RUNNING_INFO_VERSION: Final = 62
-# Others may take a request that they do not know for an error of their own.
+# Other clients may treat an unknown request as an error of their own.
 _ANSWERING: Final = frozenset(
     {LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.PYTHON, LanguageCode.GO}
 )
-# What is reported of a queue: by our name, the client's, and the type.
+# The reported numbers about a queue: our name, and the client's name.
 _NUMBERS: Final = (
     ("listenerTries", "omqTries"),
     ("listenerCalled", "lastConsumeTimestamp"),
@@ -50,7 +50,7 @@ _Member = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A queue of a group that makes no progress; *holder* has its lock, if anybody has."""
+    """A queue of a group that makes no progress; *holder* is the client with its lock, or None."""
 
     group: str
     topic: str
@@ -59,7 +59,7 @@ class Suspect:
 
 
 class ListenerWatch:
-    """Asks members what their listeners do; a part of the watch of one leader."""
+    """Asks members about their listeners; a part of the leader's watch."""
 
     def __init__(self, context: Context, calls: ClientCalls) -> None:
         self._context = context
@@ -68,9 +68,9 @@ class ListenerWatch:
         self._reported: dict[_Member, dict[tuple[str, int], dict[str, Any]]] = {}
 
     def ask(self, suspects: Iterable[Suspect], now: Now) -> list[Effect]:
-        """Ask the holders of suspected queues; forget the reports of others."""
+        """Ask the holders of suspected queues; drop the reports of other members."""
         members: dict[_Member, None] = {}
-        # One suspect for all queues of a holder, or of a group without locks.
+        # One suspect is enough for all queues of a holder, or of a group without locks.
         for suspect in {(each.group, each.holder): each for each in suspects}.values():
             members.update(dict.fromkeys(self._members(suspect)))
         self._reported = {
@@ -86,7 +86,7 @@ class ListenerWatch:
         return effects
 
     def said_of(self, suspect: Suspect) -> dict[str, Any]:
-        """Return the known facts about the listener of a queue; every value is None when there is no report."""
+        """Return the known facts about the listener of a queue; every value is None if there is no report."""
         place = (suspect.topic, suspect.queue_id)
         for member in self._members(suspect):
             found = self._reported.get(member, {}).get(place)
@@ -96,14 +96,14 @@ class ListenerWatch:
         return dict(UNKNOWN)
 
     def ended(self) -> None:
-        """Forget everything: another replica leads and asks."""
+        """Clear everything, because another replica leads and asks."""
         self._asked.clear()
         self._reported.clear()
 
     # -- parts -------------------------------------------------------------------------------------
 
     def _members(self, suspect: Suspect) -> list[_Member]:
-        """Return the clients that may have the queue: its holder, or without a lock any member of the group."""
+        """Return the clients that may have the queue: its holder or, without a lock, any member of the group."""
         if suspect.holder is not None:
             return [(suspect.group, suspect.holder)]
         found = self._context.state.members.of_group(suspect.group)
@@ -145,7 +145,7 @@ class ListenerWatch:
 
 
 def read_running_info(body: bytes) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return the report of a consumer about its queues, by topic and queue; nothing when it cannot be read."""
+    """Return a consumer's report about its queues, by topic and queue; empty if it cannot be read."""
     if len(body) > ANSWER_SIZE_MAX:
         return {}
     try:
@@ -175,7 +175,7 @@ def _flag(value: object) -> bool | None:
 
 
 def in_words(row: Mapping[str, Any]) -> str:
-    """Describe the listener of a blocked queue; empty when nothing is known of it."""
+    """Describe the listener of a blocked queue; empty if nothing is known about it."""
     tries, error, cached = row["listenerTries"], row["listenerError"], row["cached"]
     words = (
         (row["listenerSuspended"], "its program has suspended the consumer"),

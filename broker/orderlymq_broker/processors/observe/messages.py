@@ -1,12 +1,12 @@
 """
-Findings from applied messages: queues and keys that get far more than their share, and messages that fail again and again.
+Findings from applied messages: queues and keys with far more than their share, and messages that fail again and again.
 
-The rules of loads: a message costs one addition, every sixteenth a look at its sharding key (or its first
-index key); a minute is closed at a time and judged as a whole; of the keys only as many are counted as a
-frequent one needs to be found for certain (Misra and Gries). The rules of failures: a failure is known by the
-message coming to the group's retry topic, or to its dead letters, so it does not matter which client failed
-and how; the message itself is read later and not on the path of a send; only the last hour and a bounded
-number are remembered. Who shows it: ``watch.py``.
+The rules of loads: a message costs one addition, and every sixteenth also a look at its sharding key (or its first
+index key). Each minute is closed and then evaluated as a whole. Only as many keys are counted as are needed to find a
+frequent one for certain (Misra and Gries). The rules of failures: a failure shows when the message arrives in the
+group's retry topic or among its dead letters, whichever client failed and however it failed. The message itself is
+read later, not while a send waits. Only failures of the last hour are kept, and a limited number. ``watch.py`` shows
+them.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -30,28 +30,28 @@ from orderlymq_protocol.message.record import StoredMessage, decode_record, reco
 from orderlymq_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_dlq_topic, is_system_topic
 
 WINDOW_MS: Final = 60_000
-# Fewer messages a minute fill no queue, however they are spread.
+# With fewer messages per minute, no queue is overloaded, however they are distributed.
 MESSAGES_MIN: Final = 600
-# A queue is hot when it gets three times its share, and with few queues when it gets most of all.
+# A queue is hot if it gets three times its share or, if there are few queues, most of all messages.
 HOT_FACTOR: Final = 3.0
 HOT_SHARE_MAX: Final = 0.7
-# One key with this share of a topic decides how fast the topic can be consumed in order.
+# A single key with this share of a topic limits how fast the topic can be consumed in order.
 HOT_KEY_SHARE: Final = 0.2
 SAMPLE_EVERY: Final = 16
-# Any key with more than one part in so many of the samples is surely among those that are counted.
+# Any key with more than one in this many of the samples is certainly among the counted keys.
 KEYS_COUNTED: Final = 32
-# Clients choose these texts, and a status has hundreds of them.
+# Clients choose these texts, and a status contains hundreds of them.
 KEY_LENGTH_SHOWN: Final = 128
 ID_LENGTH_SHOWN: Final = 255
 SHOWN_MAX: Final = 100
-# Queues and topics of the last minute that one tick looks at: some 2 ms.
+# Queues and topics of the last minute that one tick evaluates: about 2 ms.
 JUDGED_MAX: Final = 8_192
 
-# The first tries of a message often fail for reasons that pass by themselves.
+# The first tries of a message often fail for reasons that disappear by themselves.
 TRIES_MIN: Final = 3
 REMEMBERED_MAX: Final = 1_000
 REMEMBERED_MS: Final = 3_600_000
-# Messages that wait to be read; more come only when everything fails, and then these say enough.
+# The most messages that wait to be read; there are more only if everything fails, and then these are enough.
 WAITING_MAX: Final = 2_000
 READ_PER_TICK: Final = 50
 
@@ -59,10 +59,10 @@ Row = dict[str, Any]
 
 
 class Frequent:
-    """The most frequent of many texts in little room.
+    """The most frequent of many texts, found with little memory.
 
     The count of a text is never too high, and too low by at most the number of all texts divided by the
-    room: each key with a greater share than that is here.
+    room. Therefore each text with a greater share than that is among the counts.
     """
 
     def __init__(self, room: int) -> None:
@@ -81,7 +81,7 @@ class Frequent:
 
 
 class Loads:
-    """Counts applied messages, a minute at a time."""
+    """Counts applied messages, minute by minute."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -89,7 +89,7 @@ class Loads:
         self._keys: dict[int, Frequent] = {}
         self._seen = 0
         self._ends_ms = 0
-        # The look at the last minute that is under way.
+        # The evaluation of the last minute, if it is in progress.
         self._judging: Iterator[None] = iter(())
         self.hot_queues: list[Row] = []
         self.hot_keys: list[Row] = []
@@ -105,7 +105,7 @@ class Loads:
         self._seen += len(records)
 
     def tick(self, now: Now) -> None:
-        """Close the minute when it is over, and judge some of the last one."""
+        """Close the minute if it is over, and evaluate a part of the last one."""
         if now.monotonic_ms >= self._ends_ms:
             if self._ends_ms:
                 self._judging = self._judge(self._queues, self._keys)
@@ -115,7 +115,7 @@ class Loads:
             pass
 
     def ended(self) -> None:
-        """Forget everything: the sends of another leader are not seen."""
+        """Clear everything, because this replica does not see the sends to another leader."""
         self._queues.clear()
         self._keys.clear()
         self._ends_ms = 0
@@ -136,7 +136,7 @@ class Loads:
             counted.add(key[:KEY_LENGTH_SHOWN])
 
     def _judge(self, counts: Counter[tuple[int, int]], keys: dict[int, Frequent]) -> Iterator[None]:
-        """Judge a minute; yields for each queue and topic that was looked at."""
+        """Evaluate a minute; yield after each queue and topic."""
         topics: dict[int, dict[int, int]] = {}
         for (topic_id, queue_id), count in counts.items():
             topics.setdefault(topic_id, {})[queue_id] = count
@@ -175,7 +175,7 @@ class Loads:
 
 
 def _shares_of(counted: Frequent | None, total: int) -> dict[str, float]:
-    """Return which share of *total* messages each of the frequent keys has."""
+    """Return the share of *total* messages that each of the frequent keys has."""
     samples = total / SAMPLE_EVERY
     counts = {} if counted is None else counted.counts
 
@@ -187,16 +187,16 @@ def _is_of_users(topic: str) -> bool:
 
 
 class Failures:
-    """Remembers failing messages, the last to fail at the end."""
+    """Remembers failing messages, the latest failure last."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._waiting: deque[tuple[str, bool, int]] = deque(maxlen=WAITING_MAX)
-        # By group and message: when it failed last (monotonic ms), and the row that is shown.
+        # By group and message: when it last failed (monotonic ms), and the row that is shown.
         self._rows: OrderedDict[tuple[str, str], tuple[int, Row]] = OrderedDict()
 
     def appended(self, records: Sequence[Append]) -> None:
-        """Note messages that come to a retry topic or to dead letters, from any sender, and count the dead letters."""
+        """Note messages that any sender puts into a retry topic or among dead letters, and count the dead letters."""
         topics = self._context.state.topics.by_id
         for topic_id in {record.topic_id for record in records}:
             topic = topics.get(topic_id)
@@ -210,7 +210,7 @@ class Failures:
                 self._context.counters["dead_letters"] += len(places)
 
     def tick(self, now: Now) -> None:
-        """Read some of the noted messages and forget the old ones."""
+        """Read some of the noted messages and drop the old ones."""
         for _ in range(min(READ_PER_TICK, len(self._waiting))):
             self._read(*self._waiting.popleft(), now)
         while self._rows:
@@ -220,18 +220,18 @@ class Failures:
             self._rows.popitem(last=False)
 
     def ended(self) -> None:
-        """Forget everything."""
+        """Clear everything."""
         self._waiting.clear()
         self._rows.clear()
 
     def rows(self) -> list[Row]:
-        """Return the failing messages, the most tried first."""
+        """Return the failing messages: dead ones first, then those with the most tries."""
         found = [row for _, row in self._rows.values()]
 
         return sorted(found, key=lambda row: (not row["dead"], -row["tries"], row["group"]))
 
     def counts(self) -> list[tuple[str, int]]:
-        """Return how many messages fail in each group, the most first."""
+        """Return the number of failing messages of each group, the largest first."""
         return Counter(group for group, _ in self._rows).most_common()
 
     def _read(self, group: str, dead: bool, physical: int, now: Now) -> None:
@@ -256,14 +256,14 @@ class Failures:
         )
 
     def _origin_of(self, message: StoredMessage) -> str:
-        """Return the topic that a message failed in; one that is not here may be any text of its sender."""
+        """Return the topic in which a message failed; ignore an unknown name, which may be any text of its sender."""
         said = find_property(message.properties, RETRY_TOPIC)
 
         return said if said in self._context.state.topics.by_name else message.topic
 
 
 def ids_of(context: Context, message: StoredMessage) -> Row:
-    """Return the ids, the key and the tries of a message, as a tool is given them; long ones only begin."""
+    """Return the ids, the key and the tries of a message in the form for tools; long texts are cut off."""
     said = decode_properties(message.properties)
     unique_key, key = said.get(UNIQ_KEY), said.get(SHARDING_KEY) or said.get(KEYS)
 

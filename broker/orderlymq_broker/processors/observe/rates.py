@@ -1,9 +1,9 @@
 """
 Counters over time: messages of topics and of groups, per second, minute, hour and day.
 
-The rules: a message costs one integer addition; everything else is read from counters and offsets when
-a second has passed, or ten for the groups. A figure exists once it has moved, as in RocketMQ
-(StatsItemSet), counts this process's time as leader, and dies with it. Tools read them through
+The rules: a message costs one integer addition. Everything else is read from counters and offsets once per second, or
+every ten seconds for groups. As in RocketMQ (StatsItemSet), a series exists once it has counted something. It covers
+this process's time as leader and ends with the process. Tools read the series through
 ``admin/statistics.py``.
 """
 
@@ -32,26 +32,26 @@ SEND_BACKS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
-# What a size is divided by for its average: messages, or the answers that brought them, as in RocketMQ.
+# The divisor of a size for its average: messages, or the answers that contained them, as in RocketMQ.
 _ANSWERS: Final = "answers to GROUP_GET"
 _PARTS: Final = {TOPIC_PUT_SIZE: TOPIC_PUT_NUMS, GROUP_GET_SIZE: _ANSWERS}
 
 _SAMPLE_MS: Final = SECOND_MS
 _GROUPS_SAMPLE_MS: Final = 10 * SECOND_MS
-# What one tick looks at: a topic of a group is 1, and so are eight of its queues.
+# The work of one tick: a topic of a group counts 1, and so do eight of its queues.
 _STEP_WORK_MAX: Final = 8_192
 _QUEUES_OF_WORK: Final = 8
-# Topics whose messages one tick counts, at some 15 us each for the first time.
+# Topics whose messages one tick counts, at about 15 us each the first time.
 TOPICS_STEP_MAX: Final = 512
-# Topics of groups whose answers one tick counts, at some 10 us each.
+# Topics of groups whose answers one tick counts, at about 10 us each.
 ANSWERS_STEP_MAX: Final = 1_024
-# Width of a bucket, and how many cover the longest span that is asked of them with two to spare.
+# The width of a bucket, and the number of buckets that cover the longest span asked of them, with two to spare.
 _MINUTE_BUCKETS: Final = (2 * SECOND_MS, 32)
 _HOUR_BUCKETS: Final = (2 * MINUTE_MS, 32)
 _DAY_BUCKETS: Final = (HOUR_MS, 26)
-# One addition counts a message and its bytes: no second brings 2**44 bytes.
+# One addition counts a message and its bytes; no second brings 2**44 bytes.
 _ONE_MESSAGE: Final = 1 << 44
-# Counters whose rates of the last second are shown; those of messages are series too.
+# Counters whose rates of the last second are shown; those of messages also have a series.
 _RATED: Final = {
     "messages_in": BROKER_PUT_NUMS,
     "bytes_in": None,
@@ -62,10 +62,10 @@ _BYTES_MASK: Final = _ONE_MESSAGE - 1
 
 
 class Buckets:
-    """Values of a total at the end of each of the last spans of time in which it changed.
+    """The values of a total at the end of each of the last time spans in which it changed.
 
-    Numbers of spans and totals by turns in one array: each topic and each group has some series, and pairs in a deque take
-    five times as much memory.
+    One array holds span numbers and totals alternately: each topic and each group has several series, and a deque of
+    pairs takes five times as much memory.
     """
 
     __slots__ = ("_base", "_ends", "_size_max", "width_ms")
@@ -77,7 +77,7 @@ class Buckets:
         self._size_max = 2 * count
 
     def note(self, now_ms: int, total: int) -> None:
-        """Take over the present total."""
+        """Store the present total."""
         ends, bucket = self._ends, now_ms // self.width_ms
         if ends and ends[-2] == bucket:
             ends[-1] = total
@@ -92,7 +92,7 @@ class Buckets:
         return time_ms // self.width_ms + 1
 
     def before(self, bucket: int) -> int:
-        """Return the total as it was when *bucket* began."""
+        """Return the total at the beginning of *bucket*."""
         ends = self._ends
         at = bisect_left(ends[::2], bucket)
 
@@ -100,7 +100,7 @@ class Buckets:
 
 
 class Series:
-    """One growing total, and how much of it came in the last minute, hour or day."""
+    """A growing total, and how much of it was added in the last minute, hour or day."""
 
     __slots__ = ("_began_ms", "_buckets", "total")
 
@@ -112,19 +112,19 @@ class Series:
         )
 
     def add(self, now_ms: int, count: int) -> None:
-        """Count *count* more."""
+        """Add *count* to the total."""
         self.total += count
         for buckets in self._buckets:
             buckets.note(now_ms, self.total)
 
     def grown(self, now_ms: int, span_ms: int) -> int:
-        """Return the count of the last *span_ms*, without the bucket in which they began."""
+        """Return the growth in the last *span_ms*, without the bucket in which the span began."""
         buckets = self._covering(span_ms)
 
         return self.total - buckets.before(buckets.after(now_ms - span_ms))
 
     def rate(self, now_ms: int, span_ms: int) -> float:
-        """Return the count per second over the span, or over the series' life when that is shorter."""
+        """Return the growth per second over the span, or over the series' life if that is shorter."""
         buckets = self._covering(span_ms)
         counted_ms = now_ms - buckets.after(now_ms - span_ms) * buckets.width_ms
         lived_ms = now_ms - self._began_ms
@@ -142,16 +142,16 @@ class Figures:
         self._context = context
         self._series: dict[tuple[str, str], Series] = {}
         self._sums: defaultdict[int, int] = defaultdict(int)
-        # What topics got and is not in the series yet.
+        # What topics received but the series do not contain yet.
         self._got: dict[int, int] = {}
         self._before: dict[str, int] = {}
-        # What groups were sent and is not in the series yet.
+        # What groups were sent but the series do not contain yet.
         self._answers: dict[tuple[str, str], tuple[int, int]] = {}
         self._sampled_ms = 0
         self.per_second: dict[str, float] = dict.fromkeys(_RATED, 0.0)
-        # Of each topic and group the sum of its offsets, and of how many queues.
+        # For each topic and group: the sum of its offsets, and the number of queues.
         self._committed: dict[tuple[str, str], tuple[int, int]] | None = None
-        # The look at all groups that is under way.
+        # The sampling of all groups, if it is in progress.
         self._sampling: Iterator[int] | None = None
         self._at_ms = 0
         self._next_sample_ms = 0
@@ -169,7 +169,7 @@ class Figures:
             sums[record.topic_id] += _ONE_MESSAGE + record.size
 
     def tick(self, now: Now) -> None:
-        """Take the due samples of topics, of groups and of their deliveries, in steps of some milliseconds."""
+        """Take the due samples of topics, of groups and of their deliveries, in steps of a few milliseconds."""
         self._at_ms = now.monotonic_ms
         self._go_on()
         self._count_topics(now.monotonic_ms)
@@ -187,16 +187,16 @@ class Figures:
             self._go_on()
 
     def ended(self) -> None:
-        """Forget the offsets: what groups consume under another leader is not counted here; nobody is served any more."""
+        """Clear offsets and rates: this replica serves no clients now, and does not count for another leader."""
         self._committed = self._sampling = None
         self.per_second = dict.fromkeys(_RATED, 0.0)
 
     def get(self, name: str, key: str = "") -> Series | None:
-        """Return one series, None when nothing of the kind has happened yet."""
+        """Return one series, or None if nothing was counted yet."""
         return self._series.get((name, key))
 
     def data(self, name: str, key: str, now_ms: int) -> BrokerStatsData | None:
-        """Return what code 315 shows of a series."""
+        """Return the body of 315 for a series, or None if there is no such series."""
         series = self.get(name, key)
         if series is None:
             return None
@@ -213,11 +213,11 @@ class Figures:
         )
 
     def consume_rate(self, group: str, topic: str, now_ms: int) -> float:
-        """Return how many messages a second a group has consumed of a topic in the last minute."""
+        """Return how many messages per second a group consumed of a topic in the last minute."""
         return self._minute_rate(GROUP_GET_NUMS, f"{topic}@{group}", now_ms)
 
     def put_rate(self, topic: str, now_ms: int) -> float:
-        """Return how many messages a second a topic has got in the last minute."""
+        """Return how many messages per second a topic received in the last minute."""
         return self._minute_rate(TOPIC_PUT_NUMS, topic, now_ms)
 
     def _minute_rate(self, name: str, key: str, now_ms: int) -> float:
@@ -226,7 +226,7 @@ class Figures:
         return 0.0 if series is None else round(series.rate(now_ms, MINUTE_MS), 2)
 
     def broker_rates(self, name: str, now_ms: int) -> str:
-        """Return the broker's rates of 10 s, 1 min and 10 min, as the tools want them: with blanks."""
+        """Return the broker's rates over 10 s, 1 min and 10 min, separated by blanks as the tools want them."""
         series = self.get(name)
         if series is None:
             return "0.0 0.0 0.0"
@@ -281,7 +281,7 @@ class Figures:
                 self._add(TOPIC_PUT_SIZE, topic.name, now_ms, packed & _BYTES_MASK)
 
     def _sample_answers(self, now_ms: int) -> None:
-        """Take what groups were sent and have sent back; the look at the groups takes out those that are gone."""
+        """Count what groups were sent and have sent back; `_sample_groups` removes the series of deleted groups."""
         got, sent_back = self._context.got, self._context.sent_back
         for topic, group in list(islice(sent_back, ANSWERS_STEP_MAX)):
             self._add(SEND_BACKS, f"{topic}@{group}", now_ms, sent_back.pop((topic, group)))
@@ -297,9 +297,9 @@ class Figures:
             self._add(_ANSWERS, f"{topic}@{group}", now_ms, answers)
 
     def _sample_groups(self) -> Iterator[int]:
-        """Count committed messages as delivered ones: that costs pulls nothing.
+        """Count committed messages as delivered ones, which costs pulls nothing.
 
-        Yields the work that was done since the last time.
+        Yields the work done since the last time.
         """
         offsets = self._context.state.offsets
         before, present = self._committed, dict[tuple[str, str], tuple[int, int]]()
@@ -307,8 +307,9 @@ class Figures:
             for topic, queues in list(offsets.of_group(group).items()):
                 present[topic, group] = sum(queues.values()), len(queues)
                 former, known = (0, 0) if before is None else before.get((topic, group), (0, 0))
-                # Where a group begins in a queue it has consumed nothing yet; queues that it has come to since are behind the others.
-                # Offsets that were set back count again when they are passed again.
+                # When a group begins in a queue, it has consumed nothing there yet. Queues that it began since then
+                # come after the others. Messages that a group consumes again after its offsets were set back are
+                # counted again.
                 grown = sum(islice(queues.values(), known)) - former
                 if grown > 0:
                     self._add(GROUP_GET_NUMS, f"{topic}@{group}", self._at_ms, grown)

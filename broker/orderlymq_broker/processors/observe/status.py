@@ -1,9 +1,9 @@
 """
-Observations of a group for operators: its status, metrics with labels, and warnings.
+Observations of a broker group for operators: its status, metrics with labels, and warnings.
 
-The rules: reading the status changes nothing and costs nothing that grows with the number of messages; the
-shell adds what only it knows (role, replicas, disk) and serves it as /status and as 20500. A warning is said
-once, with its cure, and again only while its reason lasts for long. ``watch.py`` finds the reasons.
+The rules: reading the status changes nothing, and its cost does not grow with the number of messages. The shell adds
+what only it knows (role, replicas, disk) and serves the status as /status and as 20500. A warning is logged once,
+with its cure, and again only if its reason lasts long. ``watch.py`` finds the reasons.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,10 @@ from orderlymq_protocol.names import SCHEDULE_TOPIC
 
 # Producer groups with open transactions that the status names; those with the most come first.
 TRANSACTION_GROUPS_MAX: Final = 100
-# A warning whose reason lasts is repeated, for logs are cut off at the front.
+# A warning whose reason lasts is repeated, because the beginnings of logs are cut off.
 REPEAT_MS: Final = 600_000
 SHOWN_MAX: Final = 100
-# What clients wrote, by its name in a row, and what stands there for others.
+# Texts that clients wrote, by their names in a row; and the text that other accounts see instead.
 _TEXTS: Final = frozenset(
     {"messageId", "offsetId", "key", "listener", "listenerError", "difference"}
 )
@@ -61,7 +61,7 @@ def status(context: Context, rates: Mapping[str, float], *, held_pulls: int) -> 
 def findings_for(
     report: Mapping[str, Any], may_read: Callable[[Mapping[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Return the findings of a leader, without what clients wrote in rows that the asker may not read."""
+    """Return a leader's findings; in rows that the asker may not read, hide the texts that clients wrote."""
     return {
         kind: [row if may_read(row) else _without_texts(row) for row in found]
         if isinstance(found, list)
@@ -75,7 +75,7 @@ def _without_texts(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _transactions(context: Context) -> dict[str, Any]:
-    """Return how many transactions are open, since when, and whose."""
+    """Return the number of open and given up transactions, when the oldest was opened, and their producer groups."""
     table = context.state.transactions
     oldest = table.oldest_open()
     names = [name for name, _ in table.open_by_group.most_common(TRANSACTION_GROUPS_MAX)]
@@ -93,7 +93,7 @@ def _transactions(context: Context) -> dict[str, Any]:
 
 
 def _delayed(context: Context) -> dict[str, int]:
-    """Return how many messages wait for a time of their own, and how many for a delay level; retries wait there, too."""
+    """Return how many messages wait for their own time, and how many for a delay level; these include retries."""
     state = context.state
     schedule = state.topics.by_name.get(SCHEDULE_TOPIC)
     queues = () if schedule is None else tuple(schedule.queues.items())
@@ -121,12 +121,12 @@ def series(
     labels: tuple[str, ...],
     metrics: Mapping[str, tuple[str, list[tuple[tuple[str, ...], float]]]],
 ) -> dict[str, Series]:
-    """Return metrics that have the same labels, by name; each is (text, rows), and is cut off at its limit."""
+    """Return metrics that have the same labels, by name; each is given as (text, rows), and its rows are limited."""
     return {name: Series(text, labels, rows[:SERIES_MAX]) for name, (text, rows) in metrics.items()}
 
 
 def quota_series(context: Context) -> dict[str, Series]:
-    """Return what quotas have refused, the accounts that were refused most first; addresses are no labels."""
+    """Return the refusals by quotas, the most refused accounts first; addresses are not used as labels."""
     found = sorted(context.quotas.refused.items(), key=lambda each: -each[1])
     rows: list[tuple[tuple[str, ...], float]] = [
         (labels, float(count)) for labels, count in found[:SERIES_MAX]
@@ -137,7 +137,7 @@ def quota_series(context: Context) -> dict[str, Series]:
 
 
 class Warnings:
-    """Log lines about a leader's findings, written and due."""
+    """Log lines about a leader's findings: those that wait to be written, and when each is due again."""
 
     def __init__(self) -> None:
         self._due: dict[tuple[str, ...], int] = {}
@@ -150,11 +150,11 @@ class Warnings:
         return waiting
 
     def forget(self) -> None:
-        """Begin again: another replica leads and warns."""
+        """Start over, because another replica leads and warns."""
         self._due.clear()
 
     def say(self, found: Mapping[str, Sequence[Mapping[str, Any]]], now: Now) -> None:
-        """Turn findings into warnings: once, and again while they last for long."""
+        """Turn findings into warnings: once, and again if they last long."""
         present: set[tuple[str, ...]] = set()
         for kind, rows in found.items():
             for row in rows[:SHOWN_MAX]:
@@ -165,5 +165,5 @@ class Warnings:
                     self._due[about] = now.monotonic_ms + REPEAT_MS
                     self._waiting.append(" ".join(words(kind, row)))
         self._due = {about: due for about, due in self._due.items() if about in present}
-        # Nobody takes them on a replica without a shell; the newest say the most.
+        # On a replica without a shell, nothing takes the warnings away; keep the newest, which are the most useful.
         del self._waiting[:-SHOWN_MAX]

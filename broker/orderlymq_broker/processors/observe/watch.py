@@ -1,10 +1,11 @@
 """
-Watches over a group for its users: lag, queues that stand still, failing messages, leases, members, loads.
+Watches over a broker group for its users: lag, blocked queues, failing messages, leases, members, loads.
 
-Lag in messages and time; messages that fail again and again; leases that run out; members that disagree; two
-clients with one id; hot queues and keys. The rules: it looks every few seconds, in steps of some milliseconds, and a queue without a change costs
-no read; every list has an end, the worst come first; a new finding is logged once as a warning with its cure, and again only while it
-lasts for long. All of it is one leader's memory. Shown by ``status.py``, as metrics, and in the log.
+It finds lag in messages and time, messages that fail again and again, leases that run out, members that disagree, two
+clients with the same id, and hot queues and keys. The rules: it examines every few seconds, in steps of a few
+milliseconds, and a queue without a change costs no read. Every list is limited, with the worst first. A new finding is
+logged once as a warning with its cure, and again only if it lasts long. Everything is in the memory of one leader.
+``status.py``, the metrics and the log show it.
 """
 
 from collections import Counter
@@ -47,24 +48,24 @@ from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 
 LOOK_MS: Final = 5_000
-# A queue without progress for so long stands still: RocketMQ's orderly listeners try again each second.
+# A queue without progress for this long is blocked: RocketMQ's orderly listeners try again each second.
 BLOCKED_MS: Final = 30_000
-# From then on its consumer is asked what its listener does, so that the first warning has it.
+# After this time, the queue's consumer is asked about its listener, so that the first warning contains the answer.
 ASKED_MS: Final = BLOCKED_MS - 2 * LOOK_MS
-# Renewals come at a third of the lease: with less than that left two of them were missed.
+# Renewals come after a third of the lease; if less than this part is left, two of them were missed.
 EXPIRING_PART: Final = 3
-# What one tick looks at: a queue of a group, a member or a lock is 1, and a group as much as some queues.
+# The work of one tick: a queue of a group, a member or a lock counts 1, and a group as much as a few queues.
 STEP_WORK_MAX: Final = 4_096
 _GROUP_WORK: Final = 4
 _WORK_OF_PART: Final = 1_024
 _LOCKS_OF_STEP: Final = 1_024
-# Of a subscription, and of the groups of a client: there are hundreds of rows.
+# Limits of the text of a subscription and of the groups of a client, because there are hundreds of rows.
 _EXPRESSION_SHOWN_MAX: Final = 255
 _GROUPS_SHOWN_MAX: Final = 16
 
-# A part of a look: yields the work that was done since it did so last, returns what it found.
+# A part of an examination: yields the work done since the last time, and returns the findings.
 _Part = Generator[int, None, list[Row]]
-# Metrics that count what was found: name, what is counted, text.
+# Metrics that count findings: name, what is counted, text.
 _COUNTED: Final = (
     ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
     ("duplicate_clients", "duplicates", "Client ids on two live connections"),
@@ -76,12 +77,13 @@ _COUNTED: Final = (
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a group is in a queue, and since when.
+    """A group's position in a queue, and since when it has not changed.
 
     Attributes:
-        stand: what changes while the group works on the queue.
-        read_offset: of the message whose store time was read last; the one that the group is at is as old at most.
-        stored_ms: that store time, 0 while none is known.
+        stand: the position; it changes while the group works on the queue.
+        read_offset: the offset of the message whose store time was read last; the message at the present position is
+            at most as old.
+        stored_ms: that store time, 0 if none is known.
     """
 
     stand: Stand
@@ -92,7 +94,7 @@ class _Progress:
 
 
 class Watch:
-    """Looks at the groups of one leader; a hook."""
+    """Examines the groups of one leader; a hook."""
 
     def __init__(
         self, context: Context, locks: LockProcessor, queries: QueryProcessor, calls: ClientCalls
@@ -103,16 +105,16 @@ class Watch:
         self._progress: dict[Place, _Progress] = {}
         self._readings = Readings()
         self._next_look_ms = 0
-        # The look that is under way.
+        # The examination in progress.
         self._looking: Generator[int, None, None] | None = None
         self._looked_wall_ms = 0
         self._first_look_ms: int | None = None
         self._blocked_known = False
         self._lags: list[Lag] = []
-        # Queues that stand still, by group; only those that are shown have rows.
+        # Blocked queues by group; only those that are shown have rows.
         self._blocked: Counter[str] = Counter()
         self._found: dict[str, list[Row]] = {}
-        # When a dead letter was last handed over without its key, by group.
+        # When a dead letter was last sent without its key, by group.
         self._unparked_ms: dict[str, int] = {}
         self.warnings = Warnings()
         self.loads = Loads(context)
@@ -125,8 +127,8 @@ class Watch:
     def report(self) -> dict[str, Any]:
         """Return the findings of the last examination, ready for JSON; `examinedAt` is 0 before the first one.
 
-        `blockedKnown` is false while a queue may stand still for longer than this leader has looked. A lag whose age is not
-        known yet has 0 seconds.
+        `blockedKnown` is false while a queue may have been blocked since before this leader began to examine. A lag
+        whose age is not known yet has 0 seconds.
         """
         return {
             "examinedAt": self._looked_wall_ms,
@@ -138,7 +140,7 @@ class Watch:
         }
 
     def _counts(self) -> dict[str, list[Row]]:
-        """Return how many keys and lanes wait in each group, the most first; lanes in hand or ready do not wait."""
+        """Return the number of waiting keys and lanes of each group, the most first; lanes in hand or ready do not count."""
         state = self._context.state
         keys = sorted(state.parked.counts().items(), key=lambda each: (-each[1], each[0]))
         lanes = sorted(
@@ -244,7 +246,7 @@ class Watch:
         self.failures.appended(records)
 
     def tick(self, now: Now) -> list[Effect]:
-        """Look when it is time, or go on with a look that takes longer than a tick may."""
+        """Begin an examination if it is due, or continue one that takes longer than a tick may."""
         self.loads.tick(now)
         self.failures.tick(now)
         if self._looking is None:
@@ -262,7 +264,7 @@ class Watch:
         return self._listeners.ask(self._suspects, now)
 
     def closed(self, connection: int) -> None:
-        """Forget clients that were behind two connections and are no more."""
+        """Remove clients that were seen on two connections of which one is now closed."""
         duplicates = self._context.duplicate_clients
         for client_id in [
             name
@@ -272,7 +274,7 @@ class Watch:
             del duplicates[client_id]
 
     def ended(self) -> None:
-        """Forget everything: another replica leads and looks."""
+        """Clear everything, because another replica leads and examines."""
         self._progress.clear()
         self._readings = Readings()
         self._looking = None
@@ -289,7 +291,7 @@ class Watch:
     # -- looking -----------------------------------------------------------------------------------
 
     def _look(self, now: Now) -> Generator[int, None, None]:
-        """Look at everything as it stands from *now* on; yield the work that was done since the last time."""
+        """Examine everything as of *now*; yield the work done since the last time."""
         if self._first_look_ms is None:
             self._first_look_ms = now.monotonic_ms
         blocked = yield from self._look_at_progress(now)
@@ -315,7 +317,7 @@ class Watch:
         self._found |= self._counts()
 
     def _not_holding(self, now: Now) -> list[Row]:
-        """Return the groups that should hold keys and whose members have handed over dead letters without, of late."""
+        """Return the groups that should hold keys but whose members recently sent dead letters without a key."""
         noted, groups = self._context.unparked_groups, self._context.state.groups.by_name
         self._unparked_ms |= dict.fromkeys(noted, now.monotonic_ms)
         noted.clear()
@@ -330,7 +332,7 @@ class Watch:
         return [{"group": group} for group in sorted(self._unparked_ms)]
 
     def _look_at_progress(self, now: Now) -> _Part:
-        """Compute the lags and return the queues that stand still, the longest first."""
+        """Compute the lags and return the blocked queues, the longest blocked first."""
         worst = WorstLags()
         blocked: list[tuple[int, Suspect, Queue, _Progress]] = []
         suspects: list[tuple[int, Suspect]] = []
@@ -359,7 +361,7 @@ class Watch:
             if stand.offset >= queue.next_offset or not self._context.state.members.of_group(group):
                 continue
             if still_ms < BLOCKED_MS and known.since_ms == self._first_look_ms:
-                # It stood so when this leader began, who knows since when.
+                # The queue was at this position when this leader began; nobody knows since when.
                 blocked_known = False
             if still_ms >= ASKED_MS:
                 lock = self._context.state.locks.get(*place)
@@ -369,7 +371,8 @@ class Watch:
                     blocked.append((still_ms, suspect, queue, known))
         self._lags = worst.ended()
         self._readings.end()
-        # What follows goes over all that was found: not in the tick that has found the last of it, where that is much.
+        # The next steps process all findings; if there are many, this must not happen in the same tick as the last of
+        # the search.
         yield len(suspects)
         self._blocked_known = blocked_known
         self._suspects = [each for _, each in sorted(suspects, key=lambda pair: -pair[0])]
@@ -382,9 +385,12 @@ class Watch:
     def _age_s(
         self, place: Place, known: _Progress, queue: Queue, committed: int, now: Now
     ) -> float | None:
-        """Return the age of the message that a group is at: too great while it has moved since the last reading, None before the first."""
+        """Return the age of the message at a group's position, or None before the first read.
+
+        It is too great if the group has moved on since the last read.
+        """
         if known.read_offset > committed:
-            # It was of a younger message: the group was set back.
+            # The read was of a later message: the group's offset was set back.
             known.read_offset, known.stored_ms = -1, 0
         if known.read_offset != committed and (
             committed >= queue.tail_start or self._readings.take(place)
@@ -395,7 +401,10 @@ class Watch:
         return max(0, now.wall_ms - known.stored_ms) / 1000 if known.stored_ms else None
 
     def _behind(self) -> Iterator[tuple[str, str, Queue, int] | int]:
-        """Yield (group, topic, queue, next offset) wherever a group has something to consume, and the work behind each group and within large ones."""
+        """Yield (group, topic, queue, next offset) where a group has messages to consume.
+
+        Also yield, as a number, the work done: after each group, and within large ones.
+        """
         state = self._context.state
         for group in dict.fromkeys((*state.offsets.groups(), *state.members.groups())):
             if is_system_group(group) or state.only_broadcasts(group):
@@ -419,7 +428,7 @@ class Watch:
             yield work
 
     def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
-        """Return the report about a queue that stands still and is shown."""
+        """Return the row of a blocked queue that is shown."""
         said = self._listeners.said_of(suspect)
         held = self._holder(suspect)
         config = self._context.state.groups.get(suspect.group)
@@ -436,7 +445,7 @@ class Watch:
             "offset": known.stand.offset,
             "since": known.since_wall_ms,
             "holder": suspect.holder,
-            # Nobody holds a queue then, and what it stands at is not all that waits in it.
+            # For a group by key, nobody holds a queue, and other messages in it wait besides the one at its position.
             "byKey": config is not None and config.by_key,
             **held,
             **self._message(queue, known.stand.offset),
@@ -445,7 +454,7 @@ class Watch:
         }
 
     def _holder(self, suspect: Suspect) -> Row:
-        """Return whether the holder of a queue is connected, and how long its lease is; None where nobody holds it."""
+        """Return whether the holder of a queue is connected, and the length of its lease; None if nobody holds it."""
         lock = self._context.state.locks.get(suspect.group, suspect.topic, suspect.queue_id)
         if lock is None:
             return {"connected": None, "leaseMillis": None}
@@ -456,7 +465,7 @@ class Watch:
         }
 
     def _message(self, queue: Queue, offset: int) -> Row:
-        """Return the ids and the key of a message, as far as it is still there."""
+        """Return the ids and the key of a message; each is None if the message is gone."""
         key = queue_key(queue.topic_id, queue.queue_id, offset)
         value = self._context.reader.get(Family.CONSUME_QUEUE, key)
         if value is not None:
@@ -515,7 +524,7 @@ class Watch:
 
 
 def _difference(first: MemberSeen, other: MemberSeen) -> str:
-    """Say in what two members of one group disagree; empty when they agree."""
+    """Describe how two members of one group disagree; empty if they agree."""
     subscriptions = [
         {
             subscription.topic: (subscription.expression_type, subscription.expression)

@@ -1,6 +1,6 @@
 """
 Messages that wait: delay levels, timers and their recall, retries of consumers, dead letters.
 
-A message becomes a dead letter in ``deadletters.py``, which ``retries.py`` and ``send/sends.py`` ask.
+``retries.py`` and ``send/sends.py`` ask ``deadletters.py`` to turn a message into a dead letter.
 Half messages wait in ``transactions/``. Begin with ``delays.py``.
 """

@@ -1,6 +1,6 @@
 """
-Sends: the checks of a message, its way into the log, and the answer with its place.
+Sends: the checks of a message, its way into the log, and the answer with its queue and offset.
 
-A full disk refuses a send in ``core/capacity.py``. Delays, retries and dead letters are in
+``core/capacity.py`` refuses sends when the disk is full. Delays, retries and dead letters are in
 ``schedule/``, half messages in ``transactions/``. Begin with ``sends.py``.
 """

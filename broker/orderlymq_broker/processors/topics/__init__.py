@@ -1,6 +1,6 @@
 """
 Topics over time: the expansion of ordered topics, retention, and the topics of a fresh broker.
 
-Creating, changing and deleting topics on request is in ``admin/topics.py``.
+Requests that create, change and delete topics are in ``admin/topics.py``.
 Begin with ``expansionrequests.py``.
 """

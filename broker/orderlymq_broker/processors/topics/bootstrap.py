@@ -1,8 +1,8 @@
 """
-First content of a fresh broker: RocketMQ's system topics and groups.
+The first content of a fresh broker: RocketMQ's system topics and groups.
 
-The rule: created by the first leader as records like any other, so all replicas have them with the same
-ids; a later leader adds missing topics and changes no existing one.
+The rule: the first leader creates them with ordinary records, so all replicas have them with the same
+ids. A later leader adds missing topics and does not change existing ones.
 """
 
 from typing import Final
@@ -29,10 +29,10 @@ _GROUPS: Final = (
 
 
 def bootstrap_records(settings: BrokerSettings, state: BrokerState) -> list[Record]:
-    """Return what creates the system topics and groups that do not exist yet."""
-    # An operator makes the template once every declared topic exists: a send of a producer that already runs would
-    # make a declared Ordered topic Normal, and Normal it would stay. Auto-creation that an administrator began is not
-    # the operator's.
+    """Return the records that create the missing system topics and groups."""
+    # An operator creates the template topic once every declared topic exists. Otherwise, a send of a producer that
+    # already runs would create a declared Ordered topic as Normal, and it would stay Normal. If an administrator
+    # switched auto-creation on, it is not left to the operator.
     template = settings.auto_create_topic and (
         not settings.has_operator or "autoCreateTopicEnable" in state.overrides.values
     )

@@ -1,12 +1,13 @@
 """
-Expansion of ordered topics on the leader: its requests (20505, 20506), the senders that may write meanwhile, its clock.
+Expansion of ordered topics on the leader: its requests (20505, 20506), the sends allowed meanwhile, and its clock.
 
-The rules: from the moment a fence is proposed nobody sends to the topic; a send that was stored before is still answered as stored; who
-says from how many queues it chose (our SDK) is asked to look again (20505), everybody else is refused
-definitely (14), which no client takes for stored. A fence that does not go on within its limit is
-aborted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
-again. A change of the topic and a step of its expansion are never under way together: each is judged by what the
-other has left. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
+The rules: from the moment at which a fence is proposed, no client may send to the topic. A send that was stored
+before is still answered as stored. A sender that names the number of queues it chose from (our SDK) is told to look
+again (20505). Any other sender is refused definitely (14), which no client takes for stored. If a fenced expansion
+does not proceed within its limit, the leader aborts it on its own, so an operator that dies blocks nobody; a new
+leader starts the limit again. A change of the topic and a step of its expansion are never in progress together,
+because each is checked against the state that the other leaves. ``state/topics/expansionphases.py`` tells what the
+phases mean and who blocks them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,29 +55,29 @@ from orderlymq_protocol.header.extensions import EXPANSION_MS_MAX, EXT_QUEUE_TOT
 from orderlymq_protocol.names import check_group_name, check_topic_name
 from orderlymq_protocol.plurals import counted
 
-# An operator counts one on from the greatest number that it sees on any raft group. A greater step than
-# this would use the numbers up, and no expansion could follow.
+# An operator takes the next number after the greatest that it sees on any raft group. A larger step than this would
+# use the numbers up, and no further expansion could follow.
 ATTEMPTS_AHEAD_MAX: Final = 1_000_000
-# Blockers in one answer; the first ones are those farthest behind.
+# Blockers in one answer; those farthest behind come first.
 BLOCKERS_SHOWN_MAX: Final = 64
-# A replica gives them in one go, at 3 us each and as much for their rows: the leader must be heard of meanwhile.
+# A replica writes them in one go, at 3 us each and as much again for their rows; the leader must send heartbeats meanwhile.
 SWITCH_OFFSETS_MAX: Final = 20_000
 _TEXT_SHOWN_MAX: Final = 64
-# Queues and members of a group that are looked at in the time of one row of a list.
+# The number of queues and members of a group that takes as much work as one row of a list.
 _LOOKED_AT_IN_ONE: Final = 8
 
 _DIGITS_MAX: Final = 19
 
 
 class Notify(Protocol):
-    """Notifies the members of groups to rebalance; *more* rides along."""
+    """Tells the members of groups to rebalance; *more* is sent along."""
 
     def __call__(self, groups: Sequence[str], **more: str) -> list[Effect]:
         """Return the notices."""
 
 
 def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
-    """Refuse a send to a topic whose queue list is changing, or that chose from an old list.
+    """Refuse a send if the topic's queue list is changing, or if the sender chose from an old list.
 
     Raises:
         RequestRefused: nothing was stored; 20505 for senders that name the list they chose from.
@@ -115,12 +116,12 @@ def _changing(context: Context, topic: Topic, total: int) -> RequestRefused:
 
 
 class ExpansionProcessor:
-    """Serves operators that let ordered topics grow.
+    """Serves operators that expand ordered topics.
 
     Args:
-        notify: asks the members of groups to look again.
+        notify: tells the members of groups to look for queues again.
         flush: returns the gathered offset commits as records, so that a switch sees them.
-        offsets_room: how many offsets there may be beside those that are there: a switch gives each reader one in each new queue.
+        offsets_room: returns how many more offsets there may be: a switch gives each reader one in each new queue.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class ExpansionProcessor:
         self._flush = flush
         self._retries = retries
         self._offsets_room = offsets_room
-        # When a phase of a topic ends by this leader's clock, with the phase it was set for.
+        # By topic: the phase, and when it ends by this leader's clock.
         self._ends: dict[str, tuple[Expansion, int]] = {}
 
     # -- requests ----------------------------------------------------------------------------------
@@ -169,12 +170,12 @@ class ExpansionProcessor:
         return self._propose([*self._flush(), record], request, peer)
 
     def status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20506: the expansions under way and those of *topics* (comma between), or all."""
+        """Serve 20506: the expansions in progress, and those of *topics* (separated by commas) or of all topics."""
         state = self._context.state
         by_topic = state.expansions.by_topic
         asked = request.ext.get("topics", "").split(",")
         wanted = {name for name in asked if name in state.topics.by_name}
-        # Those under way are always reported: the next operator must find them.
+        # Expansions in progress are always reported, so that the next operator finds them.
         under_way = state.expansions.under_way.keys()
         names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
         empty = fastjson.dumps({EXT_TOKEN: state.operator_token, "topics": []})
@@ -183,7 +184,7 @@ class ExpansionProcessor:
         return answer_list(self._context, request, peer, pieces)
 
     def _rows(self, names: Sequence[str], now: Now) -> Iterator[dict[str, Any] | None]:
-        """Yield how far each topic is, and None for what is looked at before: each group, and it once more in each topic."""
+        """Yield the state of each topic's expansion, and Nones for the work: for each group, and for it in each topic."""
         state = self._context.state
         readers: dict[str, list[str]] = {name: [] for name in names}
         groups = possible_readers(state) if names else []
@@ -198,7 +199,7 @@ class ExpansionProcessor:
                 continue
             found = self._transactions(topic)
             for group in readers[name]:
-                # Asked for again: a turn may lie between two groups.
+                # Compute the ends again for each group, because other turns may run between two groups.
                 behind = self._group_blockers(group, topic, queue_ends(topic), retries)
                 found = farthest(chain(found, behind), BLOCKERS_SHOWN_MAX)
                 work = len(topic.queues) + len(state.members.of_group(group))
@@ -206,7 +207,7 @@ class ExpansionProcessor:
             yield self._shown(topic, readers[name], found, now)
 
     def _described(self, name: str, now: Now) -> dict[str, Any] | None:
-        """Return how far the expansion of one topic is, None when it is gone."""
+        """Return the state of one topic's expansion, or None if the topic is gone."""
         state = self._context.state
         topic = state.topics.get(name)
         if topic is None:
@@ -218,12 +219,12 @@ class ExpansionProcessor:
     def _shown(
         self, topic: Topic, readers: Sequence[str], found: Sequence[Blocker], now: Now
     ) -> dict[str, Any]:
-        """Return how far the expansion of a topic is, ready for JSON."""
+        """Return the state of a topic's expansion, ready for JSON."""
         expansion = topic.expansion or Expansion(topic.name)
 
         return {
             "topic": topic.name,
-            # A topic that is created again has another one, though its offsets begin as before.
+            # A topic that was deleted and created again has another id, although its offsets begin as before.
             "topicId": topic.id,
             "phase": expansion.phase.value,
             "total": expansion.total,
@@ -234,7 +235,7 @@ class ExpansionProcessor:
             "sinceMillis": expansion.since_ms,
             "ageMillis": max(0, now.wall_ms - expansion.since_ms) if expansion.since_ms else 0,
             "grownMillis": expansion.list_since_ms,
-            # What is before them was sent by the list before, and all else by this one; null where that is not known.
+            # Messages before these offsets were sent by the former list, all others by this one; null if that is not known.
             "grownBarriers": expansion.grown_barriers,
             "earlierGrowths": [
                 {
@@ -253,22 +254,22 @@ class ExpansionProcessor:
     # -- events ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to lead: how much of a phase is left, only the former leader knew."""
+        """Begin to lead; only the former leader knew how much time of a phase was left."""
         self._ends.clear()
         self._retries.start()
 
     def moved(self, outcome: ExpansionMoved) -> list[Effect]:
-        """React to a step: consumers learn immediately that there are other queues."""
+        """React to a step: tell consumers immediately that the queues have changed."""
         self._context.view.fencing.discard(outcome.topic)
         if not outcome.changed:
             return []
         self._context.counters[f"expansion_{outcome.phase.value}"] += 1
 
-        # RocketMQ's clients divide what they know; our SDK asks for the queues, too.
+        # RocketMQ's clients distribute the queues that they know; our SDK also asks for the queues.
         return self._notify(readers_of(self._context.state, outcome.topic), omqQueues="true")
 
     def tick(self, now: Now) -> list[Effect]:
-        """Abort fences that did not go on in time; end settlings that have lasted long enough."""
+        """Abort fences that did not proceed in time; end settling phases that have lasted long enough."""
         self._retries.tick(now)
         effects: list[Effect] = []
         expansions = self._context.state.expansions
@@ -283,7 +284,7 @@ class ExpansionProcessor:
             if known is None or known[0] != expansion:
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
             elif known[1] <= now.monotonic_ms and ("topic", name) not in changing:
-                # Asked for again only when this proposal is lost and another limit is over.
+                # Propose it again only if this proposal is lost and another limit has passed.
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
                 effects.append(Propose([self._end(expansion)]))
 
@@ -315,7 +316,7 @@ class ExpansionProcessor:
             token,
         )
         self._check_room(name, record.queues, ())
-        # What is proposed from now on stands behind the fence in the log.
+        # Proposals from now on come after the fence in the log.
         view = self._context.view
         view.fencing.add(name)
 
@@ -353,7 +354,7 @@ class ExpansionProcessor:
         )
 
     def _check_room(self, name: str, queues: int, groups: Sequence[str]) -> None:
-        """Refuse an expansion that would give groups more offsets than there may be, or than one switch may give.
+        """Refuse an expansion that would give groups more offsets than the broker group or one switch allows.
 
         Raises:
             RequestRefused: there is no room (1).
@@ -375,10 +376,10 @@ class ExpansionProcessor:
             )
 
     def _check_switch(self, topic: Topic) -> None:
-        """Refuse a switch because of what only the leader sees.
+        """Refuse a switch for reasons that only the leader can see.
 
         Raises:
-            RequestRefused: a group has something of the topic left, or in hand (1).
+            RequestRefused: a group has messages of the topic to try again, or lanes in hand or being fetched (1).
         """
         state, name = self._context.state, topic.name
         readers = readers_of(state, name)
@@ -389,7 +390,7 @@ class ExpansionProcessor:
         expansion = state.expansions.by_topic.get(name)
         if expansion is None or expansion.phase is not ExpansionPhase.FENCED:
             return
-        # A replica of a former release would switch all the same.
+        # A replica of a former release would perform the switch anyway.
         mixed = [group for group in readers if state.members.is_broadcasting(group)]
         ends = queue_ends(topic)
         busy = chain(
@@ -400,14 +401,14 @@ class ExpansionProcessor:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, blocker.reason)
         fetching = [group for group in ordered if (group, name) in self._context.view.fetching]
         if fetching:
-            # A reset behind the fetch would let its lane be in hand and owe nothing.
+            # A reset after the fetch would leave its lane in hand but owing nothing.
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"group {fetching[0]} gets lanes of topic[{name}] at this moment; send it again",
             )
 
     def _blockers(self, topic: Topic, readers: Sequence[str]) -> list[Blocker]:
-        """Return the groups that are in the way, those farthest behind first; of very many it compares some."""
+        """Return the groups that block an expansion, those farthest behind first; of very many, it compares only some."""
         retries = dict(self._retries.waiting(readers))
         ends = queue_ends(topic)
         behind = (self._group_blockers(group, topic, ends, retries) for group in readers)
@@ -439,7 +440,7 @@ class ExpansionProcessor:
         yield from self._held(group, topic)
 
     def _in_hand(self, group: str, topic: Topic) -> list[Blocker]:
-        """Return whether a group works on lanes of a topic, also on such as owe nothing since a reset."""
+        """Return a blocker if a group has lanes of a topic in hand, including lanes that owe nothing since a reset."""
         count = self._lanes(group, topic, LaneState.IN_HAND)
         if not count:
             return []
@@ -448,7 +449,7 @@ class ExpansionProcessor:
         return [Blocker(group, NO_QUEUE, count, text)]
 
     def _held(self, group: str, topic: Topic) -> list[Blocker]:
-        """Return whether lanes of a topic wait for an administrator; their messages are missing in their queues, too."""
+        """Return a blocker if lanes of a topic wait for an administrator; their messages are missing in their queues, too."""
         count = self._lanes(group, topic, LaneState.HELD)
         text = f"group {group} holds {counted(count, 'lane')}: release with orderlymq group release"
 
@@ -478,13 +479,13 @@ def _retry_text(topic: str, group: str, count: int) -> str:
 
 
 def read_number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int:
-    """Return the number of a field of ours.
+    """Return the number in one of our own fields.
 
     Raises:
-        RequestRefused: it says none from 0 to *maximum* (1).
+        RequestRefused: the field is not a number from 0 to *maximum* (1).
     """
     text = ext.get(name, "")
-    # A longer text is no number of a protocol, and converting it costs time that grows with its square.
+    # No number in the protocol is longer, and the time to convert a text grows with the square of its length.
     if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > maximum:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,

@@ -1,11 +1,11 @@
 """
-Which groups have messages in the delay levels that will be tried again.
+Messages of groups that wait in the delay levels to be tried again.
 
-A message that an ordered group handed back waits in the schedule topic until it is due and only then stands in
-the group's retry topic. Its target is written in the message alone, so the waiting ones are read once,
-by the leader, in steps that hold nobody up, and remembered until they have been handed on. The rules:
-messages that are not read yet count as waiting, for every group; so do proposed retries that are not applied. After the first
-question each tick reads on, so a second question a moment later has an answer, however many messages wait and come meanwhile.
+A message that an ordered group sends back waits in the schedule topic until it is due, and only then goes to the
+group's retry topic. Only the message itself names its target. Therefore the leader reads the waiting messages once,
+in steps that delay nobody, and remembers them until they have been passed on. The rules: messages that are not read
+yet count as waiting for every group, and so do proposed retries that are not applied. After the first question, each
+tick reads on, so that a second question a moment later gets an answer, however many messages wait or arrive.
 """
 
 from array import array
@@ -23,18 +23,18 @@ from orderlymq_protocol.message.properties import REAL_TOPIC, find_property
 from orderlymq_protocol.message.record import record_properties
 from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, retry_topic
 
-# Messages read at a time: about two milliseconds; somebody who waits for an expansion asks several times a second. Of large
-# ones so many bytes of a level, which is as much as it hands on together.
+# Messages read at a time, which takes about two milliseconds; a client that waits for an expansion asks several times a
+# second. Large messages of a level are limited by bytes, to as many as it passes on together.
 STEP_MAX: Final = 512
 SIZE_MAX: Final = 4 << 20
-# For so long after a question each tick takes a step: who was refused tries again every few minutes.
+# Each tick reads on for this long after a question: a refused client tries again every few minutes.
 ATTENTION_MS: Final = 10 * 60_000
 
 
 class _Level:
-    """Which messages of a delay level go to retry topics: their offsets, rising, and the numbers of their groups.
+    """The messages of a delay level that go to retry topics: their ascending offsets, and the numbers of their groups.
 
-    There may be millions: each takes twelve bytes.
+    There may be millions; each takes twelve bytes.
     """
 
     def __init__(self) -> None:
@@ -43,17 +43,17 @@ class _Level:
         self._passed = 0
 
     def add(self, offset: int, group: int) -> None:
-        """Remember a message behind all others."""
+        """Add a message after all others."""
         self._offsets.append(offset)
         self._groups.append(group)
 
     def pass_to(self, progress: int) -> Counter[int]:
-        """Forget the messages before *progress*; return their number by group."""
+        """Drop the messages before *progress*; return their number by group."""
         start, end = self._passed, bisect_left(self._offsets, progress, self._passed)
         passed = Counter(self._groups[start:end])
         self._passed = end
         if 2 * end >= len(self._offsets):
-            # What is left moves to the beginning: each time at most as much as has gone.
+            # Move the rest to the beginning; it is at most as large as what was dropped.
             del self._offsets[:end], self._groups[:end]
             self._passed = 0
 
@@ -61,28 +61,28 @@ class _Level:
 
 
 class RetryWatch:
-    """Knows the messages that wait in the delay levels, as far as it has read.
+    """Knows the messages that wait in the delay levels, as far as it has read them.
 
-    Life cycle: `start` at each begin of leadership; nothing is read before somebody asks.
+    Life cycle: call `start` whenever leadership begins; nothing is read before the first question.
 
     Attributes:
-        unread: how many messages were not looked at yet when somebody asked last.
+        unread: how many messages were not read yet at the last question.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._seen: dict[int, int] = {}
         self._waiting: dict[int, _Level] = {}
-        # Groups by the order in which they were met, and how many messages of each wait.
+        # A number for each group, in the order in which groups were found, and how many messages of each wait.
         self._numbers: dict[str, int] = {}
         self._counts: Counter[int] = Counter()
         self.unread = 0
         self._is_asked = False
-        # Monotonic time until which each tick reads on.
+        # Each tick reads on until this monotonic time.
         self._until_ms = 0
 
     def start(self) -> None:
-        """Forget everything."""
+        """Clear everything."""
         self._is_asked, self._until_ms = False, 0
         self._seen.clear()
         self._waiting.clear()
@@ -90,7 +90,7 @@ class RetryWatch:
         self._counts.clear()
 
     def waiting(self, groups: Collection[str]) -> list[tuple[str, int]]:
-        """Return (group, messages) for those of *groups* that wait for a retry, the most first."""
+        """Return (group, messages) for those of *groups* with messages to try again, the most first."""
         self._is_asked = True
         self.unread = self._read()
         under_way = self._context.view.retrying
@@ -103,7 +103,7 @@ class RetryWatch:
         return sorted(found, key=lambda each: (-each[1], each[0]))
 
     def tick(self, now: Now) -> None:
-        """Read on while somebody waits for an answer."""
+        """Read on while a client waits for an answer."""
         if self._is_asked:
             self._is_asked, self._until_ms = False, now.monotonic_ms + ATTENTION_MS
         if now.monotonic_ms < self._until_ms:
@@ -115,7 +115,7 @@ class RetryWatch:
         return 0 if number is None else self._counts[number]
 
     def _read(self) -> int:
-        """Look at a few more messages; return how many are still to be looked at."""
+        """Read a few more messages; return how many are still unread."""
         schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
         left, budget = 0, STEP_MAX
         for number, queue in schedule.queues.items() if schedule is not None else ():
@@ -126,7 +126,7 @@ class RetryWatch:
             if start < queue.next_offset and budget:
                 count = self._look(queue, start, min(budget, queue.next_offset - start))
                 start += count
-                # Where there is more in a level, it was the last one for now.
+                # If a level has more messages, it is the last one read this time.
                 budget = budget - count if start == queue.next_offset else 0
             self._seen[number] = start
             left += queue.next_offset - start

@@ -1,10 +1,10 @@
 """
-Retention: which messages are old enough to go, by time and by size, and which sends the duplicate window forgets.
+Retention: which messages are removed by age or size, and which sends the duplicate window forgets.
 
-The rules: the leader decides and says so in records; queues are trimmed first, and the messages when that is applied, so
-a reader never finds a queue entry without having been able to find its message; what still waits
-for its delay or the end of its transaction is kept, and what a lane owes, also when that began after the round did: apply
-trims no queue further; a round is cut into small steps, one per tick, whatever the number of queues.
+The rules: the leader decides and writes records. Queues are trimmed first, and the messages once that is applied, so
+that a reader never finds a queue entry without its message. Messages that still wait for their delay or the end of
+their transaction are kept, and so are messages that a lane owes, even if it came to owe them after the round began:
+apply does not trim their queue further. A round consists of small steps, one per tick, for any number of queues.
 """
 
 from bisect import bisect_left
@@ -25,19 +25,19 @@ from orderlymq_broker.store.layout import (
 )
 from orderlymq_protocol.message.record import decode_record
 
-QUEUES_PER_TICK: Final = 32  # some 20 reads each
-# Halves that go with their messages, at some 5 us each on every replica, in one entry.
+QUEUES_PER_TICK: Final = 32  # about 20 reads each
+# Half messages in one entry that are removed with their messages, at about 5 us each on every replica.
 HALVES_PER_TICK: Final = 1_024
-# Sends that the duplicate window forgets, at less than 1 us each: more than come meanwhile.
+# Sends that the duplicate window forgets in one step, at less than 1 us each: more than arrive meanwhile.
 SENDS_PER_TICK: Final = 4_096
-# Queues of groups whose lanes are looked at, a read each.
+# Queues of groups whose owed messages one tick checks, with one read each.
 OWED_PER_TICK: Final = 512
-# A floor moves by at least this much, else every round would write a record for a few messages.
+# The floor moves by at least this much; otherwise every round would write a record for a few messages.
 STEP_SIZE_MIN: Final = 1 << 20
-# Where less than some MiB are kept, steps are a part of that, so that tests of it need not be long.
+# If less than a few MiB are kept, a step is this part of the limit, so that tests need not run long.
 STEPS_PER_SIZE: Final = 8
-# How much of the log may be handed on from its floor on a full disk before the next round frees that: far less than the
-# room between the mark and the end of the disk.
+# How much of the log, from its floor on, may be passed on while the disk is full, before the next round frees it. It
+# is far less than the room between the full mark and the end of the disk.
 HELD_SIZE: Final = 16 << 20
 
 _FIRST_KEY: Final = message_key(0)
@@ -45,7 +45,7 @@ _KEYS_END: Final = b"\xff" * 9
 
 
 class RetentionService:
-    """Moves the floors of the log, of the queues and of the duplicate window."""
+    """Advances the floors of the log, of the queues and of the duplicate window."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RetentionService:
         self._context = context
         self._waiting = waiting
         self._owed = owed
-        # Of a round that begins: what is left to look at, and the oldest that is owed so far.
+        # While a round begins: what is left to check, and the oldest owed message found so far.
         self._looking: Iterator[int | None] | None = None
         self._first_owed: int | None = None
         self._next_round_ms = 0
@@ -65,13 +65,13 @@ class RetentionService:
         self._floor = 0
         self._outlived = 0
         self._round: Iterator[Queue] | None = None
-        # Trims of this round that are under way in the log.
+        # The number of this round's trims that are proposed but not applied.
         self._trims = 0
-        # A trim of the duplicate window is.
+        # Whether a trim of the duplicate window is proposed but not applied.
         self._window_trims = False
 
     def start(self, now: Now) -> None:
-        """Begin to lead: an unfinished round of another leader is begun again."""
+        """Begin to lead; a round that another leader did not finish starts over."""
         self._round = self._looking = None
         self._window_trims = False
         self._next_round_ms = self._next_trim_ms = now.monotonic_ms
@@ -81,7 +81,7 @@ class RetentionService:
         self._next_round_ms = now.monotonic_ms
 
     def tick(self, now: Now) -> list[Effect]:
-        """Do one step of a round, or begin one when it is time."""
+        """Do one step of a round, or begin a round if it is due."""
         storage = self._context.settings.storage
         effects = self._trim_window(self._context.ages.certain(now, storage.dedup_window_ms))
         if self._round is None:
@@ -106,9 +106,10 @@ class RetentionService:
         return effects + self._step(self._round)
 
     def find_floor(self, wall_ms: int) -> int:
-        """Return the physical offset below which messages shall go, 0 when it would not pay.
+        """Return the physical offset below which messages are to be removed, or 0 if it is not worth it.
 
-        It notes what keeps them from going, for those who hand that on while the disk is full.
+        Also note the messages that keep others from being removed, for the services that pass them on while the disk
+        is full.
         """
         state, storage = self._context.state, self._context.settings.storage
         floor = max(
@@ -130,7 +131,7 @@ class RetentionService:
         return floor
 
     def _look_on(self, looking: Iterator[int | None]) -> bool:
-        """Look at what lanes owe in some more queues; return whether these were the last."""
+        """Check what lanes owe in a few more queues; return whether these were the last."""
         some = list(islice(looking, OWED_PER_TICK))
         known = [each for each in (self._first_owed, *some) if each is not None]
         self._first_owed = min(known, default=None)
@@ -138,12 +139,12 @@ class RetentionService:
         return len(some) < OWED_PER_TICK
 
     def _queues(self) -> Iterator[Queue]:
-        """Yield the queues of the topics that are there now; a list of all takes some 50 ms where there are 40,000 topics."""
+        """Yield the queues of the topics that exist now; listing them all would take about 50 ms with 40,000 topics."""
         topics = self._context.state.topics.by_id
         for topic_id in list(topics):
             topic = topics.get(topic_id)
             for queue in [] if topic is None else list(topic.queues.values()):
-                # Deleted since the last step, with its entries.
+                # The topic, with its entries, was deleted since the last step.
                 if topic_id not in topics:
                     break
                 yield queue
@@ -162,7 +163,7 @@ class RetentionService:
         if step or self._trims:
             return []
         state = self._context.state
-        # The last records of the round: with them the messages go, and the halves that were given up and not resumed since.
+        # The last records of the round remove the messages, and the half messages that were given up and not resumed.
         floor = state.transactions.floor_up_to(self._floor, HALVES_PER_TICK)
         if floor <= state.floor:
             self._round = None
@@ -173,7 +174,7 @@ class RetentionService:
     def _trim(
         self, this_round: Iterator[Queue], floors: tuple[QueueFloor, ...], floor: int = 0
     ) -> Propose:
-        """Propose to trim queues, or the log; the messages go no further than the queues were trimmed."""
+        """Propose to trim queues or the log; messages are removed no further than the queues were trimmed."""
         self._trims += 1
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
@@ -191,7 +192,7 @@ class RetentionService:
         return Propose([RetentionAdvanced(floors, floor)], applied, lost)
 
     def _keep(self, floor: QueueFloor) -> None:
-        """Let the messages of a queue stay that lanes have come to owe since the round began."""
+        """Keep the messages of a queue that lanes came to owe after the round began."""
         topic = self._context.state.topics.by_id.get(floor.topic_id)
         queue = topic.queues.get(floor.queue_id) if topic is not None else None
         if queue is not None and queue.min_offset < floor.min_offset:
@@ -217,10 +218,10 @@ class RetentionService:
     # -- the floor of the log ----------------------------------------------------------------------
 
     def _first_from(self, wall_ms: int) -> int:
-        """Return the physical offset of the first message not older than *wall_ms*, else the end.
+        """Return the physical offset of the first message not older than *wall_ms*, otherwise the end.
 
-        Store times rise along the log but for the few ms by which queues may differ. Each step goes to the end or the beginning of
-        a message: by bytes most steps would read one large message again.
+        Store times ascend along the log, except for the few ms by which queues may differ. Each step goes to the end
+        or the beginning of a message; if it went by bytes, most steps would read the same large message again.
         """
         low, high = self._context.state.floor, self._context.state.physical_end
         while low < high:
@@ -234,7 +235,7 @@ class RetentionService:
         return low
 
     def _message_over(self, physical: int) -> tuple[int, int, int]:
-        """Return where the message begins and ends that has the byte at *physical*, and its store time."""
+        """Return where the message that contains the byte at *physical* begins and ends, and its store time."""
         pairs = self._context.reader.scan(
             Family.MESSAGES, _FIRST_KEY, message_key(physical + 1), limit=1, reverse=True
         )
@@ -257,7 +258,8 @@ class RetentionService:
     # -- the duplicate window ----------------------------------------------------------------------
 
     def _trim_window(self, now: Now) -> list[Effect]:
-        # What is applied says how far it is trimmed: while nothing commits, the same floor would be proposed again and again.
+        # The floor is known from the applied state only: while nothing commits, the same floor would be proposed
+        # again and again.
         if self._window_trims or now.monotonic_ms < self._next_trim_ms:
             return []
         storage, state = self._context.settings.storage, self._context.state

@@ -1,6 +1,6 @@
 """
-Transactions: half messages, their commit and rollback, and the checks that ask producers.
+Transactions: half messages, their commit and rollback, and the checks that ask producers for the outcome.
 
-The tables of open halves are in ``state/transactions/``. A send hands a half message over from
-``send/sends.py``. Begin with ``halves.py``, then ``checks.py``.
+The table of open half messages is in ``state/transactions/``. ``send/sends.py`` hands half messages over to this
+subpackage. Begin with ``halves.py``, then ``checks.py``.
 """

@@ -1,12 +1,11 @@
 """
-Asking producers what became of their half messages (39), until they say it or the tries are used up.
+Checks that ask producers for the outcome of their half messages (39), until they answer or the tries are used up.
 
-The rules: a check is counted in the log before the question leaves, so a later leader goes on counting
-where this one stopped; any live producer of the group may be asked, each in turn, if its account may write
-the topic (a question shows the message, and any producer may name any group); while none is
-alive nothing is counted, however long it takes, until the half is as old as messages get; then, and
-after the last check without an answer, a copy goes to TRANS_CHECK_MAX_TIME_TOPIC and the half is kept
-aside. How a half begins and ends: ``halves.py``.
+The rules: a check is counted in the log before it is sent, so that a later leader continues the count of this one.
+Any live producer of the group may be asked, each in turn, if its account may write to the topic; the check contains
+the message, and any producer may name any group. While no producer is alive, nothing is counted, until the
+half message is as old as messages may get. Then, or after the last check without an answer, a copy goes to
+TRANS_CHECK_MAX_TIME_TOPIC, and the half message is set aside. ``halves.py`` tells how a half message begins and ends.
 """
 
 from collections import deque
@@ -47,36 +46,37 @@ from orderlymq_protocol.message.record import (
 from orderlymq_protocol.message.tags import tags_code
 from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 
-# Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together. They take no
-# more bytes than one proposal of the delay levels, or one message.
+# Checks per scan, over all groups: each reads a message from the store and sends it, about 20 ms together. Their
+# bytes are limited like one proposal of the delay levels, or are those of one message.
 COUNT_MAX: Final = 512
-# Halves that a new leader notes at a time, and notes that one look reads, also those of ended halves: some 15 ms.
+# Half messages that a new leader schedules at a time, and entries, ended ones included, that one scan reads: about 15 ms.
 NOTED_MAX: Final = 4_096
 
-# How often a half is looked at that is old by a clock that may be ahead, or that nobody can be asked about.
+# How often, within the maximum age, a half message is looked at whose age is in doubt or for which no producer is alive.
 _DOUBTS_PER_AGE: Final = 256
 
 
 class CheckService:
-    """Looks after the open halves while this replica leads.
+    """Schedules checks of the open half messages while this replica leads.
 
-    Life cycle: ``start`` when leading begins reads the table, of many halves the last in the next ticks; ``watch`` adds
-    what comes after.
+    Life cycle: ``start`` reads the table when leading begins; if there are many half messages, the next ticks read
+    the rest. ``watch`` adds those that come later.
     """
 
     def __init__(self, context: Context, may_publish: Callable[[Peer, str], bool]) -> None:
         self._context = context
         self._may_publish = may_publish
-        # Per producer group and topic, which have the same producers to ask, a heap of (due wall time, offset); what has
-        # ended leaves when met, or when there is too much of it.
+        # Per producer group and topic, which determine the producers to ask, a heap of (due wall time, offset).
+        # Entries of ended half messages are removed when they are reached, or when there are too many.
         self._due: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        # Those of them with halves that nobody could be asked about; these come later, as their producers may stay away.
+        # The keys of heaps with half messages for which no producer was alive; these are put off, as their producers
+        # may stay away.
         self._unasked: set[tuple[str, str]] = set()
         self._now = Now(0, 0)
         self._next_scan_ms = 0
-        # Offsets of halves that are to be noted in the next ticks.
+        # Offsets of half messages to schedule in the next ticks.
         self._unnoted: deque[int] = deque()
-        # Notes that this look may still read.
+        # Entries that this scan may still read.
         self._room = 0
 
     def start(self, now: Now) -> None:
@@ -89,7 +89,7 @@ class CheckService:
         self._note_some()
 
     def _note_some(self, maximum: int = NOTED_MAX) -> int:
-        """Note some of those that are to be noted; return how many."""
+        """Schedule some of the half messages that wait for it; return how many."""
         halves = self._context.state.transactions.open
         count = min(maximum, len(self._unnoted))
         for _ in range(count):
@@ -100,7 +100,7 @@ class CheckService:
         return count
 
     def watch(self, half: Half) -> None:
-        """Note when a half is due."""
+        """Schedule the next check of a half message."""
         group, transactions = half.opened.group, self._context.state.transactions
         heap = self._due.setdefault((group, half.opened.topic), [])
         if len(heap) > 2 * transactions.open_by_group[group] + ENDED_MAX:
@@ -109,7 +109,7 @@ class CheckService:
         heappush(heap, (self._due_ms(half), half.offset))
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the due checks, and give up transactions that had enough of them."""
+        """Propose the due checks, and give up transactions that are too old or were checked often enough."""
         if now.was_ahead(self._now.wall_ms):
             self.start(now)
         else:
@@ -128,7 +128,7 @@ class CheckService:
             return []
         claimed = self._context.sessions.claimed_producers({group for group, _ in due})
         asked: list[tuple[int, int]] = []
-        # By offset: one that is noted for two times may be due for both.
+        # By offset, because a half message with two entries may be due for both.
         given_up: dict[int, Half] = {}
         self._room = NOTED_MAX
         for source in due:
@@ -141,14 +141,14 @@ class CheckService:
                 self._context.sessions.senders(group), topic
             )
             if connections and source in self._unasked:
-                # Who can answer is back: all are due when they would have been.
+                # A producer that can answer is back: all its half messages are due at their original times.
                 self._unasked.discard(source)
                 self._unnoted.extend({offset for _, offset in self._due.pop(source)})
                 self._room -= self._note_some(self._room)
                 if source not in self._due:
                     continue
             asked += self._take(source, connections, given_up, room, now)
-            # Who had a turn comes last at the next look: no group can take the room of the others for ever.
+            # Move the source to the end, so that it comes last in the next scan: no group can keep others out.
             heap = self._due.pop(source)
             if heap:
                 self._due[source] = heap
@@ -163,14 +163,15 @@ class CheckService:
     # -- what is due -------------------------------------------------------------------------------
 
     def _due_ms(self, half: Half) -> int:
-        """Return the wall time of the next check of a half, or of its giving up, when it is as old as messages get.
+        """Return the wall time of the next check of a half message, or of giving it up when it has the maximum age.
 
-        Whatever immunity its producer asks for: an open half keeps the messages of all topics from going.
+        The maximum age limits any immunity that a producer asks for, because an open half message keeps messages of
+        all topics stored.
         """
         return min(self._check_ms(half), self._old_ms(half)) - self._ahead_ms(half)
 
     def _check_ms(self, half: Half) -> int:
-        """Return the time of the next check, by the clock from which the half waits."""
+        """Return the time of the next check, by the clock with which the wait of the half message began."""
         timers, opened = self._context.settings.timers, half.opened
         if half.checks:
             return half.checked_ms + timers.transaction_check_interval_ms
@@ -179,26 +180,26 @@ class CheckService:
         return opened.opened_ms + wait_ms
 
     def _ahead_ms(self, half: Half) -> int:
-        """Return how far the clock was ahead from which a half waits."""
+        """Return how far the clock was ahead when the wait of a half message began."""
         since_ms = half.checked_ms if half.checks else half.opened.opened_ms
 
         return since_ms - self._now.wall_ms if self._now.was_ahead(since_ms) else 0
 
     def _producers(self, peers: Sequence[Peer], topic: str) -> list[int]:
-        """Return the connections of those that may see and end a transaction of a topic."""
+        """Return the connections of the producers that may see and end a transaction of a topic."""
         return list(
             dict.fromkeys(peer.connection for peer in peers if self._may_publish(peer, topic))
         )
 
     def _old_ms(self, half: Half) -> int:
-        """Return the wall time when a half is as old as messages get; a restored one counts from the restore."""
+        """Return the wall time when a half message has the maximum age; after a restore it counts from the restore."""
         context = self._context
         since_ms = max(half.opened.opened_ms, context.state.restored_ms)
 
         return since_ms + context.settings.storage.retention_ms
 
     def _is_old(self, half: Half, now: Now) -> bool:
-        """Return whether a half is as old as messages get, whatever clocks have shown."""
+        """Return whether a half message certainly has the maximum age, even if clocks were wrong."""
         age_ms = self._context.settings.storage.retention_ms
         is_outlived = half.opened.physical < self._context.ages.outlived(now, age_ms)
 
@@ -214,8 +215,9 @@ class CheckService:
     ) -> list[tuple[int, int]]:
         """Take the due transactions of one group and topic off their heap; return (offset, connection to ask).
 
-        At most *room* halves are taken; the others are due at the next look. On a full disk nobody is asked, because no commit
-        could be stored; those at the floor of the log are given up when it is time.
+        At most *room* half messages are taken; the others are due in the next scan. On a full disk no producer is
+        asked, because no commit could be stored; half messages at the floor of the log are given up when their time
+        has come.
         """
         context = self._context
         heap, halves = self._due[source], context.state.transactions.open
@@ -229,7 +231,7 @@ class CheckService:
             self._room -= 1
             due, offset = heap[0]
             if heap[0] in heap[1:3]:
-                heappop(heap)  # noted twice, because somebody had it asked about again
+                heappop(heap)  # it has two entries, because a client had it checked again
                 continue
             half = halves.get(offset)
             if half is None:
@@ -240,9 +242,9 @@ class CheckService:
             stays = context.disk_full and not (is_old and half.opened.physical < room_end)
             end -= stays
             ahead = self._ahead_ms(half) > 0
-            # The clock says that it is old, and may be ahead: then it is asked about like any other.
+            # Its clock says that it is too old, but may be ahead: check it like any other.
             doubted = not (is_old or ahead) and really <= now.wall_ms < self._check_ms(half)
-            # Those behind it may need no answer.
+            # Half messages behind it may need no answer, so it must not block them.
             is_blocked = not (is_old or connections)
             waits = offset in context.view.ending or stays or doubted or is_blocked
             if (really > due and not ahead) or waits:
@@ -253,7 +255,7 @@ class CheckService:
                     pause_ms = max(
                         pause_ms, context.settings.storage.retention_ms // _DOUBTS_PER_AGE
                     )
-                    # One moment for all entries of a half.
+                    # Use the same time for all entries of a half message.
                     later = (now.wall_ms // pause_ms + 1) * pause_ms
                 heappush(heap, (max(really, later), offset))
                 if is_blocked:
@@ -262,7 +264,7 @@ class CheckService:
             if is_old:
                 given_up[offset] = half
             else:
-                # Each check of a half goes to the next one, and those of halves that follow each other do.
+                # Each check of a half message goes to the next connection, and so do checks of successive half messages.
                 turn = offset + half.checks
                 asked.append((offset, connections[turn % len(connections)]))
             heappop(heap)
@@ -278,7 +280,7 @@ class CheckService:
         count = count_within(context, TRANS_HALF_TOPIC, [offset for offset, _ in asked])
         connections = dict(asked[:count])
         for offset, _ in asked[count:]:
-            # Not counted, and due at the next look.
+            # Not counted; they are due in the next scan.
             self.watch(context.state.transactions.open[offset])
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
@@ -297,7 +299,7 @@ class CheckService:
         for half, stored in zip(halves, read_messages(context.reader, keys), strict=True):
             self.watch(half)
             if stored is None:
-                # Retention by size took it while the record was on its way.
+                # Retention by size removed the message while the record was on its way.
                 continue
             context.counters["transaction_checks"] += 1
             effects.append(Send(connections[half.offset], self._question(half, stored)))
@@ -305,7 +307,7 @@ class CheckService:
         return effects
 
     def _question(self, half: Half, stored: bytes) -> RemotingCommand:
-        """Return the check of a half: its message as the producer knows it."""
+        """Return the check of a half message, with the message in the form that the producer knows."""
         context, opened = self._context, half.opened
         message = decode_record(stored)
         properties = with_checks(message, half.checks)
@@ -344,9 +346,9 @@ class CheckService:
     # -- giving up ---------------------------------------------------------------------------------
 
     def _give_up(self, halves: list[Half], now: Now) -> list[Effect]:
-        """Copy halves to where people find them and stop asking; as many as one proposal should hold.
+        """Copy half messages to the topic where people find them and stop checking; as many as fit into one proposal.
 
-        The others are due again immediately: each look reads and proposes no more than the delay levels do.
+        The others are due again immediately: each scan reads and proposes no more than the delay levels do.
         """
         records: list[Record | Draft] = []
         taken: list[Half] = []
@@ -373,7 +375,7 @@ class CheckService:
         view = self._context.view
 
         def lost(_: Refusal | None) -> list[Effect]:
-            # The next term watches every half from its beginning.
+            # The next term schedules all open half messages itself.
             for half in taken if self._context.view is view else ():
                 self.watch(half)
             return []
@@ -381,21 +383,21 @@ class CheckService:
         return [Propose(records, applied, lost)]
 
     def _copy(self, half: Half, message: StoredMessage) -> Draft:
-        """Return the copy of a half that nobody ended; it says by which number to resume it."""
+        """Return the copy of a half message that was given up; it names the offset by which it can be resumed."""
         properties = with_checks(message, half.checks)
         properties.drop(TRAN_PREPARED_QUEUE_OFFSET)
         properties.add(TRAN_PREPARED_QUEUE_OFFSET, str(half.offset))
         topics = self._context.state.topics.by_name
         draft = Draft.of_stored(message, topics[TRANS_HALF_TOPIC], 0, properties)
 
-        # Where people look for transactions that nobody ended.
+        # The topic in which people look for transactions that did not end.
         return draft.wait_in(
             topics[TRANS_CHECK_MAX_TIME_TOPIC], 0, tags_code(properties.by_name.get(TAGS))
         )
 
 
 def with_checks(message: StoredMessage, checks: int) -> Properties:
-    """Return the properties of a half with the number of its checks."""
+    """Return the properties of a half message with the number of its checks."""
     properties = properties_of(message.properties)
     if checks:
         properties.drop(TRANSACTION_CHECK_TIMES)

@@ -1,10 +1,11 @@
 """
-Transactions: half messages, their end (37), and asking again about given up ones (323).
+Transactions: half messages, their end (37), and new checks of those given up (323).
 
-The rules: a half is stored where nobody reads; its commit appends the message where it belongs and ends
-the transaction in one proposal, so there is one visible copy however often the end is asked for and
-under any leader; it stands where it was committed, after everything that was acknowledged before; what
-ends a half must name its group, both of its offsets and, where it names a message, that one. What nobody ends: ``checks.py``.
+The rules: a half message is stored where no consumer reads. Its commit appends the message to its own topic and ends
+the transaction in one proposal, so there is one visible copy, however often the end is requested and under any
+leader. The message is placed at its commit, after everything acknowledged before. A request to end a half message
+must name its group and both of its offsets; if it also names a message, that must match. ``checks.py`` handles half
+messages that no producer ends.
 """
 
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ from orderlymq_protocol.names import (
     TRANS_HALF_TOPIC,
 )
 
-# Properties that a check and a giving up add: TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET
+# The size of the properties that a check and giving up add: TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET
 # with separators and numbers of 10 and 20 digits.
 ADDED_SIZE: Final = len("TRANSACTION_CHECK_TIMES") + len("TRAN_PREPARED_QUEUE_OFFSET") + 36
 
@@ -75,7 +76,7 @@ _SLAVE: Final = "this replica does not lead group {group}; end the transaction a
 def is_half(topic: Topic, sys_flag: int, properties: Properties) -> bool:
     """Return whether a send is a half message.
 
-    RocketMQ goes by the property; the bit alone would store a message that nobody ever sees.
+    RocketMQ checks the property; a send with only the bit would be stored as a message that no consumer ever sees.
     """
     if topic.is_retry:
         return False
@@ -94,9 +95,10 @@ class TransactionProcessor:
     # -- half messages -----------------------------------------------------------------------------
 
     def check_half(self, draft: Draft) -> None:
-        """Give a half its identity: a repeated one gets the place of the first as long as that has not ended.
+        """Give a half message its identity; a repeated one gets the place of the first while the first has not ended.
 
-        RocketMQ's clients choose another queue for each try of a half, and let no program name one: it does not count.
+        The chosen queue does not count: for each try RocketMQ's clients choose another, and they let no program name
+        one.
 
         Raises:
             RequestRefused: the first was committed, and the topic keeps one copy of it (13).
@@ -106,33 +108,34 @@ class TransactionProcessor:
         halves = context.state.topics.by_name[TRANS_HALF_TOPIC]
         key, times, said = draft.unique_key, draft.reconsume_times, draft.properties.by_name
         by_key = send_identity(halves.id, key, times, draft.body_crc, said, -1)
-        # By its id: a topic that is made again under its name has none of the messages of the former one.
+        # Use the topic's id, because a topic created again under the same name has no messages of the former one.
         draft.identity = with_origin(by_key, str(draft.topic.id))
         first = context.view.first_send(draft.identity, context.state.dedup)
         if type(first) is not Place or not self._ends(first.queue_offset):
             return
-        # A Message object that is sent again: Java keeps its key, and the end of the first would be that of both.
+        # The program sent a Message object again: Java keeps its key, so the end of the first would count as the end
+        # of both.
         if draft.topic.deduplicated:
             remark = _COMMITTED.format(key=draft.unique_key, topic=draft.topic.name)
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
         draft.identity = b""
 
     def _ends(self, offset: int) -> bool:
-        """Return whether a transaction has ended, or its end is on its way into the log."""
+        """Return whether a transaction has ended, or its end is proposed."""
         return (
             offset in self._context.view.ending
             or self._context.state.transactions.get(offset) is None
         )
 
     def append_half(self, draft: Draft, producer_group: str, peer: Peer) -> HalfOpened:
-        """Put a half where it waits; return the record that opens its transaction, without the place.
+        """Put a half message into its waiting queue; return the record that opens its transaction, without the place.
 
-        As with a delay the message names topic and queue it belongs to; the transaction bits are taken off,
+        As with a delay, the message names its own topic and queue. The transaction bits are removed,
         as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
 
         Raises:
-            RequestRefused: too many transactions have not ended, of this group and topic, or of the topic beside all others (2), or the
-                name of the group is longer than names of groups are (13).
+            RequestRefused: too many transactions have not ended, of this group and topic, or of the topic in relation
+                to all (2), or the name of the group is longer than names of groups may be (13).
         """
         said = draft.properties.by_name
         group = said.get(PGROUP, producer_group)
@@ -146,10 +149,10 @@ class TransactionProcessor:
         name_target(draft)
         draft.sys_flag &= ~TRANSACTION_MASK
         draft.wait_in(self._context.state.topics.by_name[TRANS_HALF_TOPIC], 0, 0)
-        # Who sends halves of a group can be asked about them, before its first heartbeat too.
+        # A client that sends half messages of a group can be asked about them, even before its first heartbeat.
         self._context.sessions.produced(group, peer)
 
-        # The message has the whole key; this one stays in the memory of every replica.
+        # The message contains the whole key; this shortened key stays in the memory of every replica.
         key = draft.unique_key[:UNIQUE_KEY_LENGTH_MAX]
 
         return HalfOpened(0, 0, group, draft.topic.name, key, 0, immunity_ms)
@@ -170,7 +173,7 @@ class TransactionProcessor:
             )
 
     def opened(self, offset: int) -> None:
-        """Learn that a half is stored."""
+        """Count a stored half message and schedule its check."""
         half = self._context.state.transactions.open.get(offset)
         if half is not None:
             self._context.counters["transactions_opened"] += 1
@@ -179,12 +182,12 @@ class TransactionProcessor:
     # -- the end -----------------------------------------------------------------------------------
 
     def end(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 37."""
+        """Serve 37: end a transaction."""
         context = self._context
         header = EndTransactionHeader.from_ext(request.ext)
         choice = header.commit_or_rollback
         if choice == TRANSACTION_NOT:
-            # The producer does not know yet: it will be asked later.
+            # The producer does not know the outcome yet: it will be asked later.
             return answer(request, peer)
         if choice not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             raise RequestRefused(
@@ -226,7 +229,7 @@ class TransactionProcessor:
                 f"find prepared transaction message failed: no half message has offset {offset}",
             )
         if offset < halves.queue(0).min_offset:
-            # It may have been given up and gone unended; "it is committed" would be a guess.
+            # It may have been given up and removed without an end; "it is committed" would be a guess.
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"find prepared transaction message failed: half {offset} is older than what is "
@@ -237,7 +240,7 @@ class TransactionProcessor:
         return answer(request, peer, remark=_ENDED)
 
     def _append_commit(self, half: Half, now: Now) -> Draft:
-        """Append the visible copy of a half where it belongs."""
+        """Append the visible copy of a half message to its own topic."""
         context = self._context
         stored = read_message(context.reader, half.opened.physical)
         if stored is None:
@@ -247,14 +250,14 @@ class TransactionProcessor:
             )
         topic = context.state.topics.get(half.opened.topic)
         if topic is None:
-            # The half stays open: created again, the topic gets its message after all.
+            # The half message stays open: if the topic is created again, it can still get its message.
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{half.opened.topic}] not exist, it was deleted while the transaction was "
                 "open; create it and commit again, or roll back",
             )
         if topic.name in context.view.fencing:
-            # It may have fewer queues when the copy is in the log; nobody would read one beyond them.
+            # The topic may have fewer queues when the copy is in the log; a copy in a removed queue would never be read.
             raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 f"topic[{topic.name}] is being changed; end the transaction again",
@@ -310,7 +313,7 @@ class TransactionProcessor:
     # -- asking again ------------------------------------------------------------------------------
 
     def resume(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 323: ask about a half again, as if it were new."""
+        """Serve 323: check a half message again as if it were new."""
         context = self._context
         message_id = ResumeCheckHalfMessageHeader.from_ext(request.ext).msg_id or ""
         offset = self._find(message_id)
@@ -328,7 +331,7 @@ class TransactionProcessor:
         return answer_when_applied(request, peer, [HalfResumed(offset)], then=applied)
 
     def _find(self, message_id: str) -> int:
-        """Return the offset of the half that an offset id means, itself or its given up copy."""
+        """Return the offset of the half message that an offset id names directly or through its given up copy."""
         try:
             physical = decode_offset_message_id(message_id)[2]
         except MessageIdError as error:
@@ -351,13 +354,13 @@ class TransactionProcessor:
 
 
 def _check_end(half: Half, header: EndTransactionHeader) -> None:
-    """Refuse an end that does not know its half (EndTransactionProcessor.checkPrepareMessage), and do not reveal it."""
+    """Refuse an end that does not match its half message (EndTransactionProcessor.checkPrepareMessage); reveal nothing."""
     if header.producer_group != half.opened.group:
         what = f"producer group wrong: half {half.offset} is not of {header.producer_group}"
     elif header.commit_log_offset != half.opened.physical:
         what = f"commit log offset wrong: half {half.offset} is not at {header.commit_log_offset}"
     elif not _is_named(half, header.msg_id):
-        # Group and offsets come again where a backup was restored, those of another message.
+        # After a restore from a backup, the same group and offsets can occur again with another message.
         what = f"message id wrong: half {half.offset} is not {header.msg_id[:64]!r}"
     else:
         return
@@ -365,7 +368,7 @@ def _check_end(half: Half, header: EndTransactionHeader) -> None:
 
 
 def _is_named(half: Half, message_id: str) -> bool:
-    """Return whether an end that names *message_id* may mean *half*: clients name the unique key, or where the half is stored."""
+    """Return whether *message_id* may mean *half*: clients name the unique key, or the offset id where it is stored."""
     key = half.opened.unique_key
     if not key or not message_id or message_id[:UNIQUE_KEY_LENGTH_MAX] == key:
         return True
@@ -376,7 +379,7 @@ def _is_named(half: Half, message_id: str) -> bool:
 
 
 def _immunity_ms(said: str) -> int:
-    """Return how long a producer does not want to be asked; negative when it does not say."""
+    """Return how long a producer does not want to be asked; negative if it does not say."""
     text = said.strip()
 
     return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) < 10 else -1

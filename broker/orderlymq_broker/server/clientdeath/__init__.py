@@ -1,6 +1,6 @@
 """
-The death of a client on this machine: which process it is, and the proof that it is gone.
+The death of a client on this machine: which process the client is, and the proof that the process is gone.
 
-A death in Kubernetes is proven by the operator (``kube/takeover``); what a death does to locks is in ``processors/groups``.
-Begin with ``liveness.py``; ``sockets.py`` looks where there is a /proc, ``portablesockets.py`` elsewhere.
+The operator proves deaths in Kubernetes (``kube/takeover``); ``processors/groups`` decides what a death does to locks.
+Begin with ``liveness.py``; ``sockets.py`` finds sockets where there is a /proc, ``portablesockets.py`` elsewhere.
 """

@@ -1,5 +1,6 @@
 """
-Key lanes: what each group with ``concurrency: Key`` has looked at, owes and has in hand.
+Key lanes: what each group with ``concurrency: Key`` has scanned, still owes and has in the hands of its members.
 
-A lane is handed out, parked and ended in ``queue.py``. The leader's scans, leases and waiting fetches are in ``processors/lanes/``. Begin with ``queue.py``.
+``queue.py`` hands lanes out, parks them and ends them. The leader's scans, leases and waiting fetches are in
+``processors/lanes/``. Begin with ``queue.py``.
 """

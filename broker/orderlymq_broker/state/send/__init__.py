@@ -1,6 +1,6 @@
 """
-The duplicate window: which sends of ordered topics are known, and where their first copy is.
+The duplicate window: which sends to ordered topics are known, and where the first copy of each is.
 
-It is asked in ``processors/send/``. What it forgets is decided in ``processors/topics/retention.py``.
+``processors/send/`` queries it. ``processors/topics/retention.py`` decides what it forgets.
 Begin with ``duplicates.py``.
 """

@@ -1,5 +1,5 @@
 """
 The table of open half messages.
 
-``processors/transactions/`` decides when producers are asked about them. Begin with ``halves.py``.
+``processors/transactions/`` decides when producers are asked about half messages. Begin with ``halves.py``.
 """
