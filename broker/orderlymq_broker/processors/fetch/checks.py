@@ -1,4 +1,4 @@
-"""Reasons to refuse a read, by queue and by lane alike: the broker, the group, the topic."""
+"""Checks that refuse a read, by queue or by lane: of the broker, the group and the topic."""
 
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.records import GroupSet
@@ -8,10 +8,10 @@ from orderlymq_protocol.codes import ResponseCode
 
 
 def check_broker(context: Context) -> None:
-    """Refuse to read from a broker that may only be written.
+    """Refuse to read from a broker that is write-only.
 
     Raises:
-        RequestRefused: it is one (16).
+        RequestRefused: the broker may not be read (16).
     """
     settings = context.settings
     if not settings.permission & PERM_READ:
@@ -26,7 +26,7 @@ def readable_topic(context: Context, name: str, config: GroupSet) -> Topic:
     """Return a topic that a group may read.
 
     Raises:
-        RequestRefused: the group may not consume (16), there is no such topic (17), or nobody may read it (16).
+        RequestRefused: the group may not consume (16), the topic does not exist (17), or it may not be read (16).
     """
     if not config.consume_enable:
         raise RequestRefused(

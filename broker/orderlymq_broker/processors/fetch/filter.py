@@ -1,10 +1,10 @@
 """
-Which messages a pull wants: its own subscription, or the one its group has registered.
+The filter of a pull: its own subscription, or the one that its group has registered.
 
-The rules are RocketMQ's (PullMessageProcessor): a header subscription counts when bit 0x4 is set;
-else the group's must be known (24) and not older than the client's (25). Tags decide by their codes, which stand in
-the queue; SQL92 decides by the properties of the stored message (``sql.py``). A class filter
-is refused: RocketMQ itself gave them up.
+The rules are RocketMQ's (PullMessageProcessor). A subscription in the header counts if bit 0x4 is set. Otherwise the
+group's subscription must be known (24) and not older than the client's (25). Tags are matched by their codes, which
+are in the queue; SQL92 is matched against the properties of the stored message (``sql.py``). Class filters are
+refused, because RocketMQ itself has dropped them.
 """
 
 from collections import OrderedDict
@@ -28,13 +28,13 @@ CLASS_FILTER_REFUSED: Final = (
     "class filters are not served, RocketMQ gave them up with 4.3.0; subscribe by tags or SQL92"
 )
 _FAQ: Final = "start the consumer, or let it send its next heartbeat"
-# Filters that are kept for the next pulls. Programs' take some hundred bytes each, the largest of SQL92 four fifths of a megabyte.
+# The bytes of filters kept for the next pulls. Common ones take a few hundred bytes each, the largest of SQL92 0.8 MB.
 KEPT_BYTES_MAX: Final = 32 << 20
-# What one keeps beside its text, for each comparison or code, and what an entry keeps beside both; measured.
+# Measured: the bytes that a filter keeps for each comparison or code in addition to its text, and those of an entry.
 _COMPARISON_BYTES: Final = 1_700
 _CODE_BYTES: Final = 32
 _ENTRY_BYTES: Final = 300
-# Programs name a handful; what is kept of each is some hundred bytes.
+# The most tags of a subscription. Programs name only a few; each takes a few hundred bytes.
 TAGS_MAX: Final = 1_024
 TAGS_SIZE_MAX: Final = 16_384
 
@@ -43,11 +43,11 @@ _Key: TypeAlias = tuple[str, str] | tuple[int, ...]
 
 
 def choose_filter(context: Context, header: PullMessageHeader, config: GroupSet) -> Matches | None:
-    """Return what decides about each message, None when all are wanted.
+    """Return the filter that decides about each message, or None if all are wanted.
 
     Raises:
-        RequestRefused: the subscription is missing (24), outdated (25), wrong (23), or by SQL92
-            where that is switched off (1).
+        RequestRefused: the subscription is missing (24), outdated (25), wrong (23), or by SQL92 although
+            that is switched off (1).
     """
     if header.sys_flag & PULL_CLASS_FILTER:
         raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, CLASS_FILTER_REFUSED)
@@ -67,7 +67,7 @@ def registered_filter(
     """Return the filter of a group for a topic, for a member whose subscription has this version.
 
     Raises:
-        RequestRefused: as `choose_filter`.
+        RequestRefused: as in `choose_filter`.
     """
     subscription = _registered(context, group, topic, version, config)
 
@@ -77,10 +77,10 @@ def registered_filter(
 
 
 def check_tags(expression: str, count: int = 0) -> None:
-    """Refuse more tags than one subscription may have, in its expression or in lists of so many.
+    """Refuse a subscription with too many tags in its expression, or in lists with *count* tags.
 
     Raises:
-        RequestRefused: it has (23).
+        RequestRefused: there are too many (23).
     """
     count = max(count, expression.count("||") + 1)
     if count > TAGS_MAX or len(expression) > TAGS_SIZE_MAX:
@@ -92,10 +92,10 @@ def check_tags(expression: str, count: int = 0) -> None:
 
 
 def check_expression(context: Context, expression_type: str, expression: str | None) -> None:
-    """Refuse a subscription that pulls could not be served with.
+    """Refuse a subscription that cannot be applied to pulls.
 
     Raises:
-        RequestRefused: it is wrong (23), or by SQL92 where that is switched off (1).
+        RequestRefused: it is wrong (23), or by SQL92 although that is switched off (1).
     """
     _matches(context, expression_type, expression, None)
 
@@ -155,14 +155,14 @@ def _registered(
 
 
 class FilterCache:
-    """Filters by their expressions, the last used at the end. Equal expressions share one filter."""
+    """Filters by their expressions, the most recently used last. Equal expressions share one filter."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, tuple[Matches | None, int]] = OrderedDict()
         self.size = 0
 
     def get(self, key: _Key, make: Callable[[], Matches | None]) -> Matches | None:
-        """Return the filter that is kept by *key*, or the one that *make* returns."""
+        """Return the filter kept under *key*, or the one that *make* returns."""
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
@@ -179,7 +179,7 @@ class FilterCache:
 
 
 def memory_of(matches: Matches | None) -> int:
-    """Return about how many bytes a filter takes, without its expression."""
+    """Return the approximate bytes of a filter, without its expression."""
     if matches is None:
         return 0
     if isinstance(matches, PropertyTest):

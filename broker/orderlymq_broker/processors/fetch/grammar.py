@@ -1,9 +1,10 @@
 """
 The grammar of SQL92 subscriptions, for lark; ``sql.py`` evaluates the expressions.
 
-The rule: what RocketMQ's SelectorParser takes is taken. Two differences, both wider: NOT binds weaker than a
-comparison, as in SQL (there ``NOT a = 1`` compares ``NOT a`` with 1), and the text operators of
-RocketMQ 5 are known. Every pattern is linear in the text it looks at. Keywords are of any case and end where a name could go on.
+The rule: it accepts everything that RocketMQ's SelectorParser accepts, and more in two cases. NOT binds weaker than a
+comparison, as in SQL (RocketMQ takes ``NOT a = 1`` as a comparison of ``NOT a`` with 1), and the text operators of
+RocketMQ 5 are known. Every pattern takes time linear in the length of the text. Keywords may be in any case and end
+where a name could not continue.
 """
 
 from typing import Final

@@ -1,13 +1,13 @@
 """
-Pulls: codes 11 and 361, answered immediately or held until there is something to say.
+Pulls: codes 11 and 361, answered immediately or held until there is something to answer.
 
-The rules: checks in RocketMQ's order (PullMessageProcessor), then the fence; a held pull is woken by
-the apply of a message that its filter wants, by its deadline, or by the loss of leadership, and is
-then judged again from the start, but neither commits nor waits a second time; an append looks at
-the held pulls of its own queue only, so thousands of them cost a send nothing. Filters that read messages
-have a budget in each turn; when it is spent, the clients that wait with one are asked to pull again, and
-each of them then has a turn. One that is ahead of its client's heartbeat is held for that, and not for long.
-Held pulls are answered in turns of some hundred. When no more can wait, the connection with most of them gives some up.
+The rules: the checks come in RocketMQ's order (PullMessageProcessor), then the fence. A held pull is woken when a
+message that its filter wants is applied, at its deadline, or when the leadership is lost. It is then checked again
+from the start, but neither commits nor waits a second time. An append looks only at the held pulls of its own queue,
+so thousands of held pulls cost a send nothing. Filters that read messages have a budget in each turn. When it is
+spent, the clients that wait with such a filter are told to pull again, and each of them then gets its own turn. A
+pull that arrives before its client's heartbeat is held for a short time. Held pulls are answered in turns of a few
+hundred. When no more pulls can wait, the connection with the most of them gives some up.
 """
 
 from collections import Counter, deque
@@ -56,42 +56,43 @@ from orderlymq_protocol.header.extensions import EXT_BULK
 from orderlymq_protocol.header.pull import PullMessageHeader
 from orderlymq_protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 
-# A client's own time-out is 30 s; a longer wait would be answered to nobody.
+# A client's own time-out is 30 s; after a longer wait, no client would receive the answer.
 SUSPEND_MS_MAX: Final = 30_000
-# A hundred thousand take some 100 MB without what clients choose: the texts of id, epoch and subscription, 200 bytes as a
-# rule, but a header may have half a megabyte; and filters, of which a large one has a hundred times the bytes of its text.
+# A hundred thousand held pulls take about 100 MB, without what clients choose. That is the texts of id, epoch and
+# subscription, usually 200 bytes, although a header may have half a megabyte; and filters, of which a large one takes a
+# hundred times the bytes of its text.
 HELD_MAX: Final = 100_000
 HELD_BYTES_MAX: Final = 64 << 20
-# What a pull weighs beside what its client chooses when the connection with most is sought.
+# The weight of a pull in addition to what its client chooses, used to find the connection with the most.
 _HELD_WEIGHT: Final = HELD_BYTES_MAX // HELD_MAX
-# So many are given up together: looking for the connection takes 10 ms when a hundred thousand wait.
+# The pulls given up together, because finding the connection takes 10 ms when a hundred thousand pulls wait.
 _GIVEN_UP_COUNT: Final = 64
 
-# What one turn does for held pulls: looks at so many, or answers a sixteenth of it, in some milliseconds.
+# The work of one turn for held pulls: checks of this many, or answers to a sixteenth of it, in a few milliseconds.
 RELEASE_WORK_MAX: Final = 4_096
 RELEASE_WORK: Final = 16
-# And of a connection that is gone it forgets so many.
+# The held pulls of a closed connection that one turn removes.
 FORGOTTEN_MAX: Final = 4_096
-# Messages, deadlines and other events whose pulls are being answered at the same time, at most, as a rule.
+# How many events, such as messages and deadlines, usually have pulls being answered at the same time.
 RELEASES_USUAL: Final = 16
 
-# How much work filters may take before held pulls are answered without: as much as one pull may.
+# The work that filters may take in one turn before held pulls are answered without filtering: that of one pull.
 WAKE_WORK_MAX: Final = SCAN_WORK_MAX
 
 _HEAP_SLACK: Final = 1_000
 
 _QueueKey = tuple[int, int]
 
-# A consumer of RocketMQ that has got other queues pulls under a new version of its subscription, and then
-# sends the heartbeat that reports it; refused, it would pull again a second later.
+# After a rebalance, a consumer of RocketMQ pulls under a new version of its subscription, and sends the heartbeat that
+# reports this version only afterwards. If its pull were refused, it would pull again a second later.
 EARLY_MS: Final = 500
-# Where such pulls are kept: no queue has this key, so that no append wakes them.
+# The key for such pulls: no queue has it, so no append wakes them.
 _EARLY: Final[_QueueKey] = (-1, -1)
 _Key = TypeVar("_Key")
 
 
 class HeldPull:
-    """One pull that waits for a message; *request* has the fields that its answer needs, *size* is the bytes of its texts."""
+    """A pull that waits for a message; *request* has the fields for its answer, *size* is the bytes of its texts."""
 
     __slots__ = (
         "deadline_ms",
@@ -134,7 +135,7 @@ class PullProcessor:
     """Serves pulls and keeps those that wait.
 
     Attributes:
-        held_count: how many wait.
+        held_count: how many pulls wait.
     """
 
     def __init__(self, context: Context, fence: Fence, committer: Committer) -> None:
@@ -143,25 +144,26 @@ class PullProcessor:
         self._committer = committer
         self._held: dict[_QueueKey, dict[int, HeldPull]] = {}
         self._by_connection: dict[int, dict[int, HeldPull]] = {}
-        # With number and connection: some stay for a while when their pulls are answered, and must keep nothing of these.
+        # (deadline, number, connection): an entry may outlive its pull, so it must not keep the pull in memory.
         self._deadlines: list[tuple[int, int, int]] = []
         self.held_count = 0
-        # Of texts and filters, and how many pulls wait with each filter, by its identity: they share it.
+        # The bytes of texts and filters; and how many pulls wait with each filter, by the filter's identity: they share it.
         self._held_bytes = 0
         self._filters: Counter[int] = Counter()
         self._number = 0
-        # What filters that read messages have taken, in all.
+        # The total work of filters that read messages.
         self._work = 0
-        # What they may have taken at the end of this turn.
+        # The limit of that work for this turn.
         self._limit = 0
-        # Those that are to be answered, and why without being judged; None for one that was looked at.
+        # Pulls to answer, each group with a reason if they are not to be checked again; None stands for a pull only
+        # looked at.
         self._due: deque[tuple[Iterator[HeldPull | None], str]] = deque()
         self._goes_on = False
-        # Members have reported since the pulls ahead of them were looked at; and somebody is looking.
+        # Whether heartbeats arrived since the pulls ahead of them were checked, and whether such a check is in progress.
         self._reported = self._seeks_reported = False
 
     def pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 11 and 361."""
+        """Serve 11 and 361: pull messages."""
         header = PullMessageHeader.from_ext(request.ext)
         check_named(self._context, request.ext, peer, now)
         try:
@@ -193,8 +195,8 @@ class PullProcessor:
         return self._release_each(self._wanted(appended, self._number))
 
     def _wanted(self, appended: list[Append], newest: int) -> Iterator[HeldPull | None]:
-        """Look at the pulls that waited up to number *newest*: yield each that wants a message, None for others."""
-        # By message and the identity of a filter, which all pulls with one expression share.
+        """Check the pulls held up to number *newest*: yield each that wants a message, and None for each other."""
+        # By message and identity of a filter, which all pulls with the same expression share.
         verdicts: dict[tuple[int, int], bool] = {}
         for record in appended:
             pulls = self._held.get((record.topic_id, record.queue_id))
@@ -216,7 +218,7 @@ class PullProcessor:
         record: Append,
         verdicts: dict[tuple[int, int], bool],
     ) -> bool:
-        """Return whether a message passes, or perhaps does: the pull is judged again in any case."""
+        """Return whether a message passes or may pass; the pull is checked again in any case."""
         which = record.physical, id(test)
         known = verdicts.get(which)
         if known is not None:
@@ -225,7 +227,7 @@ class PullProcessor:
             return True
         topic = self._context.state.topics.by_id.get(record.topic_id)
         if topic is None:
-            return True  # deleted since the message came: the answer says so
+            return True  # the topic was deleted since the message came: the answer reports that
         queue = topic.queue(record.queue_id)
         place = record.queue_offset - queue.tail_start
         message: bytes | memoryview | None
@@ -234,19 +236,19 @@ class PullProcessor:
         else:
             message = read_message(self._context.reader, record.physical)
         self._work += test.work(message) if message is not None else 1
-        # Without the message nothing can be said.
+        # Without the message, the result is unknown.
         verdict = verdicts[which] = message is None or test.passes(message)
 
         return verdict
 
     def wake_early(self) -> list[Effect]:
-        """Judge again the pulls whose clients' heartbeats have come; those of other members leave them waiting."""
+        """Check the pulls whose clients' heartbeats have arrived; heartbeats of other members leave pulls waiting."""
         self._reported = True
 
         return [] if self._seeks_reported else self._release_each(self._if_reported())
 
     def _if_reported(self) -> Iterator[HeldPull | None]:
-        """Look at the pulls ahead of a heartbeat, and again if more were reported meanwhile: one walk at a time."""
+        """Check the pulls ahead of a heartbeat, and again if more heartbeats came meanwhile; only one such walk runs."""
         members = self._context.state.members
         self._seeks_reported = True
         while self._reported:
@@ -258,7 +260,7 @@ class PullProcessor:
         self._seeks_reported = False
 
     def wake_orphaned(self, groups: Collection[str] | None = None) -> list[Effect]:
-        """Answer the held pulls of some groups, or all, whose topic is gone, or whose group is gone or consumes by key."""
+        """Answer the held pulls, of some groups or all, whose topic or group is gone or whose group consumes by key."""
         return self._release_each(map(partial(self._if_orphaned, groups), self._all_held()))
 
     def _if_orphaned(self, groups: Collection[str] | None, held: HeldPull) -> HeldPull | None:
@@ -266,12 +268,12 @@ class PullProcessor:
             return None
         state = self._context.state
         group = state.groups.get(held.header.consumer_group)
-        # One that came before its heartbeat is held for no topic.
+        # A pull that came before its heartbeat is held without a topic.
         is_there = held.key == _EARLY or held.key[0] in state.topics.by_id
         return None if is_there and group is not None and not group.by_key else held
 
     def _all_held(self) -> list[HeldPull]:
-        # Some 5 ms for as many as may wait; they are judged in turns.
+        # About 5 ms for the most pulls that may wait; they are checked in turns.
         return [held for pulls in self._held.values() for held in pulls.values()]
 
     def tick(self, now: Now) -> list[Effect]:
@@ -284,7 +286,7 @@ class PullProcessor:
             yield self._by_connection.get(connection, _NONE_HELD).get(number)
 
     def close(self, connection: int) -> list[Effect]:
-        """Forget the held pulls of a connection that is gone, some now and the others in later turns."""
+        """Remove the held pulls of a closed connection, some now and the others in later turns."""
         pulls = self._by_connection.get(connection, _NONE_HELD)
         for held in list(islice(pulls.values(), FORGOTTEN_MAX)):
             self._forget(held)
@@ -292,7 +294,7 @@ class PullProcessor:
         return [Later(lambda _: self.close(connection))] if pulls else []
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
-        """Ask every waiting consumer to pull again immediately: it will be judged again."""
+        """Tell every waiting consumer to pull again immediately; its new pull is checked from the start."""
         return self._release_each(iter(self._all_held()), reason)
 
     # -- checks ------------------------------------------------------------------------------------
@@ -303,7 +305,7 @@ class PullProcessor:
         """Return topic, filter and the fence's verdict of a pull that may be served.
 
         Raises:
-            RequestRefused: the first check that fails says why.
+            RequestRefused: a check failed; the first one that fails gives the reason.
         """
         context = self._context
         check_broker(context)
@@ -362,10 +364,11 @@ class PullProcessor:
         return reading
 
     def _restart_beyond_end(self, header: PullMessageHeader, reading: Reading) -> Reading:
-        """Let a push consumer beyond the end continue at its group's offset, or at the first message where the group has none.
+        """Make a push consumer beyond the end continue at its group's offset, or at the first message if there is none.
 
-        The topic was deleted and created again, or restored: at the end, where RocketMQ sends the consumer, it
-        would skip messages acknowledged since. Programs that pull get RocketMQ's answer: they choose their offsets.
+        The topic was deleted and created again, or restored. At the end, to which RocketMQ sends the consumer, it
+        would skip messages acknowledged since. Programs that pull get RocketMQ's answer, because they choose their
+        offsets.
         """
         low, high = reading.min_offset, reading.max_offset
         stored = self._context.state.offsets.get(
@@ -383,7 +386,7 @@ class PullProcessor:
             topic, group = header.topic, header.consumer_group
             self._context.handed_out(peer, topic, group, len(reading.messages), len(body))
         ext = {
-            # Always the same address: it belongs to the leader (brokerId 0).
+            # The address is always the same: it belongs to the leader (brokerId 0).
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(reading.next_offset),
             "minOffset": str(reading.min_offset),
@@ -403,7 +406,7 @@ class PullProcessor:
         matches: Matches | None,
         deadline: int,
     ) -> list[Effect] | None:
-        """Let a pull wait if it wants to; return the answers to those that give it their place, or None."""
+        """Hold a pull if it wants to wait; return the answers to pulls that make room, or None if it is not held."""
         if not (header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0):
             return None
         kept = unanswered(request, *JUDGED_FIELDS)
@@ -437,7 +440,7 @@ class PullProcessor:
         return crowded
 
     def _release_each(self, pulls: Iterator[HeldPull | None], reason: str = "") -> list[Effect]:
-        """Judge and answer held pulls, or send them away with a *reason*: some hundred now, others in later turns."""
+        """Check and answer held pulls, or end them with a *reason*: a few hundred now, the others in later turns."""
         self._due.append((pulls, reason))
 
         return [] if self._goes_on else self._answer_due()
@@ -447,10 +450,10 @@ class PullProcessor:
         return self._answer_due()
 
     def _answer_due(self) -> list[Effect]:
-        """Answer the first pulls that are due; those with a filter are asked to pull again when filters took too much."""
+        """Answer the first due pulls; if filters took too much work, tell those with a filter to pull again."""
         self._limit = self._work + WAKE_WORK_MAX
         effects: list[Effect] = []
-        # More when much is left of the turns before: it must not grow for ever.
+        # Do more if earlier turns left much, so that the backlog cannot grow without end.
         room = RELEASE_WORK_MAX * (1 + len(self._due) // RELEASES_USUAL)
         while self._due and room > 0:
             pulls, reason = self._due[0]
@@ -481,7 +484,7 @@ class PullProcessor:
         return self._retry_immediately(held, reason) if reason else self._release(held)
 
     def _retry_immediately(self, held: HeldPull, reason: str) -> list[Effect]:
-        """Answer a held pull with PULL_RETRY_IMMEDIATELY: its consumer pulls again, and is judged again."""
+        """Answer a held pull with PULL_RETRY_IMMEDIATELY; its consumer pulls again, and that pull is checked again."""
         self._forget(held)
         topic = self._context.state.topics.by_id.get(held.key[0])
         queue = topic.queues.get(held.key[1]) if topic is not None else None
@@ -497,7 +500,7 @@ class PullProcessor:
         return self._answer(held.request, held.peer, held.header, reading)
 
     def _release(self, held: HeldPull) -> list[Effect]:
-        """Judge and answer a held pull again, this time for good."""
+        """Check a held pull again and answer it finally."""
         self._forget(held)
         try:
             topic, matches, _ = self._check(held.header, held.request, held.peer)
@@ -524,7 +527,7 @@ class PullProcessor:
             self._held_bytes -= memory_of(held.matches)
         _remove(self._held, held.key, held.number)
         _remove(self._by_connection, held.peer.connection, held.number)
-        # Entries of answered pulls stay in the heap until they are the larger part of it.
+        # Entries of answered pulls stay in the heap until most entries are such.
         if len(self._deadlines) > 2 * self.held_count + _HEAP_SLACK:
             self._deadlines = [
                 entry

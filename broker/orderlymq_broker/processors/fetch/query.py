@@ -1,9 +1,9 @@
 """
-Questions about messages and queues that change nothing: 12, 33 and 29 to 32.
+Queries of messages and queues that change nothing: 12, 33 and 29 to 32.
 
-The rules: only applied messages are shown, never one that may still be overwritten; a search by key
-gives the newest messages, at most 64, the oldest of them first; a search by time bisects the queue, whose store times do
-not fall. Readers of the wire: QueryMessageProcessor, AdminBrokerProcessor.
+The rules: only applied messages are shown, never one that may still be overwritten. A query by key returns the newest
+messages, at most 64, with the oldest of them first. A search by time bisects the queue, whose store times do
+not fall. The RocketMQ classes with the same wire format: QueryMessageProcessor, AdminBrokerProcessor.
 """
 
 from bisect import bisect_left
@@ -36,23 +36,23 @@ from orderlymq_protocol.header.catalogue import (
 
 KEY_RESULTS_MAX: Final = 64  # maxMsgsNumBatch
 UNIQUE_RESULTS_MAX: Final = 32
-# Index entries that one query looks at, from the end of the asked time back.
+# The index entries that one query reads, backwards from the end of the requested time.
 INDEX_SCAN_MAX: Final = 4_096
-# Times do not fall along a queue; along the log they do where the clock of the next leader is behind.
+# Store times do not fall along a queue, but along the log they do if the clock of the next leader is behind.
 CLOCK_SLACK_MS: Final = 60_000
 BODY_SIZE_MAX: Final = 8 << 20  # well below what one frame can carry
-# Messages that are read together; how large they are is known when they are there.
+# Messages that are read together; their sizes are known only after the read.
 LOADED_COUNT: Final = 4
 
 
 class QueryProcessor:
-    """Serves questions about messages and queues."""
+    """Serves queries of messages and queues."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def by_key(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 12."""
+        """Serve 12: messages by key."""
         header = QueryMessageHeader.from_ext(request.ext)
         context = self._context
         topic = context.state.topics.get(header.topic)
@@ -104,7 +104,7 @@ class QueryProcessor:
         return answer(request, peer, body=stored)
 
     def by_time(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 29: the offset that belongs to a store time."""
+        """Serve 29: the offset for a store time."""
         header = SearchOffsetHeader.from_ext(request.ext)
         queue = self._queue(header)
         offset = 0
@@ -141,7 +141,7 @@ class QueryProcessor:
     # -- for administration too --------------------------------------------------------------------
 
     def store_time(self, queue: Queue, offset: int) -> int:
-        """Return the store time (wall ms) of a message of the queue, 0 when it is not there."""
+        """Return the store time (wall ms) of a message of the queue, or 0 if the message is gone."""
         if offset >= queue.tail_start:
             return queue.tail[offset - queue.tail_start].store_timestamp
         value = self._context.reader.get(
@@ -153,9 +153,10 @@ class QueryProcessor:
     def search(self, queue: Queue, timestamp: int, boundary: str | None = None) -> int:
         """Return the offset for a store time.
 
-        Without *boundary* RocketMQ 4.9's rule: of the two neighbours the nearer one, with equal
-        distances the older one, of messages with equal times the first; the last message when all are older. ``LOWER``: the first message
-        not older, the end of the queue when all are. ``UPPER``: the last message not younger.
+        Without *boundary*, the rule is RocketMQ 4.9's: the nearer of the two neighbours; the older one if they are
+        equally near; the first of messages with equal times; the last message if all are older. ``LOWER``: the first
+        message that is not older, or the end of the queue if all are older. ``UPPER``: the last message that is not
+        younger.
         """
         low, high = queue.min_offset, queue.next_offset
         if low == high:
@@ -175,7 +176,7 @@ class QueryProcessor:
         return first if after < before else first - 1
 
     def _index_end(self, prefix: bytes, timestamp: int) -> bytes:
-        """Return where the index entries of a key end that are not newer than *timestamp*."""
+        """Return the end of the index entries of a key that are not newer than *timestamp*."""
         state, end = self._context.state, prefix_end(prefix)
         low, high = state.floor, state.physical_end
         if timestamp >= state.last_timestamp:
@@ -206,7 +207,7 @@ class QueryProcessor:
         return topic.queues.get(header.queue_id) if topic is not None else None
 
     def _load(self, keys: list[bytes], limit: int) -> list[bytes]:
-        """Return up to *limit* messages, within what one answer may hold."""
+        """Return up to *limit* messages that fit into one answer."""
         found: list[bytes] = []
         size = 0
         while keys and len(found) < limit:

@@ -1,10 +1,9 @@
 """
-Reading a queue for a pull: which messages, with which status, and where to go on.
+Reads of a queue for a pull: the messages, the status, and the next offset.
 
-The rules: statuses, codes and next offsets are RocketMQ's (DefaultMessageStore.getMessage); the answer
-is the stored records one after the other, untouched; the newest messages come from the tail in
-memory, older ones by one range read of the consume queue and one multi-get, whatever the entries
-were that brought them.
+The rules: statuses, codes and next offsets are RocketMQ's (DefaultMessageStore.getMessage). The answer contains the
+stored records one after the other, unchanged. The newest messages come from the tail cache in memory. Older ones take
+one range read of the consume queue and one multi-get, whichever log entries the messages came with.
 """
 
 from collections.abc import Callable
@@ -22,29 +21,29 @@ from orderlymq_protocol.message.record import record_properties
 
 MESSAGES_MAX: Final = 32  # maxTransferCountOnMessageInMemory
 SIZE_MAX: Final = 262_144  # maxTransferBytesOnMessageInMemory
-# For readers of whole ranges, who ask for it: an answer's fixed cost is that of some twenty messages, and
-# the loop that also serves sends reads this much in about a millisecond.
+# For readers of whole ranges, which ask for it: the fixed cost of an answer is that of about twenty messages, and
+# the event loop, which also serves sends, reads this much in about a millisecond.
 BULK_MESSAGES_MAX: Final = 512
 BULK_SIZE_MAX: Final = 1 << 20
 SCAN_MAX: Final = 800  # entries of a queue that one pull looks at when a filter drops most
 
 _PHYSICAL_SIZE: Final = 8
 
-# How much work one pull spends on messages that it must read to know whether they are wanted: a comparison is 1,
-# and so is every so many bytes of properties. All of it takes some 10 ms.
+# The work that one pull spends on messages which it must read to know whether they are wanted. A comparison counts 1,
+# and so does each _WORK_BYTES bytes of properties. All of it takes about 10 ms.
 SCAN_WORK_MAX: Final = 10_000
 _WORK_BYTES: Final = 32
-# How many stored bytes a pull looks at when it must read messages to know whether they are wanted.
+# The stored bytes that a pull reads if it must read messages to know whether they are wanted.
 SCAN_SIZE_MAX: Final = 4 << 20
-# Messages read at a time for that; most pulls find enough in the first few.
+# Messages read at a time for that; most pulls find enough in the first read.
 _SCAN_STEP: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyTest:
-    """A filter that needs the stored properties of a message; *wants* is given them.
+    """A filter that needs the stored properties of a message; *wants* is called with them.
 
-    *cost* is about how many comparisons that takes.
+    *cost* is the approximate number of comparisons for one message.
     """
 
     wants: Callable[[bytes], bool]
@@ -55,22 +54,22 @@ class PropertyTest:
         return self.wants(record_properties(message))
 
     def work(self, message: bytes | memoryview) -> int:
-        """Return how much work it is to look at a stored message."""
+        """Return the work of testing a stored message."""
         return self.cost + len(record_properties(message)) // _WORK_BYTES
 
 
-# Says whether a message passes: by its tags code, or by its properties. None lets everything pass.
+# Tests whether a message passes, by its tags code or by its properties. None lets everything pass.
 Matches = Callable[[int], bool] | PropertyTest
 
 
 class Reading(NamedTuple):
-    """Result of a pull.
+    """The result of a pull.
 
     Attributes:
         status: RocketMQ's GetMessageStatus, sent as the remark.
-        next_offset: where the consumer shall go on.
+        next_offset: the offset at which the consumer is to continue.
         messages: stored records, in order.
-        work: how much was spent on messages that had to be read to know whether they are wanted.
+        work: the work spent on messages that had to be read to know whether they are wanted.
     """
 
     code: int
@@ -83,7 +82,7 @@ class Reading(NamedTuple):
 
     @property
     def is_at_end(self) -> bool:
-        """Return whether the consumer has everything there is, so that waiting makes sense."""
+        """Whether the consumer has all messages there are, so that waiting makes sense."""
         return self.code == ResponseCode.PULL_NOT_FOUND
 
 
@@ -97,7 +96,7 @@ def read_queue(
     matches: Matches | None = None,
     bulk: bool = False,
 ) -> Reading:
-    """Read from *offset*; *queue* is None when it was never written."""
+    """Read from *offset*; *queue* is None if nothing was ever written to it."""
     if queue is None or queue.next_offset == 0:
         if offset == 0:
             return Reading(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0, [])
@@ -129,7 +128,7 @@ def read_queue(
 
 
 def is_wanted(matches: Matches, entry: TailEntry) -> bool:
-    """Return whether a message that is in memory passes."""
+    """Return whether a message in memory passes."""
     if isinstance(matches, PropertyTest):
         return matches.passes(entry.message)
 
@@ -181,8 +180,8 @@ def _read_store(
         offset += 1
     found = read_messages(reader, keys)
 
-    # A message may be gone while its queue entry is still there: retention trims the queues first,
-    # but a reader that was slow must not fail for it.
+    # A message may be gone although its queue entry still exists: retention trims the queues first,
+    # but the read of a slow reader must not fail because of that.
     return offset, [message for message in found if message is not None]
 
 
@@ -194,7 +193,7 @@ def _search_store(
     size_max: int,
     test: PropertyTest,
 ) -> tuple[int, list[bytes | memoryview], int]:
-    """Read messages and keep those that pass, until there are enough or too much was looked at."""
+    """Read messages and keep those that pass, until there are enough or the budget is spent."""
     entries = _entries(reader, queue, offset, SCAN_MAX)
     messages: list[bytes | memoryview] = []
     size = looked = work = at = 0
@@ -228,14 +227,14 @@ def _entries(reader: Reader, queue: Queue, start: int, limit: int) -> list[tuple
 
 
 def read_applied(context: Context, physical: int) -> bytes | None:
-    """Return the stored message at *physical*, None where none is applied."""
+    """Return the stored message at *physical*, or None if no applied message is there."""
     is_applied = 0 <= physical < context.state.physical_end
 
     return read_message(context.reader, physical) if is_applied else None
 
 
 def read_message(reader: Reader, physical: int) -> bytes | None:
-    """Return the stored record at a physical offset, None when there is none."""
+    """Return the stored record at a physical offset, or None if there is none."""
     if physical < 0:
         return None
 

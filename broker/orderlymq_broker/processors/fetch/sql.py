@@ -1,10 +1,10 @@
 """
 SQL92 subscriptions: an expression over the properties of a message, compiled once.
 
-The rules: the language and its refusals are RocketMQ's (SelectorParser, ComparisonExpression); values are the texts of
-properties, read as a number where the other side is one; a property that is missing, or is no number where one is
-needed, makes the comparison unknown, and unknown is no match (three-valued logic). Evaluation reads the
-properties that it needs from the stored bytes and no others. The grammar is in ``grammar.py``.
+The rules: the language and its refusals are RocketMQ's (SelectorParser, ComparisonExpression). Values are the texts
+of properties; a text is read as a number if the other side is one. If a property is missing, or is not a number where
+one is needed, the comparison is unknown, and unknown is no match (three-valued logic). Evaluation reads only the
+properties that it needs from the stored bytes. The grammar is in ``grammar.py``.
 """
 
 import math
@@ -20,19 +20,19 @@ from lark.exceptions import LarkError, UnexpectedInput, UnexpectedToken, VisitEr
 from orderlymq_broker.processors.fetch.grammar import GRAMMAR
 from orderlymq_protocol.message.properties import decode_properties, find_property
 
-# Far more than a person writes. Parsing takes some 10 microseconds per word, on the loop that serves everybody.
+# Far more than a person writes. Parsing takes about 10 microseconds per word, on the event loop that serves all clients.
 EXPRESSION_SIZE_MAX: Final = 16_384
 WORDS_MAX: Final = 2_000
-# A property is looked for in the stored bytes; of more than this they are cut into all properties once.
+# Up to this many properties are searched for in the stored bytes; for more, the bytes are decoded once into all properties.
 _SEARCHES_MAX: Final = 4
 _WORDS_PER_COMPARISON: Final = 4  # a = 1 AND
-# Evaluation recurses once per level, and Python's own stack is bounded.
+# Evaluation recurses once per level, and Python's own stack is limited.
 NESTING_MAX: Final = 100
 
 _LONG_MAX: Final = 2**63 - 1
-# The largest number has 309 digits; a longer text is none.
+# The largest number has 309 digits; a longer text is not a number.
 _NUMBER_LENGTH_MAX: Final = 400
-# What the lexer stops at. Each alternative takes all that it can and gives nothing back, so the search is linear.
+# The words of the lexer. Each alternative is possessive (no backtracking), so the search is linear.
 _WORD: Final = re.compile(
     r"'(?:''|[^'])*+'?|--[^\r\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?|[A-Za-z0-9_$]++|[^ \t\r\n\f]"
 )
@@ -40,11 +40,11 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
 _FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 Value: TypeAlias = str | int | float | bool | None
-# Gives the text of a property, None when the message has none of that name.
+# Returns the text of a property, or None if the message has no property of that name.
 Properties: TypeAlias = Callable[[str], str | None]
-# Gives a value from the properties of a message.
+# Returns a value from the properties of a message.
 Term: TypeAlias = Callable[[Properties], Value]
-# Gives True, False or None (unknown) from the properties of a message.
+# Returns True, False or None (unknown) from the properties of a message.
 Condition: TypeAlias = Callable[[Properties], bool | None]
 
 
@@ -56,7 +56,7 @@ class SqlFilter:
     """A compiled expression.
 
     Attributes:
-        cost: about how many comparisons a message takes.
+        cost: the approximate number of comparisons for one message.
     """
 
     __slots__ = ("_condition", "_searches", "cost", "expression")
@@ -79,10 +79,10 @@ class SqlFilter:
 
 
 def compile_sql(expression: str) -> SqlFilter:
-    """Return the filter for an expression, made each time: ``filter.py`` keeps those that are used.
+    """Return a new filter for an expression; ``filter.py`` caches the filters in use.
 
     Raises:
-        SqlError: It does not parse, is too long or too deep, or compares what cannot be compared.
+        SqlError: it does not parse, is too long or too deep, or has a comparison that is not allowed.
     """
     if len(expression) > EXPRESSION_SIZE_MAX:
         raise SqlError(
@@ -111,7 +111,7 @@ def compile_sql(expression: str) -> SqlFilter:
 
 
 def count_words(expression: str) -> int:
-    """Return how many words, texts, signs and comments there are, at most one more than are allowed."""
+    """Return the number of words, texts, signs and comments; counting stops at one more than allowed."""
     return sum(1 for _ in islice(_WORD.finditer(expression), WORDS_MAX + 1))
 
 
@@ -119,12 +119,12 @@ def count_words(expression: str) -> int:
 
 
 class _Node:
-    """A part of an expression while it is being put together.
+    """A part of an expression during parsing.
 
     Attributes:
         constant: it is a literal, whose value is *value*.
-        boolean: it is a condition, True, False or unknown by nature.
-        name: the property that it names, if it is nothing else.
+        boolean: it is a condition: True, False or unknown.
+        name: the property, if the part is only the name of one.
     """
 
     __slots__ = ("boolean", "constant", "depth", "name", "symbol", "term", "value")
@@ -151,7 +151,7 @@ class _Node:
 
 
 class _Builder(Transformer[Any, Any]):
-    """Makes the closures, from the leaves up; lark calls one method per rule."""
+    """Builds the closures from the leaves up; lark calls one method per rule."""
 
     def start(self, parts: list[_Node]) -> Condition:
         return _condition(parts[0])
@@ -288,12 +288,12 @@ class _Builder(Transformer[Any, Any]):
 
 @lru_cache(maxsize=1)
 def _parser() -> Lark:
-    # The transformer works while parsing, so that no deep tree is walked by recursion.
+    # The transformer runs during parsing, so that no deep tree is walked by recursion.
     return Lark(GRAMMAR, parser="lalr", transformer=_Builder())
 
 
 def _describe(expression: str, error: UnexpectedInput) -> str:
-    # Asked for by name because lark declares it as always None.
+    # Read with getattr, because lark declares it as always None.
     at: int | None = getattr(error, "pos_in_stream", None)
     if at is None or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
         return f"the SQL92 expression {expression!r} ends too early"
@@ -321,7 +321,7 @@ def _boolean(condition: Condition, symbol: str, *parts: _Node) -> _Node:
 
 
 def _condition(node: _Node) -> Condition:
-    """Return the node as a condition; a property counts as one when it holds `true`."""
+    """Return the node as a condition; a property as a condition is true if its text is `true`."""
     term = node.term
     if node.boolean:
         return term  # type: ignore[return-value]  # boolean nodes give True, False or None
@@ -437,7 +437,7 @@ def _as_bool(text: str) -> bool:
 
 
 def _equals_bool(value: str | float | bool, expected: bool) -> bool:
-    """Compare with a boolean: a text is one as Java reads it, a number is none."""
+    """Compare with a boolean: a text is converted as in Java; a number equals neither."""
     if isinstance(value, str):
         value = _as_bool(value)
 
@@ -445,7 +445,7 @@ def _equals_bool(value: str | float | bool, expected: bool) -> bool:
 
 
 def _as_number(value: Value) -> int | float | None:
-    """Return a number, also one that is written as text; None for any other value."""
+    """Return a number, including one that is written as text; None for any other value."""
     if isinstance(value, str):
         if len(value) > _NUMBER_LENGTH_MAX:
             return None

@@ -1,9 +1,9 @@
 """
-Decisions of operators about the queues of a group (20507), and the facts for them (20508).
+Operators' decisions about the queues of a consumer group (20507), and the facts for them (20508).
 
-The rules: a decision is a record under the operator's token, and its group is asked to rebalance when it is
-applied; members are shown each with its own subscriptions, because differing subscriptions are the trouble to find.
-The answer to a member that asks: ``strategies.py``.
+The rules: a decision is a record under the operator's token. When it is applied, its group is told to rebalance. Each
+member is shown with its own subscriptions, because differing subscriptions are the problem to find.
+``strategies.py`` computes the answer to a member that asks for its queues.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +23,9 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.integers import INT32_MAX
 
-# As many queues as a topic may have; a row of them is some 100 KiB.
+# The same limit as for the queues of a topic; a row with so many takes about 100 KiB.
 OWNERS_MAX: Final = 16_384
-# Of a member, as much work as a row of a list: a heartbeat may be 256 KiB long.
+# The bytes of a member that take as much work as one row of a list; a heartbeat may be 256 KiB long.
 _PIECE_SIZE: Final = 4 << 10
 
 
@@ -33,7 +33,7 @@ class AssignmentProcessor:
     """Serves operators that assign queues.
 
     Args:
-        notify: asks the members of groups to rebalance.
+        notify: tells the members of groups to rebalance.
     """
 
     def __init__(self, context: Context, notify: Callable[[Sequence[str]], list[Effect]]) -> None:
@@ -41,7 +41,7 @@ class AssignmentProcessor:
         self._notify = notify
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20507: set an assignment (*action* set), or only ask the group to rebalance (notify)."""
+        """Serve 20507: set an assignment (*action* set), or only tell the group to rebalance (notify)."""
         token = check_token(self._context, request.ext, now)
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)
@@ -53,7 +53,7 @@ class AssignmentProcessor:
         return answer_when_applied(request, peer, [record])
 
     def members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20508: the members of a group, and the assignment of its queues; without a group all members."""
+        """Serve 20508: the members of a group and the assignment of its queues; without a group, all members."""
         if "consumerGroup" not in request.ext:
             return answer_list(self._context, request, peer, array("members", self._everybody()))
         group = request.ext["consumerGroup"]
@@ -74,7 +74,7 @@ class AssignmentProcessor:
         )
 
     def _members_of(self, group: str) -> Iterator[dict[str, Any] | None]:
-        """Yield the members of a group as they are shown, and None for the work behind long ones."""
+        """Yield the members of a group in their shown form, and Nones for the work of long ones."""
         found = self._context.state.members.of_group(group)
         for client_id in sorted(found):
             member = found.get(client_id)
@@ -99,7 +99,7 @@ def _owners(body: bytes) -> tuple[tuple[str, int, str], ...]:
     owners = []
     for each in found:
         match each:
-            # JSON's true is an int of Python.
+            # JSON's true is an int in Python.
             case [str(broker), int(queue), str(client)] if (
                 client and type(queue) is int and 0 <= queue <= INT32_MAX
             ):

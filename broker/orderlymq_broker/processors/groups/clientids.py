@@ -1,12 +1,12 @@
 """
-The owners of client ids: which connection may speak for a client.
+Ownership of client ids: which connection may speak for a client.
 
-A client id is a claim: its sender may write any id into a heartbeat or a lock request. The rules
-(ADR 22): an id belongs to the account that its memberships were made with, and to the host whose
-connection used it last. Another account is refused as long as the id is a member; another host as long as
-a connection of the first one is open and heard of, and while the id holds locks or lanes. Hosts are compared
-without ports, because RocketMQ's clients use several connections and come back over new ones. A client whose host has
-changed gets its id back by a heartbeat with the versions of its own subscriptions, which no other process has.
+A client id is only a claim: a sender may write any id into a heartbeat or a lock request. The rules (ADR 22): an id
+belongs to the account with which its memberships were made, and to the host whose connection used it last. Another
+account is refused as long as the id is a member. Another host is refused as long as a connection of the first host is
+open and was heard of recently, and while the id holds locks or lanes. Hosts are compared without ports, because
+RocketMQ's clients use several connections and return over new ones. A client whose host has changed gets its id back
+with a heartbeat that has the versions of its own subscriptions, which no other process has.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ from orderlymq_protocol.body.clients import ConsumerData
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 
-# One request renews all locks of a client, so a few of them show its address; a stranger's claim costs no more.
+# One request renews all locks of a client, so a few locks show its address; more would make a stranger's claim costly.
 LOCKS_SEEN_MAX: Final = 64
 _ADVICE: Final = "give each client an instance name of its own, or wait until the first one is gone"
 
@@ -34,12 +34,12 @@ def claim(
     now: Now,
     consumers: Sequence[ConsumerData] | None = None,
 ) -> Session:
-    """Note that *client_id* is behind the connection of *peer*, and that it was heard of.
+    """Note that *client_id* uses the connection of *peer*, and that it was heard of now.
 
     *consumers* are the client's groups in a heartbeat, None for other requests.
 
     Raises:
-        RequestRefused: the id belongs to somebody else (20516), or the connection has too many (1).
+        RequestRefused: the id belongs to another client (20516), or the connection has too many ids (1).
     """
     sessions = context.sessions
     if not _is_known(context, client_id, peer):
@@ -63,7 +63,7 @@ def check(
     now: Now,
     consumers: Sequence[ConsumerData] | None = None,
 ) -> None:
-    """Refuse a request that speaks for the client of somebody else.
+    """Refuse a request that uses the client id of another client.
 
     Raises:
         RequestRefused: it does (20516); the remark names the owner of the id and the cure.
@@ -91,7 +91,7 @@ def check(
 
 
 def check_named(context: Context, ext: Mapping[str, str], peer: Peer, now: Now) -> None:
-    """Refuse a pull or commit that names the client of somebody else.
+    """Refuse a pull or commit that names the client id of another client.
 
     Raises:
         RequestRefused: it does (20516).
@@ -101,7 +101,7 @@ def check_named(context: Context, ext: Mapping[str, str], peer: Peer, now: Now) 
 
 
 def _is_known(context: Context, client_id: str, peer: Peer) -> bool:
-    """Return whether the client has spoken over this connection, with this account."""
+    """Return whether the client has sent requests over this connection with this account."""
     session = context.sessions.get(peer.connection)
 
     return session is not None and session.client_ids.get(client_id) == peer.account
@@ -114,7 +114,7 @@ def _is_foreign(session: Session, client_id: str, peer: Peer) -> bool:
 def _holds_from_elsewhere(
     context: Context, client_id: str, peer: Peer, members: Collection[MemberSeen]
 ) -> bool:
-    """Return whether the id holds something, and nothing of it was got from the host of *peer*."""
+    """Return whether the id holds locks or lanes, none of which were obtained from the host of *peer*."""
     state = context.state
     addresses = {lock.address for lock in islice(state.locks.of_client(client_id), LOCKS_SEEN_MAX)}
     if not addresses and not state.lanes.holds_any(client_id):
@@ -127,7 +127,7 @@ def _holds_from_elsewhere(
 def _is_same_process(
     members: Collection[MemberSeen], consumers: Sequence[ConsumerData] | None
 ) -> bool:
-    """Return whether a heartbeat has the subscriptions that the members made, to the millisecond."""
+    """Return whether a heartbeat has the members' subscriptions with the same versions, to the millisecond."""
     said = {
         consumer.group_name: {
             subscription.topic: subscription.sub_version

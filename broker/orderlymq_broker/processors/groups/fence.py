@@ -1,15 +1,16 @@
 """
 The fence: it lets only the holder pull and commit the queues of an ordered group.
 
-The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
-that names its client (ext omqClientId, omqEpoch) is judged exactly, once ``clientids.py`` has let it use that id; any other is known by the heartbeats
-and lock requests of its connection. Before those, after a fail-over, RocketMQ's Java consumer says in its pulls
-one thing that is its own: the millisecond in which it made its subscription, which the holder's last heartbeat
-has put into the state. A client that says the holder's, from the holder's address, is taken for the holder, unless another
-member there has the same, or the holder is known to pull over another connection; such a connection may commit,
-too. Everybody else is refused until the next heartbeat or lock request, 20 s later at most (ADR 17). A
-client that gave its lock back may still commit until another holds the queue: Java unlocks first.
-Broadcasting members and tools under other groups pass. RocketMQ's RebalanceLockManager has none of this.
+The rules: a queue of an ordered group in CLUSTERING serves only the holder of its lock. If a request names its client
+(ext omqClientId, omqEpoch), it is checked exactly, once ``clientids.py`` has let it use that id. Any other client is
+known by the heartbeats and lock requests of its connection. Before these arrive, after a fail-over, a pull of
+RocketMQ's Java consumer has one value of its own: the millisecond in which it made its subscription. The holder's
+last heartbeat has put this value into the state. A client that sends the holder's value from the holder's address is
+taken for the holder, unless another member there has the same value, or the holder is known to pull over another
+connection. Such a connection may commit, too. Any other client is refused until its next heartbeat or lock request,
+20 s later at most (ADR 17). A client that released its lock may still commit until another client holds the queue,
+because Java unlocks first. Broadcasting members and tools under other groups pass. RocketMQ's RebalanceLockManager
+has no such fence.
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID, EXT_EPOCH
 
 EXT_SUB_VERSION: Final = "subVersion"
-# By these it judges a pull, beside the names in its header.
+# The fields by which the fence checks a pull, in addition to the names in its header.
 JUDGED_FIELDS: Final = (EXT_CLIENT_ID, EXT_EPOCH, EXT_SUB_VERSION)
 
 _BY_KEY: Final = (
@@ -41,11 +42,11 @@ _CONCURRENT: Final = (
 
 
 class Verdict(NamedTuple):
-    """Whether a request passes the fence.
+    """The decision whether a request passes the fence.
 
     Attributes:
-        refusal: empty when it passes, else the remark that names the holder.
-        epoch: epoch of the lock it passes under; 0 when no lock was needed.
+        refusal: empty if it passes, otherwise the remark that names the holder.
+        epoch: the epoch of the lock under which it passes; 0 if no lock was needed.
     """
 
     refusal: str = ""
@@ -53,7 +54,7 @@ class Verdict(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Return whether the request is served."""
+        """Whether the request is served."""
         return not self.refusal
 
 
@@ -61,7 +62,7 @@ PASSES: Final = Verdict()
 
 
 class Fence:
-    """Judges pulls and offset commits; it changes nothing but the guess which client is behind a connection."""
+    """Checks pulls and offset commits; it changes nothing but its guess which client uses a connection."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -69,7 +70,7 @@ class Fence:
     def judge_pull(
         self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
     ) -> Verdict:
-        """Return whether this pull is the holder's."""
+        """Return whether this pull comes from the holder."""
         if not self._context.state.is_ordered(group):
             return self._judge_unordered(group, topic, queue_id, ext)
         return self._judge(group, topic, queue_id, peer, ext, pulls=True)
@@ -84,10 +85,10 @@ class Fence:
         *,
         wants_answer: bool,
     ) -> Verdict:
-        """Return whether this commit is the holder's, or a tool's where nobody holds the queue.
+        """Return whether this commit comes from the holder, or from a tool if no client holds the queue.
 
-        A tool waits for the answer of a request of its own; a consumer that the group has forgotten
-        sends the same request without waiting for one, or commits with a pull.
+        A tool waits for the answer to a commit request of its own. A consumer that is no longer a member of the group
+        sends the same request without waiting for an answer, or commits with a pull.
         """
         if not self._context.state.is_ordered(group):
             return self._judge_unordered(group, topic, queue_id, ext)
@@ -96,7 +97,7 @@ class Fence:
             return verdict
         released = self._context.state.locks.released(group, topic, queue_id)
         if released is not None and self._is_client(released.released_by, peer, ext):
-            # Its epoch goes with the commit: the next lock of the queue makes it void.
+            # The commit carries this epoch, so that the next lock of the queue makes it void.
             return Verdict(epoch=released.epoch)
 
         return PASSES if wants_answer and self._is_tool(group, peer, ext) else verdict
@@ -104,7 +105,7 @@ class Fence:
     def is_of_tool(
         self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
     ) -> bool:
-        """Return whether a commit of an ordered queue that somebody holds is a tool's, which resets it."""
+        """Return whether a commit to a held queue of an ordered group comes from a tool and so resets the queue."""
         state = self._context.state
         if EXT_CLIENT_ID in ext or not state.is_ordered(group):
             return False
@@ -115,7 +116,7 @@ class Fence:
     def _judge_unordered(
         self, group: str, topic: str, queue_id: int, ext: dict[str, str]
     ) -> Verdict:
-        """Let all pass but who names an epoch of a group that was deleted since."""
+        """Let all requests pass, except those with an epoch of a group that was deleted since."""
         locks = self._context.state.locks
         if ext.get(EXT_EPOCH, "") in ("", str(locks.epoch(group, topic, queue_id))):
             return PASSES
@@ -176,7 +177,7 @@ class Fence:
         return True
 
     def _is_alone_with(self, version: str, lock: Lock) -> bool:
-        """Return whether the holder, and no other member at its address, has this version of its subscription."""
+        """Return whether the holder, and no other member at its address, has this version of the subscription."""
         members = self._context.state.members
         holder = members.get(lock.group, lock.client_id)
         if holder is None or version in ("", "0") or _version(holder, lock.topic) != version:
@@ -188,7 +189,7 @@ class Fence:
         )
 
     def _is_client(self, client_id: str, peer: Peer, ext: dict[str, str]) -> bool:
-        """Return whether a request is surely of this client."""
+        """Return whether a request certainly comes from this client."""
         if EXT_CLIENT_ID in ext:
             return ext[EXT_CLIENT_ID] == client_id
         session = self._context.sessions.get(peer.connection)
@@ -196,7 +197,7 @@ class Fence:
         return session is not None and client_id in session.client_ids
 
     def _is_tool(self, group: str, peer: Peer, ext: dict[str, str]) -> bool:
-        """Return whether a sender is nobody the group knows: then it administers."""
+        """Return whether the group does not know the sender, which is then a tool."""
         table = self._context.state.members
         members = table.of_group(group)
         if EXT_CLIENT_ID in ext:
@@ -210,7 +211,7 @@ class Fence:
 
 
 def refuse_by_key(config: GroupSet | None) -> None:
-    """Refuse what clients do that know no lanes.
+    """Refuse requests of clients that do not support lanes.
 
     Raises:
         RequestRefused: the group consumes by key (16).
@@ -220,7 +221,7 @@ def refuse_by_key(config: GroupSet | None) -> None:
 
 
 def refuse_concurrent(config: GroupSet | None) -> None:
-    """Refuse the locks of a group that promises no order.
+    """Refuse queue locks to a group that promises no order.
 
     Raises:
         RequestRefused: the group is declared concurrent (16).
@@ -230,7 +231,7 @@ def refuse_concurrent(config: GroupSet | None) -> None:
 
 
 def _version(member: MemberSeen, topic: str) -> str:
-    """Return the version of a member's subscription as its pulls say it; empty when it has none."""
+    """Return the version of a member's subscription as in its pulls; empty if it has none."""
     return next(
         (
             str(subscription.version)

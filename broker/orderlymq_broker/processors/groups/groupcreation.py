@@ -1,7 +1,8 @@
 """
-The group that a request names. Where the broker creates groups, the first pull, lock or commit that names one creates it.
+The consumer group that a request names; with auto-creation, the first pull, lock or commit that names it creates it.
 
-A name of a group may be longer than one of a topic, so the topics of some groups cannot be made: ``check_own_topic``.
+The name of a group may be longer than that of a topic, so the topics of some groups cannot be created:
+``check_own_topic``.
 """
 
 from typing import Final
@@ -15,10 +16,10 @@ _MISSING: Final = "subscription group [{}] does not exist; create it first"
 
 
 def find_group(context: Context, name: str) -> GroupSet:
-    """Return a group that exists already.
+    """Return an existing group.
 
     Raises:
-        RequestRefused: it does not (26).
+        RequestRefused: the group does not exist (26).
     """
     config = context.state.groups.get(name)
     if config is None:
@@ -27,11 +28,11 @@ def find_group(context: Context, name: str) -> GroupSet:
 
 
 def known_group(context: Context, name: str) -> GroupSet:
-    """Return a group that exists, or is made before the request is served.
+    """Return an existing group; if it does not exist, it may be created before the request is served.
 
     Raises:
-        RequestRefused: it does not, and is not made.
-        CreateFirst: it is to be made.
+        RequestRefused: it does not exist and is not created.
+        CreateFirst: it has to be created first.
     """
     config = context.state.groups.by_name.get(name)
     if config is None:
@@ -40,10 +41,10 @@ def known_group(context: Context, name: str) -> GroupSet:
 
 
 def missing_group(context: Context, name: str) -> GroupSet:
-    """Return the record that makes a group which does not exist.
+    """Return the record that creates a group which does not exist.
 
     Raises:
-        RequestRefused: the name is none (1), or groups are not created automatically (26).
+        RequestRefused: the name is invalid (1), or groups are not created automatically (26).
     """
     check_name(check_group_name, name)
     if not context.settings.auto_create_group:
@@ -54,11 +55,11 @@ def missing_group(context: Context, name: str) -> GroupSet:
 def check_own_topic(topic: str) -> None:
     """Refuse a group's retry or dead-letter topic whose name is too long.
 
-    Java up to 4.9, Go and others read one byte of the length of a topic's name, and a record of such a topic has two. They read
-    an empty name there, drop the rest of the pull, and commit past it.
+    Java up to 4.9, Go and others read the length of a topic's name from one byte, but a record of such a topic has
+    two. They read an empty name, drop the rest of the pull, and commit past it.
 
     Raises:
-        RequestRefused: it is (1).
+        RequestRefused: the name is too long (1).
     """
     if len(topic) > TOPIC_LENGTH_MAX:
         raise RequestRefused(

@@ -1,9 +1,9 @@
 """
-Log lines about queue locks: got, taken over after an expiry, refused because somebody else has them.
+Log lines about queue locks: acquired, taken over from an expired lease, or refused because another client holds them.
 
-The rules: the words are those of RocketMQ's RebalanceLockManager, so that they can be searched for; one line
-per request, kind and holder, whatever the number of queues, and few holders; a renewal is not logged; a client that
-asks in vain again and again is logged once a minute. Pure: the shell takes the lines and writes them.
+The rules: the words are those of RocketMQ's RebalanceLockManager, so that people can search for them. There is one
+line per request, kind and holder, for any number of queues, and for a few holders only. A renewal is not logged. A
+client that is refused again and again is logged once a minute. Pure: the shell takes the lines and writes them.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from orderlymq_broker.core.effects import Now
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-# Between two looks of the shell; a rebalance of more groups than this is reported by its newest.
+# The most lines between two visits of the shell; if a rebalance of more groups writes more, the newest are kept.
 LINES_MAX: Final = 200
 REFUSED_AGAIN_MS: Final = 60_000
 REFUSED_MAX: Final = 1_000
@@ -39,7 +39,7 @@ class LockReports:
         self._refused: dict[tuple[str, str], int] = {}
 
     def take(self) -> list[Line]:
-        """Return the lines that have come since the last call."""
+        """Return the lines added since the last call."""
         lines = list(self._lines)
         self._lines.clear()
 
@@ -53,10 +53,10 @@ class LockReports:
         refused: Mapping[MessageQueue, str],
         now: Now,
     ) -> None:
-        """Note how a lock request ended.
+        """Note the outcome of a lock request.
 
-        *granted* names the former holder of each granted queue (empty for nobody) and says whether the
-        former lease was over; *refused* names the holder of each other queue.
+        *granted* has the former holder of each granted queue (empty if there was none) and whether its lease
+        was over; *refused* has the holder of each other queue.
         """
         got: list[MessageQueue] = []
         taken: dict[str, list[MessageQueue]] = {}

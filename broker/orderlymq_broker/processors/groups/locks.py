@@ -1,12 +1,12 @@
 """
-Queue locks as clients ask for them: 41, 42, the lock table (20501), and the leader's clock of leases.
+Queue locks as clients request them: 41, 42, the lock table (20501), and the leader's clock of leases.
 
-The rules: a reply leaves when its record is committed, one record per request; a lease runs on this
-replica's monotonic clock from the moment at which it applied the grant, be it as the leader or, for a
-later leader, as a follower, which is never before the client asked: longer than needed, never
-shorter. A replica that has not seen the renewal itself runs the lease in full. Expired means strictly
-later than the lease; gathered offset commits go into the log before any change of a
-lock. The table itself, and why an expiry cannot free a renewed lock: ``state/groups/locks.py``.
+The rules: a reply leaves when its record is committed, one record per request. A lease runs on this replica's
+monotonic clock from the moment at which it applied the grant, as the leader or, for a later leader, as a follower.
+That is never before the client asked, so a lease is longer than needed, never shorter. A replica that has not seen
+the renewal itself runs the lease in full. A lease has expired if strictly more time than its length has passed.
+Gathered offset commits go into the log before any change of a lock. ``state/groups/locks.py`` has the table itself,
+and tells why an expiry cannot free a renewed lock.
 """
 
 from collections import Counter
@@ -49,20 +49,21 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import check_group_name
 
-# Shorter leases would end between two renewals of a busy client, longer ones outlive any patience.
+# Shorter leases would end between two renewals of a busy client; longer ones would make other clients wait too long.
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
-# Locks of all groups in all queues, held or free: a free one stays for its epoch. 75 MB of memory on every replica.
+# The most locks of all groups in all queues, held or free (a free one stays for its epoch): 75 MB on every replica.
 LOCKS_MAX: Final = 250_000
-# Leases that a new leader lets begin at a time: some 10 ms.
+# Leases that a new leader starts at a time: about 10 ms.
 STARTED_MAX: Final = 4_096
-# Leases that one tick ends: some 15 ms.
+# Leases that one tick ends: about 15 ms.
 ENDED_MAX: Final = 4_096
-# Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
+# A refused client still counts as wanting the queue for this long; RocketMQ's clients ask again every 20 s.
 REFUSAL_MS: Final = 30_000
 
-# A follower does not learn which locks end, nor anybody which go with their topic; who has noted many more than are held looks.
+# A follower is not told which locks end, and no replica is told which locks are deleted with their topic. A replica
+# that has noted far more locks than are held removes the others.
 _SEEN_SLACK: Final = 1_000
 
 
@@ -76,18 +77,18 @@ class LockProcessor:
         self._context = context
         self._committer = committer
         self._clocks: LeaseClocks[_Key] = LeaseClocks()
-        # Of a new leader: lets the next leases begin.
+        # In a new leader: starts the next leases.
         self._starting: Iterator[None] = iter(())
-        # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
+        # The latest renewal of each lock that this replica applied since it started: stamp and time.
         self._seen: dict[_Key, tuple[int, int]] = {}
         self.reports = LockReports()
-        # Who was refused a held lock last, and when; never many more than there are locks.
+        # The client that was last refused a held lock, and when; never many more than there are locks.
         self._refused: dict[_Key, tuple[str, int]] = {}
 
     # -- requests ----------------------------------------------------------------------------------
 
     def lock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 41: grant the queues that are free or already the client's."""
+        """Serve 41: grant the queues that are free or that the client holds already."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
         check_count(body)
@@ -101,7 +102,7 @@ class LockProcessor:
         session = claim(context, body.client_id, peer, now)
         session.language, session.version = request.language, request.version
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
-        # A group owns what is stored of its locks.
+        # The group must exist, because stored locks belong to it.
         makes_group = config is None and bool(wanted)
         missing = [missing_group(context, body.consumer_group)] if makes_group else []
         if missing or config is not None:
@@ -147,17 +148,17 @@ class LockProcessor:
         return answer_when_applied(kept, peer, records, then=applied, in_parts=True)
 
     def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 42: free the client's queues and ignore the others."""
+        """Serve 42: free the queues that the client holds and ignore the others."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
         check_count(body)
         check_owner(self._context, body.client_id, peer, now)
-        # Nobody holds a queue without a number.
+        # A queue without a number is never held.
         queues = tuple((each.topic, each.queue_id) for each in body.queues if each.queue_id >= 0)
         if not queues:
             return answer(request, peer)
 
-        # Proposed even when nothing is held: the lock request may be on its way through the log.
+        # Propose it even if nothing is held, because the lock request may be on its way through the log.
         released = releases(body.consumer_group, body.client_id, queues)
 
         return answer_when_applied(
@@ -165,7 +166,7 @@ class LockProcessor:
         )
 
     def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20501: the held locks of a group, or of all, whether their holders are connected, and who else asks."""
+        """Serve 20501: the held locks of a group or of all, whether each holder is connected, and which client waits."""
         locks = self._context.state.locks
         only = request.ext.get("consumerGroup")
 
@@ -194,7 +195,7 @@ class LockProcessor:
     # -- leases ------------------------------------------------------------------------------------
 
     def start(self, now: Now) -> None:
-        """Go on with every lease from the renewal that was seen here, with others from now; with many in the next ticks."""
+        """Run each lease from the last renewal seen here, or else from now; if there are many, some in the next ticks."""
         self._clocks.clear()
         self._starting = self._start(list(self._context.state.locks.held()), now)
         next(self._starting, None)
@@ -204,7 +205,7 @@ class LockProcessor:
         for number, lock in enumerate(held, 1):
             key = (lock.group, lock.topic, lock.queue_id)
             found = locks.get(*key)
-            # One that was renewed since runs already, and one that was freed ends nothing. A reset changes the epoch alone.
+            # A lock that was renewed since runs already; one that was freed needs no lease. A reset changes only the epoch.
             if found is not None and found.stamp == lock.stamp:
                 stamp, at_ms = self._seen.get(key, (0, 0))
                 began_ms = at_ms if stamp == lock.stamp else now.monotonic_ms
@@ -213,7 +214,7 @@ class LockProcessor:
                 yield
 
     def stop(self) -> None:
-        """Forget all leases and all refused clients."""
+        """Clear all leases and all refused clients."""
         self._starting = iter(())
         self._clocks.clear()
         self._refused.clear()
@@ -226,7 +227,7 @@ class LockProcessor:
             self._clocks.run((outcome.group, topic, queue_id), end)
 
     def seen(self, outcome: LocksGranted, now: Now) -> None:
-        """Note when a grant was applied here, for the time when this replica leads."""
+        """Note when a grant was applied here, in case this replica leads later."""
         for topic, queue_id, _ in outcome.granted:
             lock = self._context.state.locks.get(outcome.group, topic, queue_id)
             if lock is not None:
@@ -236,7 +237,7 @@ class LockProcessor:
             self._seen = {key: seen for key, seen in self._seen.items() if locks.get(*key)}
 
     def freed(self, queues: Sequence[_Key]) -> list[_Key]:
-        """Stop the leases of freed queues; return those that are free now."""
+        """Stop the leases of freed queues; return the queues that are free now."""
         free = [key for key in queues if self._context.state.locks.get(*key) is None]
         for key in free:
             self._clocks.stop(key)
@@ -245,7 +246,7 @@ class LockProcessor:
         return free
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the end of the leases that are over, of many the last in the next ticks."""
+        """Propose the end of the leases that have expired; if there are many, some in the next ticks."""
         next(self._starting, None)
         over: dict[str, list[LockRef]] = {}
         for key in islice(self._clocks.over(now.monotonic_ms), ENDED_MAX):
@@ -263,7 +264,7 @@ class LockProcessor:
         return list(self._clocks.ends)
 
     def expiring(self, keys: Iterable[_Key], now: Now, part: int) -> list[tuple[Lock, int]]:
-        """Return the locks with less than one *part* of their lease left, and their remaining time (ms)."""
+        """Return the locks with less than 1/*part* of their lease left, and their remaining time (ms)."""
         found = []
         for key in keys:
             lock, end_ms = self._context.state.locks.get(*key), self._clocks.ends.get(key)
@@ -277,12 +278,12 @@ class LockProcessor:
     # -- parts -------------------------------------------------------------------------------------
 
     def _end(self, over: Mapping[str, Sequence[LockRef]]) -> list[Record]:
-        """Return the records that end these leases, and the memberships of holders that the leader has not heard of.
+        """Return the records that end these leases, and the memberships of holders that this leader has not heard of.
 
-        Holders that this leader has heard of are noted, and leave when their next heartbeat does not come.
+        Holders that this leader has heard of are marked, and leave if their next heartbeat does not come.
 
-        A leader that waited for them as for other members, which may come back until its grace ends,
-        would hold their share of the queues as often as the leader changes.
+        Other members may return until the leader's grace ends. If the leader waited as long for these holders, they
+        would keep their share of the queues at each change of leader.
         """
         state, sessions = self._context.state, self._context.sessions
         records: list[Record] = []
@@ -314,25 +315,25 @@ class LockProcessor:
         for queue in wanted:
             key = (body.consumer_group, queue.topic, queue.queue_id)
             if (queue.topic, queue.queue_id) in granted:
-                # A renewal by the holder says nothing about the other one.
+                # A renewal by the holder does not mean that the refused client no longer waits.
                 if self._refused.get(key, ("", 0))[0] == body.client_id:
                     del self._refused[key]
             elif self._context.state.locks.get(*key) is not None:
                 self._refused[key] = (body.client_id, now.monotonic_ms)
         locks = self._context.state.locks
         if len(self._refused) > 2 * locks.held_count + _SEEN_SLACK:
-            # Those of topics and groups that were deleted.
+            # Remove those of deleted topics and groups.
             self._refused = {key: each for key, each in self._refused.items() if locks.get(*key)}
 
     def _wanted_by(self, lock: Lock, now: Now) -> str:
-        """Return the client that was refused a lock a moment ago; empty when nobody was."""
+        """Return the client that was recently refused a lock; empty if there is none."""
         client_id, at_ms = self._refused.get((lock.group, lock.topic, lock.queue_id), ("", 0))
         return client_id if now.monotonic_ms - at_ms < REFUSAL_MS else ""
 
     def _over(
         self, body: LockBatchRequest, wanted: list[MessageQueue], now: Now
     ) -> tuple[LockRef, ...]:
-        """Return the wanted locks of others whose lease is over although no tick has seen it yet."""
+        """Return the wanted locks of other clients whose lease has expired although no tick has ended it yet."""
         refs = []
         for queue in wanted:
             key = (body.consumer_group, queue.topic, queue.queue_id)
@@ -348,7 +349,7 @@ class LockProcessor:
     def _holders(
         self, group: str, wanted: list[MessageQueue], over: tuple[LockRef, ...]
     ) -> dict[MessageQueue, tuple[str, bool]]:
-        """Return the holder of each queue, empty for nobody, and whether its lease is over."""
+        """Return the holder of each queue (empty if there is none), and whether its lease has expired."""
         expired = {(ref.topic, ref.queue_id) for ref in over}
         found = {}
         for queue in wanted:
@@ -383,7 +384,7 @@ class LockProcessor:
     def _held(
         self, body: LockBatchRequest, granted: Sequence[tuple[MessageQueue, int]]
     ) -> list[list[str | int]]:
-        """Return the parked keys of granted queues. Their new consumer must know them before its first message."""
+        """Return the parked keys of granted queues; their new consumer must know them before its first message."""
         return [
             [held.topic, held.queue_id, held.key, held.offset, held.message_id]
             for queue, _ in granted
@@ -393,10 +394,10 @@ class LockProcessor:
         ]
 
     def _check_room(self, group: str, wanted: Sequence[MessageQueue]) -> None:
-        """Refuse locks of queues that the group has never locked when there are too many.
+        """Refuse locks of queues that the group has never locked if there are too many locks.
 
         Raises:
-            RequestRefused: there are (1).
+            RequestRefused: there are too many (1).
         """
         locks = self._context.state.locks
         room = LOCKS_MAX - locks.count - self._context.entries.pending_rows["locks",]
@@ -425,12 +426,12 @@ class LockProcessor:
 
 
 def releases(group: str, client_id: str, queues: Iterable[tuple[str, int]]) -> list[LocksReleased]:
-    """Return the records by which a client gives queues back."""
+    """Return the records by which a client releases queues."""
     return [LocksReleased(group, client_id, part) for part in parts(list(queues))]
 
 
 def check_client(client_id: str, group: str | None = None) -> None:
-    """Refuse a client id or group name that could not be a key.
+    """Refuse a client id or group name that cannot be used as a key.
 
     Raises:
         RequestRefused: it is empty, too long, or has characters that are not allowed.
@@ -445,7 +446,7 @@ def check_client(client_id: str, group: str | None = None) -> None:
 
 
 def check_count(body: LockBatchRequest) -> None:
-    """Refuse a request for more queues than one turn of the loop can take.
+    """Refuse a request for more queues than one turn of the event loop can process.
 
     Raises:
         RequestRefused: it names too many (1).
@@ -461,7 +462,7 @@ def check_count(body: LockBatchRequest) -> None:
 def _granted_body(
     granted: Sequence[tuple[MessageQueue, int]], held: Sequence[list[str | int]] = ()
 ) -> bytes:
-    """Return the reply to 41; ``epochs`` and ``parkedKeys`` are ours, other clients ignore them."""
+    """Return the reply to 41; ``epochs`` and ``parkedKeys`` are our own, and other clients ignore them."""
     return fastjson.dumps(
         {
             "epochs": [epoch for _, epoch in granted],

@@ -1,12 +1,12 @@
 """
-Membership of groups: heartbeats (34), good-byes (35), the list (38), deaths (20502).
+Membership of consumer groups: heartbeats (34), leaving (35), the list (38), deaths (20502).
 
-The rules: a member is a record, written when it joins or changes, never per
-heartbeat; the reply to a heartbeat with a change leaves when the change is applied; members of
-an earlier leader are answered until they fail to come back within the grace, or are proven dead; a
-closed connection takes its client out of the list unless it holds locks: it proves nothing, RocketMQ's
-clients pull over the next one long before they name themselves, and nobody else could have their
-queues. The notices to the others: ``rebalance.py``.
+The rules: a member is a record, written when it joins or changes, never for each heartbeat. If a heartbeat changes
+something, its reply leaves when the change is applied. Members from an earlier leader stay in the list until they
+fail to return within the grace, or are proven dead. When a connection closes, its client is removed from the list
+unless it holds locks. A closed connection proves nothing, because RocketMQ's clients pull over the next one long
+before they identify themselves, and no other member could have the locked queues anyway. ``rebalance.py`` notifies
+the other members.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,19 +60,19 @@ from orderlymq_protocol.header.catalogue import ConsumerGroupHeader, UnregisterC
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX, dlq_topic, retry_topic
 
-# A sentence about a pod and its node; it stands in the log.
+# A sentence about a pod and its node; it is stored in the log.
 PROOF_LENGTH_MAX: Final = 1_024
-# Of a client in hundreds of raft groups; one that is left out only makes a proof void.
+# Enough for a client in hundreds of raft groups; if an address is left out, the proof only becomes void.
 _ADDRESSES_LENGTH_MAX: Final = 16_384
 
 
-# Where a client's connections come from, None when they are not asked about.
+# The addresses of a client's connections, or None if they do not matter.
 Ends: TypeAlias = frozenset[tuple[str, int]] | None
 _Arrival: TypeAlias = tuple[Session, str, ConsumerData]
 
 
 class MembershipProcessor:
-    """Keeps the members of the groups."""
+    """Maintains the members of the groups."""
 
     def __init__(self, context: Context, committer: Committer) -> None:
         self._context = context
@@ -83,7 +83,7 @@ class MembershipProcessor:
     # -- requests ----------------------------------------------------------------------------------
 
     def heartbeat(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 34."""
+        """Serve 34: a heartbeat."""
         context = self._context
         session = context.sessions.get(peer.connection)
         if session is None or session.heartbeat != request.body or not request.body:
@@ -104,7 +104,7 @@ class MembershipProcessor:
         return answer_when_applied(request, peer, records)
 
     def unregister(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 35: the client leaves a group and gives its locks back."""
+        """Serve 35: the client leaves a group and releases its locks."""
         context = self._context
         header = UnregisterClientHeader.from_ext(request.ext)
         check_client(header.client_id)
@@ -126,7 +126,7 @@ class MembershipProcessor:
         if not context.leading:
             return answer(request, peer)
         check_client(header.client_id, group)
-        # Proposed even when the client is unknown: its heartbeat or lock request may be on its way.
+        # Propose it even if the client is unknown, because its heartbeat or lock request may be on its way.
         records: list[Record] = [
             *self._committer.take(),
             *releases(
@@ -141,7 +141,7 @@ class MembershipProcessor:
         return answer_when_applied(request, peer, records, in_parts=True)
 
     def list_members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 38."""
+        """Serve 38: the client ids of a group's members."""
         group = ConsumerGroupHeader.from_ext(request.ext).consumer_group
         members = self._context.state.members.of_group(group)
         if not members:
@@ -155,22 +155,22 @@ class MembershipProcessor:
         return answer(request, peer, body=ConsumerIdList(tuple(sorted(members))).to_json())
 
     def check_config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 46: whether the client's subscription can be served."""
+        """Serve 46: check whether the client's subscription can be served."""
         subscription = CheckClientRequest.from_json(request.body).subscription_data
         check_expression(self._context, subscription.expression_type, subscription.sub_string)
 
         return answer(request, peer)
 
     def report_death(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20502: a client is proven dead; a lock that was asked for from elsewhere than `addresses` is of a living one."""
+        """Serve 20502: a client is proven dead; locks requested from outside `addresses` are those of a living client."""
         token = check_token(self._context, request.ext, now)
         client_id = request.ext.get("clientId", "")
         check_client(client_id)
         proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
         places = request.ext.get("addresses")
         addresses = None if places is None else tuple(places[:_ADDRESSES_LENGTH_MAX].split(","))
-        # Of an operator not seen before also when nothing changes: its predecessor ends here. What is not applied yet may be
-        # the client's first lock.
+        # If the operator is a new one, propose the record even if it changes nothing, because it ends the former
+        # operator. An entry that is not applied yet may be the client's first lock.
         is_idle = not self._context.entries.uncommitted_count
         if (
             is_idle
@@ -186,7 +186,7 @@ class MembershipProcessor:
     # -- events ------------------------------------------------------------------------------------
 
     def start(self, now: Now) -> list[Effect]:
-        """Begin to lead: give known members time to come back, take in those already here."""
+        """Begin to lead: give known members time to return, and add those that are connected here already."""
         self._led_since_ms = now.monotonic_ms
         self._next_scan_ms = now.monotonic_ms
 
@@ -203,7 +203,7 @@ class MembershipProcessor:
         sessions = self._context.sessions
         records: list[Record] = []
         for session, client_id, consumer in arrivals:
-            # A member that has left since, is elsewhere or wants something else would come back by its former words here.
+            # A member that left since, moved, or changed its subscription must not return with its former data.
             presence = sessions.presence.get((consumer.group_name, client_id))
             is_here = presence is not None and presence.connection == session.peer.connection
             if is_here and consumer in session.consumers.get(client_id, ()):
@@ -212,23 +212,23 @@ class MembershipProcessor:
         return in_pieces(records)
 
     def client_dead(self, client_id: str, proof: str, ends: Ends = None) -> list[Effect]:
-        """Take a dead client's locks and memberships.
+        """Remove a dead client's locks and memberships.
 
-        *ends* are those of its connections when the proof is of the program behind them: a lock that was
-        asked for from elsewhere is of another program with the same client id, which may live; so are lanes
-        of a member whose heartbeat came from elsewhere.
+        *ends* are the addresses of its connections if the proof concerns the program behind them. A lock that was
+        requested from another address then belongs to another program with the same client id, which may be alive;
+        the same holds for lanes of a member whose heartbeat came from another address.
         """
         addresses = None if ends is None else tuple(sorted(f"{host}:{port}" for host, port in ends))
-        # Also when nothing of it is applied: its heartbeat or lock request may be on its way.
+        # Propose it even if nothing of the client is applied, because its heartbeat or lock request may be on its way.
         record = ClientDead(client_id, proof, addresses=addresses)
 
         return in_pieces(self._expire(record))
 
     def closed(self, session: Session) -> list[Effect]:
-        """Take the clients of a closed connection out of their groups, unless they are elsewhere.
+        """Remove the clients of a closed connection from their groups, unless they are known at another one.
 
-        A holder of locks stays a member until it has none: its queues are nobody else's before, and
-        in a list without it a Java client that is back already would drop them.
+        A holder of locks stays a member until it has none. No other member can have its queues before that, and
+        a Java client that has already returned would drop them if the list did not contain it.
         """
         context = self._context
         connection = session.peer.connection
@@ -241,7 +241,7 @@ class MembershipProcessor:
                 context.sessions.leave(group, client_id)
                 if self._holds(group, client_id):
                     continue
-                # Not only when the state knows it: its first heartbeat may be on its way.
+                # Not only if the state contains it, because its first heartbeat may be on its way.
                 if presence.by_heartbeat or context.state.members.get(group, client_id):
                     gone.append(MemberLeft(group, client_id))
         if not gone or not context.leading:
@@ -250,7 +250,7 @@ class MembershipProcessor:
         return in_pieces([*self._committer.take(), *gone])
 
     def tick(self, now: Now) -> list[Effect]:
-        """Take out the members that have been silent too long."""
+        """Remove the members that have been silent too long."""
         if now.monotonic_ms < self._next_scan_ms:
             return []
         self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
@@ -284,7 +284,7 @@ class MembershipProcessor:
         if presence is None:
             waited_ms = now.monotonic_ms - self._led_since_ms
             return waited_ms > timers.member_return_grace_ms and not self._holds(group, client_id)
-        # A member that renews no lock is paused or cut off unless its next heartbeat comes.
+        # A member that does not renew its locks counts as paused or cut off, unless its next heartbeat comes.
         patience_ms = timers.client_expiry_ms
         if presence.lapsed:
             patience_ms = min(patience_ms, timers.member_return_grace_ms)
@@ -302,7 +302,7 @@ class MembershipProcessor:
             if consumer.concurrency == BY_KEY:
                 check_own_topic(dlq_topic(consumer.group_name))
             for subscription in consumer.subscription_data_set:
-                # Tags are left to the pull, as old clients write them in ways nobody foresaw.
+                # Tags are checked at the pull, because old clients write them in many unexpected ways.
                 if subscription.expression_type == EXPRESSION_SQL92:
                     check_expression(
                         self._context, subscription.expression_type, subscription.sub_string
@@ -330,7 +330,7 @@ class MembershipProcessor:
         return session
 
     def _check_members(self, records: Sequence[Record]) -> None:
-        """Refuse a heartbeat whose members would take too much memory with all others, or of it for one account or address.
+        """Refuse a heartbeat whose members would take too much memory, in total or for one account or address.
 
         Raises:
             RequestRefused: they would (2).
@@ -345,7 +345,7 @@ class MembershipProcessor:
             before = 0 if present is None else size_of(present)
             grows += size - before
             grows_large += large_part(size) - large_part(before)
-        owner = owner_of(members[0])  # of all: a heartbeat is one client's
+        owner = owner_of(members[0])  # the same for all, because a heartbeat comes from one client
         own, all_of_them = pending["members", *owner], pending["members",]
 
         def has_room(room: SharedRoom, more: int) -> bool:
@@ -361,40 +361,40 @@ class MembershipProcessor:
     def _heartbeat_of(
         self, consumer: ConsumerData, client_id: str, session: Session, now: Now
     ) -> None:
-        """Note where a member is; of two connections of one client id the last one counts."""
+        """Note the connection of a member; if a client id has two connections, the last one counts."""
         context = self._context
         if not (
             consumer.group_name in context.state.groups.by_name or self._makes_groups(planned=0)
         ):
-            return  # nobody is a member of what does not exist
+            return  # a group that does not exist has no members
         connection = session.peer.connection
         before = context.sessions.heartbeat(consumer.group_name, client_id, connection, now)
         if before is not None and before.by_heartbeat:
             other = context.sessions.get(before.connection)
             if other is not None:
-                # Perhaps the old connection of one process, perhaps a second process of the same host with
+                # It may be the old connection of the same process, or a second process on the same host with
                 # the same id, which would consume everything twice.
                 context.note_duplicate(client_id, other.peer, session.peer)
 
     def _makes_groups(self, planned: int) -> bool:
-        """Return whether a group can be created automatically, with its retry topic, beside *planned* records."""
+        """Return whether a group and its retry topic can be created automatically in addition to *planned* records."""
         context = self._context
         return context.settings.auto_create_group and context.entries.has_room(planned + 2)
 
     def _missing(
         self, consumer: ConsumerData, client_id: str, session: Session, planned: int
     ) -> list[Record]:
-        """Return the records that make the state agree with a heartbeat; *planned* are there already."""
+        """Return the records that bring the state in line with a heartbeat; *planned* records exist already."""
         state = self._context.state
         group = consumer.group_name
         records: list[Record] = []
         removals = self._context.entries.pending_removals
-        # What is proposed here comes behind its deletion.
+        # Records proposed here come after its deletion.
         is_deleted = ("group", group) in removals
         config = None if is_deleted else state.groups.get(group)
         if config is None:
             if not self._makes_groups(planned):
-                return []  # the answers to its pulls say why
+                return []  # the answers to its pulls give the reason
             by_key = consumer.concurrency == BY_KEY
             concurrency = BY_KEY if by_key else BY_QUEUE
             config = GroupSet(group, only_if_absent=True, concurrency=concurrency)
@@ -416,7 +416,7 @@ class MembershipProcessor:
             ),
             session.client_ids[client_id],
         )
-        # One whose leaving is under way is a member no more when that is applied.
+        # A member whose removal is proposed is no longer a member when that is applied.
         is_leaving = ("member", group, client_id) in removals or ("client", client_id) in removals
         if is_deleted or is_leaving or state.members.get(group, client_id) != member:
             records.append(member)
@@ -430,7 +430,7 @@ class MembershipProcessor:
         for group in context.state.members.groups_of(client_id):
             context.sessions.leave(group, client_id)
 
-        # A replica frees so many in one turn.
+        # The number of locks that a replica frees in one turn.
         first = [msgspec.structs.replace(record, most=ENTRY_CHANGES_USUAL)]
         parts = first * (context.state.locks.count_of(client_id) // ENTRY_CHANGES_USUAL)
 
@@ -445,13 +445,13 @@ class MembershipProcessor:
         )
 
     def _holds(self, group: str, client_id: str) -> bool:
-        """Return whether a member has queues or lanes that nobody else can have yet."""
+        """Return whether a member has queues or lanes that no other member can have yet."""
         state = self._context.state
 
         return state.locks.holds(group, client_id) or state.lanes.holds(group, client_id)
 
     def _forget_heartbeat(self, client_id: str) -> None:
-        # The next heartbeat must be read again, although it says the same as before.
+        # The next heartbeat must be read again, even if its content is the same.
         for session in self._context.sessions.of_client(client_id):
             session.heartbeat = b""
 
@@ -460,7 +460,7 @@ def _check_filters(body: HeartbeatData) -> None:
     """Refuse a heartbeat with more SQL92 than one expression may have, or too many tags.
 
     Raises:
-        RequestRefused: it has (23); the remark says what to do.
+        RequestRefused: it has too much (23); the remark says what to do.
     """
     words = 0
     for consumer in body.consumer_data_set:
@@ -487,7 +487,8 @@ def _codes_of(expression: str) -> frozenset[int]:
 
 
 def _subscription(subscription: SubscriptionData) -> Subscription:
-    # Go's client hashes the UTF-8 of a tag, the consume queue has Java's hash. Who gets too much compares the texts.
+    # Go's client hashes the UTF-8 of a tag, but the consume queue has Java's hash. Clients that get too much compare
+    # the texts.
     codes = set(subscription.code_set)
     if subscription.expression_type == EXPRESSION_TAG:
         codes |= _codes_of(subscription.sub_string)
@@ -503,9 +504,9 @@ def _subscription(subscription: SubscriptionData) -> Subscription:
 
 
 def missing_retry_topic(state: BrokerState, config: GroupSet) -> list[Record]:
-    """Return what creates the retry topic of a group that lacks it.
+    """Return the record that creates the retry topic of a group that lacks it.
 
-    It must be in the route before a consumer starts: one that finds no route for it looks again
+    The topic must be in the route before a consumer starts. A consumer that finds no route for it looks again
     after half a minute, and its retries wait as long.
     """
     topic, queues = retry_topic(config.name), config.retry_queues

@@ -1,11 +1,12 @@
 """
-Consumer offsets: 15, the commit that rides in a pull, and the question 14.
+Consumer offsets: 15, the commit that a pull carries, and the query 14.
 
-The rules: only the leader answers 14, from the applied state, after it has applied all earlier commits; a commit nobody waits for is gathered and
-goes into the log with the next tick or before any change of a lock, so it is never overtaken by
-the hand-over of its queue; it carries the epoch it was accepted under; offsets move forward, except
-that a tool may set those of a group with nobody online, that clients which were asked to reset
-(220) may repeat the reset, and that pull consumers choose theirs where no order is kept. Who may commit: ``fence.py``.
+The rules: only the leader answers 14, from the applied state, after it has applied all earlier commits. A commit
+without an answer is gathered and goes into the log with the next tick or before any change of a lock, so the
+hand-over of its queue never overtakes it. It carries the epoch under which it was accepted. Offsets move forward
+only, with three exceptions: a tool may set those of a group without members online; clients that were told to reset
+(220) may repeat the reset; and pull consumers choose their offsets if no order is kept. ``fence.py`` decides who may
+commit.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -35,13 +36,15 @@ from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 from orderlymq_protocol.header.pull import PullMessageHeader, UpdateConsumerOffsetHeader
 
-# A client that is asked to reset stops for 10 s and writes the new offset with its next commit, 5 s later at most. RocketMQ's Java client
-# does so for one group of brokers after the other: for 64 of them (`spec.groups`) it takes 645 s. Ordered listeners of 5.5 wait for
-# each busy queue. While a queue waits for its turn, its former offset is committed every 5 s.
+# A client that is told to reset stops for 10 s and writes the new offset with its next commit, 5 s later at most.
+# RocketMQ's Java client does so for one broker group after the other, which takes 645 s for 64 of them
+# (`spec.groups`). Ordered listeners of 5.5 wait for each busy queue. While a queue waits for its turn, its former
+# offset is committed every 5 s.
 RESET_ECHO_MS: Final = 15 * 60_000
-# A pull consumer is not asked to reset. For this time its former offset is no seek: it asks for the new one meanwhile, or it never does.
+# A pull consumer is not told to reset. During this time, a commit of its former offset does not count as a seek:
+# within it, the consumer either asks for the new offset or never does.
 RESET_UNHEARD_MS: Final = 60_000
-# Offsets of all groups in all queues: up to 200 MB of memory on every replica, and 5 MiB in the answer to 43.
+# The most offsets of all groups in all queues: up to 200 MB of memory on every replica, and 5 MiB in the answer to 43.
 OFFSETS_MAX: Final = 500_000
 
 _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -59,17 +62,17 @@ _Key = tuple[str, str, int]
 
 
 class Committer:
-    """Gathers commits and answers questions about offsets."""
+    """Gathers commits and answers offset queries."""
 
     def __init__(self, context: Context, fence: Fence) -> None:
         self._context = context
         self._fence = fence
         self._pending: dict[_Key, Commit] = {}
-        # Offset and time of each reset (monotonic ms), in the order of these times.
+        # Offset and time of each reset (monotonic ms), in the order of the times.
         self._resets: dict[_Key, tuple[int, int]] = {}
 
     def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 15."""
+        """Serve 15: commit an offset."""
         context = self._context
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
         group, name, queue_id = header.consumer_group, header.topic, header.queue_id
@@ -78,7 +81,7 @@ class Committer:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] has no queue {queue_id}"
             )
-        known_group(self._context, group)  # it owns its offsets
+        known_group(self._context, group)  # the offset belongs to the group
         self.check_staying(group, [name])
         check_named(context, request.ext, peer, now)
         verdict = self._fence.judge_commit(
@@ -122,9 +125,9 @@ class Committer:
         ext: dict[str, str],
         peer: Peer,
     ) -> None:
-        """Take the commit that rides in a pull that passed; one that is refused does not fail the pull."""
+        """Take the commit carried by a pull that passed; if the commit is refused, the pull is still served."""
         if EXT_CLIENT_ID not in ext and self._context.sessions.get(peer.connection) is None:
-            # The pull's sender was only taken for the holder; its commit is judged by itself.
+            # The pull's sender was only assumed to be the holder; its commit is checked on its own.
             verdict = self._fence.judge_commit(
                 header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
             )
@@ -142,12 +145,12 @@ class Committer:
             self._gather(header.consumer_group, topic, header.queue_id, offset, verdict.epoch)
 
     def query(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 14; never with an error code while the answer is not certain."""
+        """Serve 14; never answer with an error code while the result is uncertain."""
         header = QueryConsumerOffsetHeader.from_ext(request.ext)
         key = (header.consumer_group, header.topic, header.queue_id)
         if key in self._pending or OFFSET_MOVES in self._context.entries.pending_removals:
-            # The answer must not be smaller after a crash of this leader than it was before, and it stands
-            # behind what its sender has committed. A record without commits moves nothing and comes behind the others.
+            # The answer must not become smaller after a crash of this leader, and must follow the sender's own
+            # commits. A record without commits moves nothing, but is applied after the others.
             check_backlog(self._context)
             records, kept = self.take() or [OffsetsCommitted(())], unanswered(request)
             return [Propose(records, applied=lambda _, __: self._answer_query(header, kept, peer))]
@@ -155,7 +158,7 @@ class Committer:
         return self._answer_query(header, request, peer)
 
     def take(self) -> list[Record]:
-        """Return the gathered commits as records and forget them; the caller proposes them first."""
+        """Return the gathered commits as records and clear them; the caller proposes them first."""
         if not self._pending:
             return []
         commits = list(self._pending.values())
@@ -164,12 +167,13 @@ class Committer:
         return [OffsetsCommitted(part) for part in parts(commits)]
 
     def tick(self, now: Now) -> list[Effect]:
-        """Propose the commits gathered between two ticks, some thousand; forget resets that are over.
+        """Propose the commits gathered since the last tick, a few thousand at most; remove resets that are over.
 
-        Not while commits are under way: clients repeat an offset until it is stored, which would pile up on a disk that is full.
+        Do not propose while other commits are uncommitted: clients repeat an offset until it is stored, so on a full
+        disk these proposals would pile up.
         """
         if self._resets:
-            # The oldest stand first; the others have their turn in the next ticks.
+            # The oldest come first; the others have their turn in the next ticks.
             first = islice(self._resets.items(), WALK_STEP_MAX)
             over_ms = now.monotonic_ms - RESET_ECHO_MS
             for key in [key for key, (_, reset_ms) in first if reset_ms <= over_ms]:
@@ -179,10 +183,10 @@ class Committer:
         return in_pieces(self.take())
 
     def reset(self, commits: Sequence[Commit], now: Now) -> list[Record]:
-        """Return the records that set offsets, also backwards, and expect clients to repeat it.
+        """Return the records that set offsets, even backwards, and expect clients to repeat the reset.
 
-        For administration: what is gathered for these queues is forgotten, and until
-        ``RESET_ECHO_MS`` have passed a commit of exactly the reset offset counts as a reset.
+        For administration: gathered commits of these queues are dropped, and until
+        ``RESET_ECHO_MS`` have passed, a commit of exactly the reset offset counts as a reset.
         """
         for commit in commits:
             key = _key(commit)
@@ -193,7 +197,7 @@ class Committer:
         return [OffsetsReset(part, fences=True) for part in parts(commits)]
 
     def check_staying(self, group: str, topics: Iterable[str]) -> None:
-        """Refuse offsets that would follow a deletion in the log: the next topic or group of the name would get them.
+        """Refuse offsets that would follow a deletion in the log: a new topic or group of the same name would get them.
 
         Raises:
             RequestRefused: the group or a topic is being deleted (1).
@@ -208,14 +212,14 @@ class Committer:
                 )
 
     def room(self) -> int:
-        """Return how many offsets there may be beside those that are there, gathered and under way."""
+        """Return how many more offsets there may be; stored, gathered and proposed ones count."""
         return offsets_room(self._context, OFFSETS_MAX) - len(self._pending)
 
     def check_room(self, commits: Sequence[Commit]) -> None:
-        """Refuse offsets of queues in which a group has none yet when there are too many.
+        """Refuse new offsets, of queues in which a group has none yet, if there are too many.
 
         Raises:
-            RequestRefused: there are (1).
+            RequestRefused: there are too many (1).
         """
         offsets = self._context.state.offsets
         room = self.room()
@@ -236,14 +240,14 @@ class Committer:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
 
     def forget(self) -> None:
-        """Drop the gathered commits: leadership is lost, and no answer has confirmed them."""
+        """Drop the gathered commits: the leadership is lost, and no answer has confirmed them."""
         self._pending.clear()
         self._resets.clear()
 
     def forget_deleted(self, topics: Collection[str], groups: Collection[str]) -> None:
-        """Drop the gathered commits of deleted topics and groups: others may have their names by the next tick.
+        """Drop the gathered commits of deleted topics and groups, because new ones may have their names by the next tick.
 
-        Once per entry, and some 10 ms for 100,000 offsets that were reset within a quarter of an hour.
+        Called once per entry; it takes about 10 ms for 100,000 offsets that were reset within the last 15 minutes.
         """
         for kept in (self._pending, self._resets):
             for key in [key for key in kept if key[0] in groups or key[1] in topics]:
@@ -252,7 +256,7 @@ class Committer:
     # -- parts -------------------------------------------------------------------------------------
 
     def _out_of_range(self, topic: Topic, queue_id: int, offset: int) -> str:
-        """Return why an offset cannot be kept: the group would skip the messages that are stored between the end and this offset."""
+        """Return why an offset cannot be kept; beyond the end, the group would skip messages that are stored later."""
         queue = topic.queues.get(queue_id)
         end = queue.next_offset if queue is not None else 0
         if 0 <= offset <= end:
@@ -263,7 +267,7 @@ class Committer:
         )
 
     def _gather(self, group: str, topic: Topic, queue_id: int, offset: int, epoch: int) -> None:
-        """Keep a commit for the next record, unless it is no step forward."""
+        """Keep a commit for the next record, unless it does not move forward."""
         stored = self._context.state.offsets.get(group, topic.name, queue_id)
         if stored is not None and offset <= stored:
             if offset < stored:
@@ -275,13 +279,13 @@ class Committer:
             self._pending[key] = Commit(group, topic.name, queue_id, offset, epoch)
 
     def _last_reset(self, key: _Key, now: Now) -> tuple[int, int]:
-        """Return the offset of a queue's last reset and its age in ms; -1 and ``RESET_ECHO_MS`` if none is kept."""
+        """Return the offset of a queue's last reset and its age in ms, or -1 and ``RESET_ECHO_MS`` if none is kept."""
         offset, reset_ms = self._resets.get(key, (-1, now.monotonic_ms - RESET_ECHO_MS))
 
         return offset, now.monotonic_ms - reset_ms
 
     def _is_stored_reset(self, key: _Key, offset: int, now: Now) -> bool:
-        """Return whether a holder of before repeats a reset, which is stored: it asks for its lock next."""
+        """Return whether a former holder repeats a reset that is stored; such a client requests its lock next."""
         wanted, age_ms = self._last_reset(key, now)
         stored = self._context.state.offsets.get(*key)
 
@@ -295,7 +299,7 @@ class Committer:
         offset, age_ms = self._last_reset(key, now)
         if age_ms < RESET_ECHO_MS and offset == header.commit_offset:
             return True
-        # A member that has not heard of the reset yet goes on where it was: that is no step back.
+        # A member that has not heard of the reset yet continues at its former offset, which is no step back.
         if age_ms >= RESET_UNHEARD_MS and self._goes_back(header, request.ext, peer):
             return True
         return (
@@ -308,7 +312,7 @@ class Committer:
     def _goes_back(
         self, header: UpdateConsumerOffsetHeader, ext: dict[str, str], peer: Peer
     ) -> bool:
-        """Return whether a program that pulls by itself has gone back, as after a seek; order binds it to the consumed offset."""
+        """Return whether a pull consumer went back, as after a seek; in an ordered group it may not."""
         state, group = self._context.state, header.consumer_group
         key = (group, header.topic, header.queue_id)
         pending = self._pending.get(key)
@@ -321,7 +325,7 @@ class Committer:
         session = self._context.sessions.get(peer.connection)
         named = ext.get(EXT_CLIENT_ID)
         if named is None and (session is None or not session.client_ids):
-            # Java up to 4.4 commits to the second port (VIP channel), over which no heartbeat comes.
+            # Java up to 4.4 commits to the second port (VIP channel), on which no heartbeat comes.
             here = state.members.at_host(group, peer.host)
             types = [each.consume_type for each in here]
             return bool(types) and all(each == CONSUME_ACTIVELY for each in types)
@@ -332,7 +336,7 @@ class Committer:
         )
 
     def _consumes(self, peer: Peer, group: str) -> bool:
-        """Return whether a connection is a consumer's of the group, though no member any more."""
+        """Return whether a connection consumes for the group, even if it is no longer a member's."""
         session = self._context.sessions.get(peer.connection)
 
         return session is not None and session.consumes(group)
@@ -346,7 +350,7 @@ class Committer:
         key = _key(commit)
         self._pending.pop(key, None)
         if self._resets.get(key, (commit.offset, 0))[0] != commit.offset:
-            # The offsets that clients got before are out of date.
+            # Earlier resets to other offsets are no longer valid.
             del self._resets[key]
 
         return answer_when_applied(request, peer, [*self.take(), OffsetsReset((commit,))])
@@ -357,7 +361,7 @@ class Committer:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         stored = self._context.state.offsets.get(group, topic, queue_id)
         if stored is None or stored < header.commit_offset:
-            # The lock under which it was accepted was given up earlier in the log.
+            # The lock under which it was accepted was released earlier in the log.
             self._context.counters["fenced_commits"] += 1
             remark = _OVERTAKEN.format(
                 offset=header.commit_offset, queue=queue_id, topic=topic, group=group
@@ -383,7 +387,7 @@ class Committer:
 
 
 def offsets_room(context: Context, offsets_max: int) -> int:
-    """Return how many offsets are missing to a limit, those that are under way counted."""
+    """Return how many more offsets fit under a limit; proposed ones count."""
     return offsets_max - context.state.offsets.count - context.entries.pending_rows["offsets",]
 
 

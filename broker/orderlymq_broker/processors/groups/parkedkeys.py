@@ -1,11 +1,11 @@
 """
 Parked keys behind a dead letter of an ordered group: 20509 to 20511, and the group's ``onDeadLetter``.
 
-The rules: a member asks before it hands a dead letter over, and does as the answer says, so that the policy is
-applied here at that moment and nowhere else; what it says: ``state/groups/failurepolicy.py``. A key is held first, in
-raft; the letter and all later messages of its key go to the dead letters until an administrator releases it; where
-the hold is not possible the queue stops. Of RocketMQ's clients only the hand-over is seen: ``check_hand_over``.
-The table: ``state/groups/parkedkeys.py``.
+The rules: a member asks before it hands a dead letter over, and follows the answer, so that the policy is applied
+here, at that moment, and nowhere else; ``state/groups/failurepolicy.py`` tells what it says. A key is first held in
+raft. Then the letter and all later messages of its key go to the dead letters, until an administrator releases the
+key. If a key cannot be held, the queue stops. RocketMQ's clients do not ask; only their hand-over is seen
+(``check_hand_over``). The table is in ``state/groups/parkedkeys.py``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ from orderlymq_protocol.header.extensions import EXT_EPOCH
 from orderlymq_protocol.message.properties import SHARDING_KEY
 from orderlymq_protocol.names import retry_topic
 
-# Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
+# RocketMQ's ids have 32 characters; longer ones would make the answers to lock requests larger.
 MESSAGE_ID_LENGTH_MAX: Final = 128
 
 _STALE: Final = (
@@ -69,20 +69,20 @@ class ParkedKeyProcessor:
     def __init__(
         self, context: Context, lanes: Callable[[str], Iterator[dict[str, Any] | None]]
     ) -> None:
-        """*lanes* yields the held lanes of a group by key, and None for each queue."""
+        """*lanes* yields the held lanes of a group by key, and a None for each queue."""
         self._context = context
         self._lanes = lanes
 
     def hold(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20509: answer with the next step for a message, as *verdict*.
 
-        held: send it to the dead letters; continue: that, and its key goes on; released: nothing holds
-        it, consume it; stop: try it again.
+        held: send it to the dead letters; continue: send it there, and continue with its key; released: the key is not
+        held, so consume the message; stop: try it again.
         """
         ext = request.ext
         group, topic, key = ext.get("consumerGroup", ""), ext.get("topic", ""), ext.get("key", "")
         check_client("member", group)
-        check_own_topic(retry_topic(group))  # by way of which its letters come
+        check_own_topic(retry_topic(group))  # its letters go through this topic
         queue_id, offset, epoch = (
             read_number(ext, name) for name in ("queueId", "offset", EXT_EPOCH)
         )
@@ -129,7 +129,7 @@ class ParkedKeyProcessor:
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             match outcomes[0]:
                 case ParkedFound(None):
-                    # A dead letter that an administrator has moved the offset past holds nothing.
+                    # A dead letter holds nothing if an administrator has moved the offset past it.
                     verdict = "released" if type(record) is KeyFollowed else "continue"
                     return _say(request, peer, verdict)
                 case ParkedFound(ParkedKey() as held):
@@ -143,7 +143,7 @@ class ParkedKeyProcessor:
         return answer_when_applied(request, peer, [record], then=applied)
 
     def held(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20510: the parked keys of a group on this raft group."""
+        """Serve 20510: the parked keys of a group in this raft group."""
         group = request.ext.get("consumerGroup", "")
 
         def rows() -> Iterator[dict[str, Any] | None]:
@@ -185,10 +185,10 @@ class ParkedKeyProcessor:
 
 
 def expected_place(ext: dict[str, str]) -> tuple[int, int]:
-    """Return queue and first offset of the message that an administrator expects to release; -1 and -1 for any.
+    """Return queue and first offset of the message that an administrator expects to release, or -1 and -1 for any.
 
     Raises:
-        RequestRefused: it names one of them, or what is no number (1).
+        RequestRefused: only one of them is named, or one is not a number (1).
     """
     if "queueId" not in ext and "firstOffset" not in ext:
         return -1, -1
@@ -197,14 +197,14 @@ def expected_place(ext: dict[str, str]) -> tuple[int, int]:
 
 
 def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
-    """Judge a dead letter with these properties of a member that may not have asked: Java's never do.
+    """Check a dead letter with these properties from a member that may not have asked; Java's members never ask.
 
-    Under StopQueue it is refused, and such a client tries the message again as long as it lives.
-    Under HoldKey it passes, because who handed it over goes on with its key: the group is noted, so
-    that the log can say so.
+    Under StopQueue it is refused, and the client tries the message again as long as it lives.
+    Under HoldKey it passes, because the member that sent it continues with its key; the group is noted, so
+    that the log can report it.
 
     Raises:
-        RequestRefused: the group wants no dead letters (13).
+        RequestRefused: the group accepts no dead letters (13).
     """
     config = context.state.groups.get(group)
     policy = DeadPolicy.CONTINUE if config is None else dead_policy(config.on_dead_letter)
@@ -214,7 +214,7 @@ def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
     is_held = bool(key and context.state.parked.is_held(group, key))
     follows = after_death(policy, key, is_held=is_held)
     if follows == DeadPolicy.STOP:
-        # No code after which Java sends again immediately: it tries the message again instead.
+        # Use a code after which Java does not resend immediately, so that it tries the message again instead.
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, _STOPPED.format(group=group))
     if follows == DeadPolicy.HOLD and not is_held:
         context.counters["dead_letters_not_held"] += 1

@@ -1,12 +1,12 @@
 """
-Notices of change (40): whom they reach, and which are repeated.
+Notices of changes (40): which members they reach, and which notices are repeated.
 
-The rules: a notice is worth its rebalance only when there is something to take. RocketMQ's consumers ask
-for a queue once per rebalance, 4.x again after 20 s, 5.x after half a second; so the notice about
-a dead member follows the release of its locks. While a freed queue has no holder its group is notified
-again, a few times: a notice may get lost in a client that is about to sleep, or find it between two
-connections. What one entry of the log changes is one notice for each member, as a thousand may come or go with it. It reaches members that a new leader knows by their pulls alone, as RocketMQ's
-heartbeats come every 30 s.
+The rules: a notice is worth its rebalance only if there is a queue to take. RocketMQ's consumers ask for a queue once
+per rebalance, 4.x again after 20 s, 5.x after half a second. Therefore the notice about a dead member follows the
+release of its locks. While a freed queue has no holder, its group is notified again a few times, because a notice can
+be lost in a client that is about to sleep or is between two connections. All changes of one log entry, of which there
+may be thousands, give one notice for each member. Notices also reach members that a new leader knows only by their
+pulls, because RocketMQ's heartbeats come every 30 s.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +21,11 @@ from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
 
-# Soon after the first notice, and once more when a RocketMQ 4.x consumer has pulled again, which it
-# does 3 s after a pull that failed.
+# Soon after the first notice, and again after a RocketMQ 4.x consumer has pulled again, which it
+# does 3 s after a failed pull.
 REMIND_AFTER_MS: Final = (1_000, 4_000)
 
-# Notices that leave, and queues that are looked at, before others have their turn: some 10 ms.
+# The notices sent, and the queues examined, before other work gets its turn: about 10 ms.
 NOTICES_MAX: Final = 1_024
 
 _Key = tuple[str, str, int]
@@ -33,7 +33,7 @@ _Key = tuple[str, str, int]
 
 @dataclass(slots=True)
 class _Reminder:
-    """Queues of one group that became free, and when it is notified again (monotonic ms)."""
+    """Queues of one group that became free, and when the group is notified again (monotonic ms)."""
 
     queues: set[_Key]
     due_ms: list[int]
@@ -45,17 +45,17 @@ class RebalanceNotifier:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._reminders: dict[str, _Reminder] = {}
-        # Groups that the entry which is being applied has changed, in the order of their changes.
+        # Groups changed by the entry that is being applied, in the order of the changes.
         self._changed: dict[str, None] = {}
 
     def start(self, now: Now) -> list[Effect]:
-        """Begin to lead: remind groups of queues that were free already, lest their notice was lost."""
+        """Begin to lead: remind groups of queues that were free already, because their notice may be lost."""
         self.stop()
 
         return walk(self._context, self._locks(), self._remind_of_free, now)
 
     def _locks(self) -> Iterator[Lock | None]:
-        """Yield the locks of all groups that have members, held or free, and None for each group."""
+        """Yield the locks, held or free, of all groups that have members, and a None for each group."""
         state = self._context.state
         for group in list(state.members.groups()):
             yield None
@@ -68,12 +68,12 @@ class RebalanceNotifier:
         return []
 
     def stop(self) -> None:
-        """Forget the notices that were due."""
+        """Clear the notices that were due."""
         self._reminders.clear()
         self._changed.clear()
 
     def notify(self, groups: Iterable[str], **more: str) -> list[Effect]:
-        """Notify the members of these groups (40) to rebalance, of many the last in later turns; *more* is for our SDK."""
+        """Tell the members of these groups to rebalance (40), some in later turns if many; *more* is for our SDK."""
         return self._in_turns(self._notices(groups, more))
 
     def _notices(self, groups: Iterable[str], more: dict[str, str]) -> Iterator[Send]:
@@ -92,7 +92,7 @@ class RebalanceNotifier:
                 yield Send(connection, notice)
 
     def _in_turns(self, notices: Iterator[Send | None]) -> list[Effect]:
-        """Return some notices now and the others in later turns; None counts a queue that needs no notice."""
+        """Return some notices now and the others in later turns; None stands for a queue that needs no notice."""
         some = list(islice(notices, NOTICES_MAX))
         effects: list[Effect] = [each for each in some if each is not None]
         if len(some) == NOTICES_MAX:
@@ -101,11 +101,11 @@ class RebalanceNotifier:
         return effects
 
     def freed(self, queues: Sequence[_Key], now: Now) -> None:
-        """Note queues that are free now, which are announced again while nobody has taken them."""
+        """Note queues that are free now; their groups are reminded until a member takes them."""
         self.changed((), queues, now)
 
     def changed(self, groups: Sequence[str], queues: Sequence[_Key], now: Now) -> None:
-        """Note members that came, went or want other topics, and *queues* that are free now."""
+        """Note groups whose members joined, left or changed their topics, and *queues* that are free now."""
         self._remind(queues, now)
         self._changed.update(dict.fromkeys((*groups, *(group for group, _, _ in queues))))
 
@@ -116,7 +116,7 @@ class RebalanceNotifier:
         return self.notify(groups)
 
     def tick(self, now: Now) -> list[Effect]:
-        """Notify again where nobody seems to have heard."""
+        """Remind groups whose queues no member has taken."""
         at_ms = now.monotonic_ms
         due: list[tuple[str, _Reminder]] = []
         for group, reminder in self._reminders.items():
@@ -127,7 +127,7 @@ class RebalanceNotifier:
         return self._in_turns(self._again(due))
 
     def _again(self, due: Sequence[tuple[str, _Reminder]]) -> Iterator[Send | None]:
-        """Yield the notices about queues that are still free, and None for each queue that was examined."""
+        """Yield the notices about queues that are still free, and a None for each queue that was examined."""
         for group, reminder in due:
             for key in list(reminder.queues):
                 if not self._is_free(key):

@@ -1,10 +1,10 @@
 """
-Server-side assignment (400): which queues a member of a group takes, computed for clients that ask.
+Server-side assignment (400): computes the queues of a group's member for clients that ask.
 
-The rules: the same assignment as the clients' own strategies give, for the same sorted lists, so that
-members which ask and members which compute for themselves agree; the queues of a topic stand on
-several groups, so they come from the name servers and not from this group's table. Which client may
-consume an ordered queue is still decided by its lock alone. The route is fetched by ``server/assignment.py``.
+The rules: the result is that of the clients' own strategies for the same sorted lists, so that
+members that ask and members that compute for themselves agree. The queues of a topic are in several
+broker groups, so they come from the name servers and not from this broker group's table. The lock alone still decides
+which client may consume an ordered queue. ``server/assignment.py`` fetches the route.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,12 +22,12 @@ Strategy = Callable[[Sequence[MessageQueue], int, int], list[MessageQueue]]
 
 
 class AssignmentError(ValueError):
-    """The request asks for an assignment that is not served; the text says which are."""
+    """The request asks for a strategy that is not served; the text lists those that are."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRequest(JsonModel):
-    """Body of 400."""
+    """The body of 400."""
 
     topic: str
     consumer_group: str
@@ -45,10 +45,10 @@ def assign(
     members: Mapping[str, int],
     decided: Mapping[QueuePlace, str] | None = None,
 ) -> list[MessageQueue] | None:
-    """Return the queues of the member that asks; None, which is no result, while it is not known as a member.
+    """Return the queues of the member that asks, or None, which means no result, if it is not known as a member.
 
-    *members* says since when each has been there. What an operator has decided (*decided*) goes
-    before the strategy that the client names.
+    *members* maps each member to the time since when it is one. The operator's decision (*decided*) takes precedence
+    over the strategy that the client names.
 
     Raises:
         AssignmentError: the strategy is not known here.
@@ -75,10 +75,11 @@ def assign(
 
 
 def assignment_body(queues: Sequence[MessageQueue] | None) -> bytes:
-    """Return the body of the answer; pulls are the only way of delivery here.
+    """Return the body of the answer; messages are delivered only by pulls.
 
-    RocketMQ 5 takes null for no result, keeps its queues and asks again. On an empty list it drops them all; after an
-    error in its first answer it never asks again and divides for itself, without what an operator decides.
+    For null, which means no result, RocketMQ 5 keeps its queues and asks again. For an empty list it drops all its
+    queues. After an error in the first answer it never asks again and computes for itself, without the operator's
+    decision.
     """
     found = (
         None

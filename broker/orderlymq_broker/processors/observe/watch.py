@@ -140,7 +140,7 @@ class Watch:
         }
 
     def _counts(self) -> dict[str, list[Row]]:
-        """Return the number of waiting keys and lanes of each group, the most first; lanes in hand or ready do not count."""
+        """Return the number of waiting keys and lanes of each group, the most first, without lanes in hand or ready."""
         state = self._context.state
         keys = sorted(state.parked.counts().items(), key=lambda each: (-each[1], each[0]))
         lanes = sorted(

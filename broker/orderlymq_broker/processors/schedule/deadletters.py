@@ -1,11 +1,11 @@
 """
-Where a message becomes a dead letter: when a consumer group has tried it often enough.
+Decides when a message becomes a dead letter: when a consumer group has tried it often enough.
 
-The rules are RocketMQ's: a message that is handed back (36, ``retries.py``), or that a client sends to the retry
-topic itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. A send
-asks the group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a message that is handed back does not.
-Java's client takes the count of tries out of its message with the first try of such a send, so further ones lack it: what
-the orderly consumers of a group send there is a dead letter in any case, and others name the count by the delay.
+The rules are RocketMQ's. A message that is sent back (36, ``retries.py``), or that a client sends to the retry topic
+itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. A send
+asks the group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a send-back does not.
+Java's client removes the count of tries from its message with the first try of such a send, so further tries lack it.
+Therefore a message without it from an ordered group is always a dead letter; for others, the delay shows the count.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ from orderlymq_protocol.header.send import SendMessageHeader
 from orderlymq_protocol.message.properties import RECONSUME_TIME, RETRY_TOPIC
 from orderlymq_protocol.names import RETRY_PREFIX, dlq_topic
 
-# Below this version a client's own maximum of deliveries is not to be trusted (MQVersion V3_4_9).
+# Below this version, a client's own maximum of deliveries is not reliable (MQVersion V3_4_9).
 VERSION_WITH_MAX_RECONSUME: Final = 121
 # Java's delay level of a letter and of a retry, less the tries that the first try of its send counts.
 _LETTER_LEVEL: Final = 3
@@ -31,7 +31,7 @@ _RETRY_LEVEL: Final = 2
 
 
 def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
-    """Return after how many tries a message is a dead letter; *asked* is the number of its client."""
+    """Return after how many tries a message is a dead letter; *asked* is its client's maximum."""
     if asked is not None and version >= VERSION_WITH_MAX_RECONSUME:
         return asked
 
@@ -39,7 +39,7 @@ def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
 
 
 def check_failed(context: Context, group: str) -> None:
-    """Refuse the copy of a failed message, be it a retry or a dead letter, of a group whose lanes still owe the message.
+    """Refuse the copy of a failed message, a retry or a dead letter, if lanes of its group still owe the message.
 
     Raises:
         RequestRefused: the group consumes by key (16), or may do so before the copy is stored (1).
@@ -70,9 +70,9 @@ def target_of_send(
     properties: Properties,
     version: int,
 ) -> Topic:
-    """Return where a message goes that is sent to a retry topic: there, or to the dead letters.
+    """Return the topic for a message sent to a retry topic: that topic, or the dead-letter topic.
 
-    The header gets the count of tries that a second try lacks: without it a repeat would be another message.
+    Set the count of tries in the header if a second try lacks it; without it, a repeat would be another message.
     """
     group, said = retry.name[len(RETRY_PREFIX) :], properties.by_name
     config = find_group(context, group)
@@ -88,13 +88,13 @@ def target_of_send(
     check_hand_over(context, group, said)
     name = dlq_topic(group)
     if name not in context.state.topics.by_name:
-        refuse_by_key(config)  # before it is made
+        refuse_by_key(config)  # before it is created
 
     return target_topic(context, name)
 
 
 def _lacks_tries(header: SendMessageHeader, said: dict[str, str]) -> bool:
-    """Return whether a failed message says neither how often it was tried nor how often it may be: a first try says both."""
+    """Return whether a failed message lacks both the count of its tries and their maximum; a first try has both."""
     return (
         not header.reconsume_times
         and header.max_reconsume_times is None

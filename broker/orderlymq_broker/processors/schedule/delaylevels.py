@@ -1,12 +1,12 @@
 """
-The delay levels: messages wait in queues of the schedule topic and are appended where they belong when due.
+The delay levels: messages wait in queues of the schedule topic and are appended to their own topics when due.
 
-The rules: never early by the leader's clock; the copies and the progress of their level are records of
-one proposal, so a change of leader neither loses nor repeats one; a level has one proposal under way, so
-the next begins where it ended; within a level due times do not fall, so only the first waiting message of
-each is looked at; a message that a clock ahead has stored waits its level's delay once more, from when this leader
-sees it; a tick hands on many, up to a limit for all levels together, in turn: however much is due after an
-outage, no tick is as long as an election. Which message waits how long: ``delays.py``.
+The rules: no message is early by the leader's clock. The copies and the progress of their level are records of one
+proposal, so a change of leader neither loses nor repeats a message. A level has only one proposal in progress, so the
+next one begins where it ended. Due times do not fall within a level, so only its first waiting message is examined. A
+message that was stored by a clock ahead of this one waits its level's delay once more, from when this leader sees it.
+A tick passes on many messages, up to a limit for all levels together, which take turns. So no tick takes as long as
+an election, even if very much is due after an outage. ``delays.py`` decides how long a message waits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,23 +32,24 @@ from orderlymq_protocol.message.properties import REAL_TOPIC
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import SCHEDULE_TOPIC
 
-# Messages and bytes that all levels together hand on at a time: some 20 ms of work, and with a scan every
-# 100 ms ten thousand messages a second, so that a burst of retries is not late.
+# Messages and bytes that all levels together pass on at a time: about 20 ms of work. With a scan every 100 ms, that is
+# ten thousand messages a second, so that a burst of retries is not late.
 COUNT_MAX: Final = 1_024
 SIZE_MAX: Final = 4 << 20
-# Entries of a level that are read first. With as many as may be handed on each level takes a millisecond, of thousands that wait.
+# Entries of a level that are read first. With thousands waiting, reading all that may be passed on takes a
+# millisecond a level.
 STEP_MIN: Final = 32
 
 
 @dataclass(slots=True)
 class _Room:
-    """The budget of one tick for the messages that it hands on."""
+    """The budget of one tick for the messages that it passes on."""
 
     count: int = COUNT_MAX
     size: int = SIZE_MAX
 
     def take(self, size: int) -> bool:
-        """Take room for a message; false when there is none. The first one has room, however large it is."""
+        """Take room for a message; return False if there is none. The first message always has room, whatever its size."""
         if not self.count or (size > self.size and self.count < COUNT_MAX):
             self.count = 0
             return False
@@ -59,21 +60,22 @@ class _Room:
 
 
 class DelayService:
-    """Hands on delayed messages that are due."""
+    """Passes on delayed messages that are due."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # Due time of the first waiting message of a level; a guess of 0 is put right when looked at.
+        # The due time of a level's first waiting message; 0 if unknown, and corrected when the level is examined.
         self._next_due: dict[int, int] = {}
-        # Per level: up to which offset messages are from a clock ahead, and from which monotonic time on they are handed on.
+        # Per level: the offset up to which messages are from a clock ahead, and the monotonic time at which they are
+        # passed on.
         self._ahead: dict[int, tuple[int, int]] = {}
         self._wall_ms = 0
         self._next_scan_ms = 0
-        # The queue that was served last: those behind it come first in the next tick.
+        # The queue that was served last; the next tick begins after it.
         self._served = -1
 
     def start(self, now: Now) -> None:
-        """Begin to lead: nothing is known of the levels yet."""
+        """Begin to lead: clear the due times, because the levels are not examined yet."""
         self._next_due.clear()
         self._ahead.clear()
         self._next_scan_ms = now.monotonic_ms
@@ -81,7 +83,7 @@ class DelayService:
     def tick(self, now: Now) -> list[Effect]:
         """Propose the copies of due messages."""
         if now.wall_ms < self._wall_ms:
-            # The clock was set back: what was found is due later than it has to wait.
+            # The clock was set back: the known due times may be later than necessary.
             self._next_due.clear()
         self._wall_ms = now.wall_ms
         schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
@@ -103,7 +105,7 @@ class DelayService:
         return effects
 
     def first_waiting(self) -> int | None:
-        """Return the physical offset of the oldest message that still waits, None without any."""
+        """Return the physical offset of the oldest message that still waits, or None."""
         schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
         if schedule is None:
             return None
@@ -121,7 +123,7 @@ class DelayService:
         self._next_due.pop(queue.queue_id, None)
         first = max(start, queue.min_offset)
         for offset, entry in enumerate(self._waiting(queue, first, room.count), first):
-            # In the schedule topic the tags code is the due time.
+            # In the schedule topic, the tags code is the due time.
             if entry.tags_code > now.wall_ms and self._waits(queue, offset, entry, now):
                 break
             if entry.physical >= end or not room.take(entry.size):
@@ -156,14 +158,14 @@ class DelayService:
         return [Propose(records, applied, lost)]
 
     def _waits(self, queue: Queue, offset: int, entry: QueueEntry, now: Now) -> bool:
-        """Return whether a message that is due later has to wait, and note until when."""
+        """Return whether a message with a later due time must still wait, and note until when."""
         level = queue.queue_id
         end, until_ms = self._ahead.get(level, (0, 0))
         if not now.was_ahead(entry.store_timestamp):
             self._next_due[level] = entry.tags_code
             return True
         if offset >= end:
-            # The delay that it was stored with: its level may have another one now.
+            # Use the delay with which it was stored, because its level may have another delay now.
             until_ms = now.monotonic_ms + entry.tags_code - entry.store_timestamp
             self._ahead[level] = (queue.next_offset, until_ms)
         self._next_due[level] = now.wall_ms + until_ms - now.monotonic_ms
@@ -171,7 +173,7 @@ class DelayService:
         return until_ms > now.monotonic_ms
 
     def _waiting(self, queue: Queue, start: int, count: int) -> Iterator[QueueEntry]:
-        """Yield the waiting messages from *start* on, at most *count*; the first few are read alone, as most ticks find few that are due."""
+        """Yield at most *count* waiting messages from *start* on; read only a few first, as most ticks find few due."""
         step = STEP_MIN
         while count > 0:
             some = self._entries(queue, start, min(step, count))
@@ -181,7 +183,7 @@ class DelayService:
             start, count, step = start + step, count - step, 4 * step
 
     def _entries(self, queue: Queue, start: int, count: int) -> list[QueueEntry]:
-        """Return the waiting messages from *start* on, from memory when they are young enough."""
+        """Return the waiting messages from *start* on, from memory if they are young enough."""
         start = max(start, queue.min_offset)
         if start >= queue.next_offset:
             return []
@@ -197,7 +199,7 @@ class DelayService:
 
 
 def count_within(context: Context, topic: str, offsets: Sequence[int]) -> int:
-    """Return how many of these messages of queue 0 are read and proposed together: SIZE_MAX, but one at least."""
+    """Return how many of these messages of queue 0 are processed together: as many as fit SIZE_MAX, but at least one."""
     topic_id = context.state.topics.by_name[topic].id
     keys = [queue_key(topic_id, 0, offset) for offset in offsets]
     size = 0
@@ -210,9 +212,9 @@ def count_within(context: Context, topic: str, offsets: Sequence[int]) -> int:
 
 
 def handed_on(context: Context, places: Sequence[int]) -> list[Draft | None]:
-    """Return the messages at these physical offsets in the form of their target topics, None for those that are gone.
+    """Return the messages at these physical offsets in the form for their target topics, None for those that are gone.
 
-    They end before the first whose topic may have fewer queues by then: it waits until that is applied.
+    The list ends before the first message whose topic may lose queues by a proposed change, until that is applied.
     """
     drafts: list[Draft | None] = []
     for stored in read_messages(context.reader, [message_key(each) for each in places]):
@@ -225,7 +227,7 @@ def handed_on(context: Context, places: Sequence[int]) -> list[Draft | None]:
 
 
 def _released(context: Context, stored: bytes | None) -> Draft | None:
-    """Return a message that has waited as it goes to where it belongs; None when that is gone."""
+    """Return a message that has waited in the form for its own topic, or None if message or topic is gone."""
     if stored is None:
         return None
     message = decode_record(stored)

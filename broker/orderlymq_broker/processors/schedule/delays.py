@@ -1,9 +1,9 @@
 """
-The delay of a message before it goes to its topic, and the queue that it waits in.
+The delay of a message before it goes to its topic, and the queue in which it waits.
 
-The rules: a waiting message names its topic and queue in properties that its consumer will see; a delay level
-beats a time. Sends, retries and commits of transactions ask here. Due messages are handed on by ``delaylevels.py``
-and ``timers.py``.
+The rules: a waiting message names its topic and queue in properties that its consumer will see. A delay level takes
+precedence over a time. Sends, retries and commits of transactions use this module. ``delaylevels.py`` and ``timers.py``
+pass due messages on.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 _TIMER_NAMES: Final = frozenset(
     {TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DEL_UNIQKEY}
 )
-# What a message says that may have to wait.
+# The properties of a message that may have to wait.
 WAIT_NAMES: Final = _TIMER_NAMES | {DELAY}
 _LEVEL_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # REAL_TOPIC and REAL_QID with their separators and a queue number of ten digits.
@@ -45,7 +45,7 @@ def real_queue(topic: Topic, properties: Properties) -> int:
     except ValueError:
         return 0
 
-    # The topic may have shrunk meanwhile; a message nobody reads would be lost.
+    # The topic may have fewer queues by now; in a removed queue the message would never be read.
     return queue_id if queue_id < max(1, topic.config.read_queues) else 0
 
 
@@ -54,9 +54,9 @@ class Wait:
     """The delay of a message before it goes to its topic: a level, a time, or none.
 
     Attributes:
-        level: number of the delay level, 0 for none.
-        due_ms: wall ms at which a timer message is due, 0 for none.
-        cancels: unique key of the timer message that this one cancels, empty for none.
+        level: the number of the delay level, 0 for none.
+        due_ms: the wall time in ms at which a timer message is due, 0 for none.
+        cancels: the unique key of the timer message that this one cancels, empty for none.
     """
 
     level: int = 0
@@ -69,10 +69,10 @@ NO_WAIT: Final = Wait()
 
 @lru_cache(maxsize=4)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the delays in ms of a text like ``1s 5m 2h``; the first is level 1.
+    """Return the delays in ms of a text such as ``1s 5m 2h``; the first is level 1.
 
     Raises:
-        ValueError: a part is no number with one of the units s, m, h, d.
+        ValueError: a part is not a number with one of the units s, m, h, d.
     """
     levels = []
     for part in text.split():
@@ -84,10 +84,10 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def delay_level(properties: Properties) -> int:
-    """Return the DELAY property as a number, 0 when there is none or it is not positive.
+    """Return the DELAY property as a number, or 0 if it is missing or not positive.
 
     Raises:
-        RequestRefused: it is no number; stored immediately it would be delivered too early.
+        RequestRefused: it is not a number; if the message were stored now, it would be delivered too early.
     """
     text = properties.by_name.get(DELAY)
     if text is None:
@@ -101,17 +101,17 @@ def delay_level(properties: Properties) -> int:
 
 
 def timer_wait(properties: Properties, wall_ms: int, delay_max_ms: int) -> Wait:
-    """Return for which time a timer message waits; none when that is over already.
+    """Return the time for which a timer message waits, or `NO_WAIT` if that is over already.
 
-    A message with TIMER_OUT_MS has waited before: a consumer has handed it on.
+    A message with TIMER_OUT_MS has waited before: a consumer has sent it on.
 
     Raises:
-        RequestRefused: the time is no number or too far away, or a cancellation comes too late.
+        RequestRefused: the time is not a number or too far away, or a cancellation comes too late.
     """
     due_ms = 0
     by_name = properties.by_name
     try:
-        # In RocketMQ's order (HookUtils.transformTimerMessage): the first that is there counts.
+        # In RocketMQ's order (HookUtils.transformTimerMessage): the first property that is present counts.
         if TIMER_OUT_MS in by_name:
             return NO_WAIT
         if (text := by_name.get(TIMER_DELAY_SEC)) is not None:
@@ -139,7 +139,7 @@ def timer_wait(properties: Properties, wall_ms: int, delay_max_ms: int) -> Wait:
 
 
 def wait_of(context: Context, properties: Properties, wall_ms: int) -> Wait:
-    """Return the delay of a message; a delay level beats a time, whose properties go.
+    """Return the delay of a message; a delay level takes precedence over a time, whose properties are then removed.
 
     Raises:
         RequestRefused: its level or time is invalid.
@@ -161,7 +161,7 @@ def wait_of(context: Context, properties: Properties, wall_ms: int) -> Wait:
 
 
 def put(context: Context, draft: Draft, wait: Wait) -> Draft:
-    """Put a message where it waits; one that waits for nothing stays where it belongs."""
+    """Put a message into the topic in which it waits; a message without a delay stays in its own topic."""
     if wait.level:
         return delay(context, draft, wait.level)
     if wait.due_ms:
@@ -173,7 +173,7 @@ def put(context: Context, draft: Draft, wait: Wait) -> Draft:
 
 
 def delay(context: Context, draft: Draft, level: int) -> Draft:
-    """Put a message into a delay level; levels above the highest count as that."""
+    """Put a message into a delay level; a level above the highest counts as the highest."""
     delays = parse_delay_levels(context.settings.timers.delay_levels)
     if level > len(delays):
         level = len(delays)
@@ -186,11 +186,11 @@ def delay(context: Context, draft: Draft, level: int) -> Draft:
 
 
 def name_target(draft: Draft) -> None:
-    """Note in the properties where a message belongs that will wait elsewhere."""
+    """Name, in the properties of a message that will wait elsewhere, its own topic and queue."""
     draft.properties.add(REAL_TOPIC, draft.topic.name)
     draft.properties.add(REAL_QID, str(draft.queue_id))
 
 
 def added_size(topic: Topic) -> int:
-    """Return how many bytes of properties are added at most when a message of *topic* has to wait."""
+    """Return the most bytes of properties that are added if a message of *topic* has to wait."""
     return _DELAYED_SIZE + _TIMED_SIZE + len(topic.name_bytes)

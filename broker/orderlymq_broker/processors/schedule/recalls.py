@@ -1,10 +1,10 @@
 """
-Recalls of timer messages: 370, by the handle that the answer of their send carried.
+Recalls of timer messages: 370, by the handle in the answer to their send.
 
-The rules: a client that gets SUCCESS can rely on it that the message is not delivered from then on, so the answer
-waits for a record even when nothing waits under the handle any more (a repeat whose first answer was
-lost); a message that is being delivered at this moment is no more recalled. Codes and remarks are those
-of RecallMessageProcessor (5.3.1). Nothing is stored for a recall: the timer ends in the log.
+The rules: a client that gets SUCCESS can rely on it that the message will not be delivered. So the answer
+waits for a record even if nothing waits under the handle any more (a repeat whose first answer was
+lost). A message that is being delivered at this moment can no longer be recalled. Codes and remarks are those
+of RecallMessageProcessor (5.3.1). A recall itself is not stored: it ends the timer in the log.
 """
 
 from typing import Final
@@ -31,14 +31,14 @@ _TOO_MANY: Final = (
 
 
 class RecallProcessor:
-    """Ends timers for those who sent them."""
+    """Ends timers for their senders."""
 
     def __init__(self, context: Context, timers: TimerService) -> None:
         self._context = context
         self._timers = timers
 
     def recall(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 370."""
+        """Serve 370: recall a timer message."""
         header = RecallMessageHeader.from_ext(request.ext)
         handle = self._checked(header, now)
         timers, view = self._timers, self._context.view
@@ -63,8 +63,8 @@ class RecallProcessor:
         """Return the handle of a recall that can be tried.
 
         Raises:
-            RequestRefused: recalls are switched off (16), there is no such topic (17), or the handle is
-                none of ours, of another topic, or of a time that is over (604).
+            RequestRefused: recalls are switched off (16), the topic does not exist (17), or the handle is
+                not of this broker, of another topic, or of a time that is over (604).
         """
         settings = self._context.settings
         if not settings.timers.recall_enable:

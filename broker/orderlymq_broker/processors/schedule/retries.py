@@ -1,11 +1,11 @@
 """
-Messages that a consumer hands back (36): tried again after a delay, or dead letters.
+Messages that a consumer sends back (36): they are tried again after a delay, or become dead letters.
 
-The rules are RocketMQ's (SendMessageProcessor.consumerSendMsgBack): the copy keeps body, birth and
-UNIQ_KEY, goes to the group's retry topic by way of a delay level that grows with each try, and to
-the dead-letter topic when the tries are used up (``deadletters.py``). A copy that is handed over twice, by 36
-and then by the client's own send because the reply was lost, is stored once: both have the same identity. Two messages
-are two, also with one UNIQ_KEY and one body: Java gives a Message object its key once, however often it is sent.
+The rules are RocketMQ's (SendMessageProcessor.consumerSendMsgBack). The copy keeps body, birth and UNIQ_KEY. It goes
+to the group's retry topic through a delay level that grows with each try, and to the dead-letter topic when the tries
+are used up (``deadletters.py``). A copy that arrives twice, by 36 and then by the client's own send because the reply
+was lost, is stored once, because both have the same identity. Two messages stay two, even with the same UNIQ_KEY and
+the same body: Java gives a Message object its key once, even if it is sent several times.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,11 @@ from orderlymq_protocol.message.properties import (
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, StoredMessage, decode_record
 from orderlymq_protocol.names import UNSENDABLE_TOPICS, dlq_topic, retry_topic
 
-# The first retry waits 10 s (level 3), each further one a level longer.
+# The first retry waits 10 s (level 3), each further retry one level longer.
 FIRST_RETRY_LEVEL: Final = 3
-# The end of an offset id, which is the physical offset; what stands before it is the leader of the time.
+# The end of an offset id, which is the physical offset; before it is the address of the leader at that time.
 _OFFSET_DIGITS: Final = 16
-# Before, within and behind a property.
+# The separators before, within and after a property.
 _SEPARATORS: Final = 3
 
 _LOST: Final = "the leader changed before the message was stored; send it back again"
@@ -66,19 +66,19 @@ class RetryProcessor:
         self._context = context
 
     def send_back(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 36."""
+        """Serve 36: a message is sent back."""
         context = self._context
         header = ConsumerSendMsgBackHeader.from_ext(request.ext)
         config = find_group(context, header.group)
         if config.retry_queues <= 0:
-            # A group without retry queues wants its failures dropped.
+            # A group without retry queues wants failed messages dropped.
             return answer(request, peer)
         message = self._load(header.offset)
         maximum = tries_max(config, header.max_reconsume_times, request.version)
         dead = message.reconsume_times >= maximum or header.delay_level < 0
         name = dlq_topic(header.group) if dead else retry_topic(header.group)
         if name not in context.state.topics.by_name:
-            refuse_by_key(config)  # before it is made
+            refuse_by_key(config)  # before it is created
         target = self._target(name, 1 if dead else config.retry_queues)
         queue_id = 0 if dead else context.view.choose_queue(target)
         draft = copy_of_failed(context, message, target, queue_id)
@@ -88,7 +88,7 @@ class RetryProcessor:
             context.counters["duplicate_sends"] += 1
             kept = unanswered(request)
             return when_known(context, [first], lambda: _answer(first, kept, peer))
-        # Only now: what was stored before is never said to be refused.
+        # Check this only now, because a copy that is already stored must never be reported as refused.
         check_writable(context)
         check_room(context)
         check_failed(context, header.group)
@@ -119,7 +119,7 @@ class RetryProcessor:
             if draft.topic.is_retry:
                 count_down(view.retrying, (draft.topic.name,))
             origin = draft.properties.by_name.get(RETRY_TOPIC)
-            # What a client itself has sent to a retry topic may name any text, and as many of them as it likes.
+            # A message that a client itself sent to a retry topic may name any text, and such clients may use many texts.
             if type(outcome) is Append and origin in self._context.state.topics.by_name:
                 self._context.sent_back[origin, group] += 1
             repeats = pending.end(outcome)
@@ -161,11 +161,11 @@ class RetryProcessor:
 
 
 def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
-    """Return a message that has failed as it goes to a retry or dead-letter topic, one try older.
+    """Return the copy of a failed message for a retry or dead-letter topic, with one more try.
 
-    A sender's own names of an origin are overwritten; those of a message from a topic such as a retry topic were written here. A dead letter
-    whose sender has left no room for what is added goes without it: its group waits for it. A retry without it would give its
-    consumer nothing, and is refused.
+    Properties of an origin that a sender wrote itself are overwritten; in a message from a topic such as a retry
+    topic, the broker wrote them. If a sender has left no room for the added properties, a dead letter goes without
+    them, because its group waits for it. A retry without them would be useless to its consumer, and is refused.
     """
     properties = properties_of(message.properties)
     properties.drop(DELAY, REAL_TOPIC, REAL_QID, WAIT)
@@ -184,9 +184,9 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
             properties.add(name, value)
             size += added
     draft = Draft.of_stored(message, target, queue_id, properties)
-    # A copy of another cluster has the number of its sender, whatever that is.
+    # A copy from another cluster has its sender's number, which may be any.
     draft.reconsume_times = min(max(0, draft.reconsume_times) + 1, INT32_MAX)
-    # A dead letter is the same one whichever try it comes from.
+    # A dead letter has the same identity, whichever try it comes from.
     counted = draft.reconsume_times if target.is_retry else 0
     key, crc, said = draft.unique_key, message.body_crc, properties.by_name
     by_key = send_identity(target.id, key, counted, crc, said, None)
@@ -196,17 +196,17 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
 
 
 def own_identity(draft: Draft, message: StoredMessage) -> bytes:
-    """Return the identity of a failed message's copy that no other message's copy has."""
+    """Return an identity of a failed message's copy that no copy of another message has."""
     origin = draft.properties.by_name.get(ORIGIN_MESSAGE_ID, "")[-_OFFSET_DIGITS:]
 
     return with_origin(draft.identity, origin or f"{message.physical_offset:016X}")
 
 
 def find_copy(context: Context, draft: Draft, own: bytes) -> KnownSend | None:
-    """Return where the copy of a failed message is already; None when it has to be stored.
+    """Return the place of an existing copy of a failed message, or None if the copy has to be stored.
 
-    A client's own copy does not say of which message it is. So the first copy of a key has the identity of that one, and
-    copies of other messages with this key have their *own* one.
+    A client's own copy does not name its message. So the first copy with a key has the identity of that copy, and
+    copies of other messages with the same key have their *own* identity.
     """
     view, window = context.view, context.state.dedup
     first = view.first_send(own, window)
@@ -219,7 +219,7 @@ def find_copy(context: Context, draft: Draft, own: bytes) -> KnownSend | None:
 
 
 def _is_copy(context: Context, physical: int, own: bytes) -> bool:
-    """Return whether the stored message is the copy that has an identity of its own."""
+    """Return whether the stored message is the copy with this own identity."""
     stored = read_message(context.reader, physical)
     if stored is None:
         return False

@@ -1,11 +1,11 @@
 """
-Timer messages: each waits for a time of its own, which its sender has named, in RocketMQ 5's properties.
+Timer messages: each waits for its own time, which its sender has named with RocketMQ 5's properties.
 
-The rules: never early by the leader's clock, to the millisecond (RocketMQ rounds down to a second);
-a copy and the end of its timer are records of one proposal, so a change of leader neither loses nor
-repeats one; of those with one time the order of sending counts; a message that cancels another is
-stored like a timer itself, as its sender wants an answer, and goes nowhere when its time comes.
-Which properties say what: ``wait_of``. What waits for a level instead: ``delaylevels.py``.
+The rules: no message is early by the leader's clock, to the millisecond (RocketMQ rounds down to a second).
+A copy and the end of its timer are records of one proposal, so a change of leader neither loses nor
+repeats a message. Messages with the same time keep the order in which they were sent. A message that cancels another is
+stored like a timer itself, because its sender wants an answer, and is not delivered when its time comes.
+``wait_of`` reads the properties; ``delaylevels.py`` handles messages that wait for a level.
 """
 
 from collections.abc import Sequence
@@ -42,31 +42,31 @@ from orderlymq_protocol.message.properties import (
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import TIMER_TOPIC
 
-# While nothing is committed no more than these are proposed: each scan goes over them again, in some ms.
+# While nothing is committed, no more than these are proposed, because each scan reads them again, in a few ms.
 ENDING_MAX: Final = 2 * COUNT_MAX
-# Messages that one cancellation looks at, and their bytes: copies of one message under one unique key.
+# The messages, and their bytes, that one cancellation reads: copies of one message with the same unique key.
 CANCEL_SCAN_MAX: Final = 32
 CANCEL_SIZE_MAX: Final = 16 << 20
 
 
 class TimerService:
-    """Hands on timer messages that are due, and cancels them before."""
+    """Passes on timer messages that are due, and cancels them before."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._next_scan_ms = 0
         self._wall_ms = 0
-        # No timer is due before the first; what comes is due after the second, or lowers the first. Without
-        # them each scan would go over the remains of all rows that were deleted since long.
+        # No timer is due before `_first_ms`. A new timer is due after `_seen_ms`, or lowers `_first_ms`. Without
+        # these limits, each scan would pass the remains of all deleted rows.
         self._first_ms = 0
         self._seen_ms = 0
-        # How often the first was lowered: what a scan saw before is not all any more.
+        # How often `_first_ms` was lowered: if it was lowered after a scan, that scan is no longer complete.
         self._lowered = 0
-        # No timer waits before this place in the timer topic, for the same reason.
+        # No timer waits before this place in the timer topic; the reason is the same.
         self._first_place = 0
 
     def start(self, now: Now) -> None:
-        """Begin to lead: nothing is known of the timers yet."""
+        """Begin to lead: reset the limits, because the timers are not examined yet."""
         self._look_from(0)
         self._wall_ms = now.wall_ms
         self._next_scan_ms = now.monotonic_ms
@@ -75,7 +75,7 @@ class TimerService:
         """Propose the copies of due messages."""
         context = self._context
         if now.wall_ms < self._wall_ms:
-            # The clock was set back: what is opened now may be due before what was seen.
+            # The clock was set back: a timer opened now may be due before those already seen.
             self._look_from(0)
         self._wall_ms = now.wall_ms
         end = waiting_end(context)
@@ -95,7 +95,7 @@ class TimerService:
         return self._hand_on(due, now, first_ms)
 
     def appended(self, records: Sequence[Append]) -> None:
-        """Learn the stored messages: a large batch is proposed when its last message is read, its first may be due by then."""
+        """Note stored messages: a large batch is proposed late, when its first messages may already be due."""
         if not self._seen_ms:
             return
         topic_id = self._context.state.topics.by_name[TIMER_TOPIC].id
@@ -107,13 +107,13 @@ class TimerService:
             self._look_from(first_ms)
 
     def first_waiting(self) -> int | None:
-        """Return the physical offset of the oldest message that still waits, None without any."""
+        """Return the physical offset of the oldest message that still waits, or None."""
         first = self._waiting_from_first(1)
 
         return first[0].physical if first else None
 
     def cancelled(self, topic: str, unique_key: str, wall_ms: int) -> TimersEnded | None:
-        """Return the record that cancels timers of a topic, None when none waits under this key."""
+        """Return the record that cancels timers of a topic, or None if none waits under this key."""
         ending = self._context.view.timers_ending
         waiting, _ = self.waiting(topic, unique_key)
         found = [timer for timer in waiting if timer.offset not in ending]
@@ -131,7 +131,7 @@ class TimerService:
     def waiting(self, topic: str, unique_key: str) -> tuple[list[TimerRef], bool]:
         """Return the applied timers of a topic under a unique key, and whether these are all.
 
-        Those that are ending are among them; when there are too many, the newest are looked at.
+        Timers that are ending are among them; if there are too many messages, only the newest are read.
         """
         context = self._context
         prefix = index_prefix(
@@ -167,7 +167,7 @@ class TimerService:
 
     @staticmethod
     def ended(record: TimersEnded, view: LeaderView) -> None:
-        """Learn that timers have ended as it was proposed under *view*."""
+        """Clear the marks of timers whose end was proposed under *view*."""
         view.timers_ending.difference_update(timer.offset for timer in record.timers)
         for timer in record.timers:
             view.taken_back.pop(timer.physical, None)
@@ -175,13 +175,13 @@ class TimerService:
     # -- parts -------------------------------------------------------------------------------------
 
     def _look_from(self, due_ms: int) -> None:
-        """Let the next scan begin at *due_ms* at the latest."""
+        """Make the next scan begin at *due_ms* at the latest."""
         self._first_ms = min(self._first_ms, due_ms)
         self._seen_ms = min(self._seen_ms, due_ms)
         self._lowered += 1
 
     def _waiting_from_first(self, limit: int) -> list[TimerRef]:
-        """Return timers that wait, in the order of their places, the oldest first."""
+        """Return waiting timers in the order of their places, the oldest first."""
         state = self._context.state
         if not state.timers.count:
             queue = state.topics.by_name[TIMER_TOPIC].queues.get(0)
@@ -196,9 +196,9 @@ class TimerService:
         return found
 
     def _holding(self, end: int, wall_ms: int) -> list[TimerRef]:
-        """Return the timers that are due and keep the floor of the log below *end*, in the order of their times.
+        """Return the due timers that keep the floor of the log below *end*, in the order of their times.
 
-        They overtake timers that stand elsewhere: to store all of those first would take the room that is left.
+        They overtake other due timers, because storing all of those first would take the room that is left.
         """
         ending = self._context.view.timers_ending
         found: list[TimerRef] = []
@@ -211,9 +211,9 @@ class TimerService:
         return sorted(found, key=lambda timer: (timer.due_ms, timer.offset))
 
     def _due(self, until_ms: int) -> tuple[list[TimerRef], bool]:
-        """Return timers that are due until then, in the order of their times, and whether these are all.
+        """Return the timers due until then, in the order of their times, and whether these are all.
 
-        Some that are ending may be cancelled ones that are due later; they make no room for more.
+        Timers that are ending may be cancelled ones that are due later; they make no room for more.
         """
         ending = self._context.view.timers_ending
         limit = COUNT_MAX + len(ending)
@@ -259,7 +259,7 @@ class TimerService:
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
             context.counters["timers_delivered"] += delivered
-            # Whatever was proposed before this has been applied; what comes later is due later, or is reported.
+            # Everything proposed before this is applied; what comes later is due later, or is reported.
             if self._lowered == lowered:
                 self._seen_ms = now.wall_ms
                 if all_due:

@@ -1,12 +1,13 @@
 """
-Batches: many messages of one request, in one run of places.
+Batches: many messages of one request, stored in consecutive places.
 
-The rules: nothing of a batch is proposed before all of it was read and found to be storable; messages that are known
-already are left out, and the answer has the places of all. A batch of up to PIECE_COUNT messages is one proposal, stored
-whole or not at all. A larger one is proposed in pieces, one behind the other without a gap: where leadership ends while one
-is or may be stored and another is not, the sender gets no answer, and its next try finds the first ones known. Large batches are read bit by bit,
-so that the leader stays heard of; meanwhile the later sends of its connection to its queue wait behind it, because there the
-order of their coming counts. ``sends.py`` reads what holds for each single message.
+The rules: no message of a batch is proposed before all of them were read and can be stored. Messages that are already
+known are left out, and the answer has the places of all. A batch of up to PIECE_COUNT messages is one proposal,
+stored completely or not at all. A larger one is proposed in pieces, one directly after the other. If leadership ends
+while one piece is or may be stored and another is not, the sender gets no answer, and its next try finds the first
+messages known. Large batches are read in parts, so that the leader can send its heartbeats. Meanwhile the later sends
+of the same connection to the same queue wait behind the batch, because their order counts. ``sends.py`` reads each
+single message.
 """
 
 from collections import Counter, deque
@@ -41,16 +42,16 @@ from orderlymq_protocol.message.batch import BATCH_COUNT_MAX, BatchEntry, BatchE
 from orderlymq_protocol.message.properties import UNIQ_KEY
 from orderlymq_protocol.message.record import RecordError
 
-# Messages of all batches that are read before timers and other clients have their share: some 10 ms.
+# Messages of all batches that are read before timers and other clients get their turn: about 10 ms.
 READ_COUNT_MAX: Final = 1_024
-# So many characters of properties count there as one message more.
+# This many characters of properties count as one more message.
 READ_COUNT_SIZE: Final = 256
 # Messages of one proposal, which is applied in one go.
 PIECE_COUNT: Final = 1_024
 
-# What a message is: sent alone, opening a transaction, a dead letter, or one of a batch.
+# The kind of a message: sent alone, opening a transaction, a dead letter, or one of a batch.
 Kind: TypeAlias = Literal["single", "half", "dead", "entry"]
-# Where sends come from whose order counts: connection, topic id and queue.
+# The source of sends whose order counts: connection, topic id and queue.
 Source: TypeAlias = tuple[int, int, int]
 Read: TypeAlias = Callable[
     [SendMessageHeader, Topic, Peer, bytes, Properties, Now, Kind], tuple[Draft, Wait]
@@ -62,13 +63,13 @@ class _Batch:
     """A batch that is being read.
 
     Attributes:
-        held: bytes that it keeps in memory as long as it waits.
-        common: the properties that all its messages get, and those for messages with a key of their own; None until
-            it is read, because the names and values of a long text take thirty times as much.
-        unread: its messages that nobody has looked at.
-        firsts: where each message that was read is or will be.
-        fresh: those that are to be stored, and *own* what becomes of each.
-        size: bytes that its messages take in the log, about, or would take if they were not known.
+        held: the bytes that it keeps in memory while it waits.
+        common: the properties for all its messages, and those for messages with their own key; None until
+            it is read, because the names and values of a long text take thirty times as much memory.
+        unread: its messages that are not read yet.
+        firsts: the place of each message that was read, or of its first copy, known or to come.
+        fresh: the messages to store, and *own* the outcome of each.
+        size: the approximate bytes of its messages in the log; known messages count as if they were stored.
     """
 
     header: SendMessageHeader
@@ -86,7 +87,7 @@ class _Batch:
     size: int = 0
 
     def end(self, begin: int, outcomes: Sequence[Append | Refused]) -> list[Effect]:
-        """Note what became of its fresh messages from *begin* on; return the answers of their repeats."""
+        """Set the outcomes of its fresh messages from *begin* on; return the answers to their repeats."""
         effects: list[Effect] = []
         for place, outcome in enumerate(outcomes, begin):
             if self.fresh[place].identity:
@@ -111,7 +112,7 @@ class BatchProcessor:
     """Turns batches into appends; *read* makes a message of each entry.
 
     Attributes:
-        waiting: per connection and queue how many of its sends wait to be read; their order is kept.
+        waiting: per connection and queue, how many of its sends wait to be read; their order is kept.
     """
 
     def __init__(self, context: Context, read: Read) -> None:
@@ -131,14 +132,14 @@ class BatchProcessor:
         peer: Peer,
         now: Now,
     ) -> list[Effect]:
-        """Store the messages of one body together; those that are known already are left out."""
+        """Store the messages of one body together; those that are already known are left out."""
         context = self._context
         if topic.is_retry:
             raise illegal(context, "a batch cannot be sent to a retry topic")
         held = self._room_for(request)
         if len(request.body) > context.settings.storage.body_size_max:
             raise illegal(context, "split the batch")
-        # The header keeps what its sender named: a repeat may get another queue.
+        # The header keeps the queue that its sender named, because a repeat may get another queue.
         named = header.queue_id
         queue_id = named if named >= 0 else context.view.choose_queue(topic)
         unread = read_batch(request.body)
@@ -154,7 +155,7 @@ class BatchProcessor:
         request: RemotingCommand,
         peer: Peer,
     ) -> list[Effect]:
-        """Let a send come behind the batches of its source that are being read."""
+        """Let a send wait behind the batches of its source that are being read."""
         held = self._room_for(request)
         self._append(_Single(send, request, peer, self._context.view, source, held))
 
@@ -163,7 +164,7 @@ class BatchProcessor:
     # -- what waits --------------------------------------------------------------------------------
 
     def _room_for(self, request: RemotingCommand) -> int:
-        """Return how many bytes a request keeps in memory as long as it waits.
+        """Return how many bytes a request keeps in memory while it waits.
 
         Raises:
             RequestRefused: too much waits already.
@@ -197,7 +198,7 @@ class BatchProcessor:
         """Read as much as there is room for, in the order in which the batches came."""
         effects: list[Effect] = []
         while self._queue and self._room > 0:
-            # Out of the queue first: one that cannot be read must not stand before the others for ever.
+            # Remove it first: a batch that cannot be read must not stay before the others forever.
             item = self._queue.popleft()
             self._remove(item)
             ended = self._advance(item, now) if isinstance(item, _Batch) else self._send(item, now)
@@ -214,7 +215,7 @@ class BatchProcessor:
         return effects
 
     def _send(self, single: _Single, now: Now) -> list[Effect]:
-        """Send the messages that have waited behind a batch, or refuse them with the reason."""
+        """Perform the send that waited behind a batch, or refuse it with the reason."""
         request, peer = single.request, single.peer
         self._room -= 1
         if single.view is not self._context.view:
@@ -227,7 +228,7 @@ class BatchProcessor:
             return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(unfit))
 
     def _advance(self, batch: _Batch, now: Now) -> list[Effect] | None:
-        """Read on in a batch; return what follows when it is at its end, or refused."""
+        """Read on in a batch; return the effects when it is complete or refused, None before that."""
         if batch.view is not self._context.view:
             return self._refuse(batch, None)
         try:
@@ -238,7 +239,7 @@ class BatchProcessor:
             return self._refuse(batch, illegal(self._context, str(unfit)))
 
     def _refuse(self, batch: _Batch, refused: RequestRefused | None) -> list[Effect]:
-        """Forget a batch that is not proposed; a stored message is never reported as refused."""
+        """End a batch that is not proposed; a stored message is never reported as refused."""
         request, peer = batch.request, batch.peer
         refusal = None if refused is None else Refusal(refused.code, refused.remark)
         repeats = batch.end(0, [unstored(refusal)] * len(batch.own))
@@ -253,7 +254,7 @@ class BatchProcessor:
         """Read as many messages as there is room for; return whether these were the last.
 
         Raises:
-            RequestRefused, BatchError, RecordError: one cannot be stored, and so the batch is not.
+            RequestRefused, BatchError, RecordError: a message cannot be stored, so the batch is not.
         """
         for entry in batch.unread:
             self._room -= 1
@@ -280,11 +281,11 @@ class BatchProcessor:
         return put(context, draft, wait)
 
     def _take(self, batch: _Batch, draft: Draft) -> None:
-        """Note where a message is known to be, or lay it out as one that is to be stored."""
+        """Note the place of a message that is known, or lay out one that is to be stored."""
         context, view, identity = self._context, batch.view, draft.identity
         first = view.first_send(identity, context.state.dedup) if identity else None
         if first is not None:
-            # Never more than the message takes that is stored: what was stored once is known at every repeat.
+            # Never more than the message takes if stored, so that a batch that was stored once is accepted at every repeat.
             batch.size += len(draft.body) + len(draft.properties.text)
         else:
             if identity:
@@ -294,7 +295,7 @@ class BatchProcessor:
                 raise RequestRefused(refusal.code, refusal.remark)
             batch.size += draft.size
         if batch.size > PROPOSAL_SIZE_MAX:
-            # Every message is stored with the properties of the batch: a small body may be a huge entry.
+            # Every message is stored with the properties of the batch, so a small body may become a huge entry.
             raise illegal(
                 context,
                 f"a batch takes at most {PROPOSAL_SIZE_MAX} bytes in the log, the common properties counted for each of "
@@ -320,9 +321,9 @@ class BatchProcessor:
                     context, firsts, lambda: answer_places(context, firsts, {}, kept, peer)
                 )
             except RequestRefused as refused:
-                # It was to store nothing itself: as a single repeat it is refused, and nobody loses a connection.
+                # It stores nothing itself, so it is refused like a single repeat, and the connection stays open.
                 return answer(kept, peer, refused.code, remark=refused.remark)
-        # Also what was judged when it came: the queue may have gone since.
+        # Check again what was checked when it came, because the queue may have been removed since.
         check_target(context, batch.topic, batch.source[2])
         if batch.topic.expansion is not None or context.view.fencing:
             check_send(context, batch.topic, request.ext)
@@ -334,7 +335,7 @@ class BatchProcessor:
     def _properties(self, batch: _Batch, entry: BatchEntry) -> Properties:
         """Return the properties of a batch's message: its own, then those of the batch.
 
-        5.x clients give the batch a UNIQ_KEY of its own, which must not hide the message's.
+        5.x clients give the batch its own UNIQ_KEY, which must not hide that of the message.
         """
         try:
             own = entry.properties.decode()
@@ -349,7 +350,7 @@ class BatchProcessor:
 
 
 def _common(text: str) -> tuple[Properties, Properties]:
-    """Return the properties of a batch as all its messages get them, and without their key."""
+    """Return the properties of a batch for all its messages, and the same without their key."""
     common = keyless = Properties(text)
     if UNIQ_KEY in common.by_name:
         keyless = Properties(text, common.by_name.copy())
@@ -376,12 +377,12 @@ def _piece(batch: _Batch, begin: int, answered: "_Answer") -> Propose:
 
 @dataclass(slots=True)
 class _Answer:
-    """The one answer to a batch, which leaves when the last of its pieces is applied, or the first is not.
+    """The one answer to a batch, which leaves when the last of its pieces is applied, or the first one fails.
 
     Attributes:
-        firsts: where each message is or will be.
-        left: pieces whose outcome is not known.
-        given: the answer has left.
+        firsts: the place of each message, known or to come.
+        left: the number of pieces whose outcome is not known.
+        given: whether the answer has left.
     """
 
     context: Context
@@ -392,7 +393,7 @@ class _Answer:
     given: bool = False
 
     def applied(self, outcomes: Sequence[Append | Refused]) -> list[Effect]:
-        """Note that a piece is applied; return the answer when it is time for it."""
+        """Note that a piece is applied; return the answer if it is due now."""
         self.left -= 1
         refused = next((each for each in outcomes if type(each) is Refused), None)
         if self.given or (refused is None and self.left):
@@ -404,9 +405,9 @@ class _Answer:
         return answer_places(self.context, self.firsts, {}, self.request, self.peer)
 
     def lost(self, refusal: Refusal | None) -> list[Effect]:
-        """Note that a piece is not stored; return the answer to its sender.
+        """Note that a piece is not stored; return the answer to the sender if this is the last piece.
 
-        One before it may be in the log. If so, its outcome is not known when those that were not are all lost.
+        An earlier piece may be in the log. If so, its outcome is not known when all unstored pieces are lost.
         """
         self.left -= 1
 

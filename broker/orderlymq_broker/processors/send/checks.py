@@ -1,8 +1,8 @@
 """
-Reasons to refuse a send: its topic, its queue, its size. A refusal means that nothing is stored and nothing will be.
+Checks that refuse a send: topic, queue, size. A refusal means that nothing is stored and nothing will be.
 
-The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor). A full disk is refused in
-``core/capacity.py``, a topic whose queues change in ``topics/expansionrequests.py``.
+The rules: the checks have RocketMQ's order and remarks (SendMessageProcessor). ``core/capacity.py`` refuses sends on
+a full disk, ``topics/expansionrequests.py`` those to a topic whose queues change.
 """
 
 from typing import Final
@@ -41,7 +41,7 @@ def check_target(context: Context, topic: Topic, queue_id: int) -> None:
     """Refuse a send that cannot be stored in this queue or in any; never call this for a stored message.
 
     Raises:
-        RequestRefused: there is no room (14, 2), or the queue takes nothing (16) or is none (1).
+        RequestRefused: there is no room (14, 2), or the queue takes no messages (16) or does not exist (1).
     """
     settings = context.settings
     if context.disk_full or context.entries.uncommitted > settings.raft.uncommitted_size_max:
@@ -73,7 +73,7 @@ def _target_refusal(context: Context, topic: Topic, queue_id: int) -> RequestRef
 
 
 def missing_topic(context: Context, header: SendMessageHeader) -> CreateFirst:
-    """Return what creates an unknown topic.
+    """Return the exception that creates an unknown topic.
 
     Raises:
         RequestRefused: the name or the default topic does not allow it.
@@ -103,10 +103,10 @@ def missing_topic(context: Context, header: SendMessageHeader) -> CreateFirst:
 
 
 def wait_for_creation(context: Context, topic: str) -> None:
-    """Let a send come behind those that wait for the creation of its topic.
+    """Let a send wait behind those that wait for the creation of its topic.
 
     Raises:
-        CreateFirst: that creation is under way.
+        CreateFirst: the creation is in progress.
     """
     wanted = CreateFirst(TopicSet(topic, 1, 1, only_if_absent=True))
     if wanted.names in context.view.creating:
@@ -114,10 +114,10 @@ def wait_for_creation(context: Context, topic: str) -> None:
 
 
 def check_transactions(context: Context) -> None:
-    """Refuse half messages while the broker takes none.
+    """Refuse half messages if the broker takes none.
 
     Raises:
-        RequestRefused: it does not (16).
+        RequestRefused: it takes none (16).
     """
     settings = context.settings
     if settings.reject_transactions:
@@ -126,10 +126,10 @@ def check_transactions(context: Context) -> None:
 
 
 def check_cancelled(context: Context, draft: Draft) -> None:
-    """Refuse a try of a message with a time that was under way when that was cancelled: it would come nevertheless.
+    """Refuse a late try of a cancelled timer message; it would otherwise be delivered despite the cancellation.
 
     Raises:
-        RequestRefused: it was born before (13).
+        RequestRefused: it was born before the cancellation (13).
     """
     cancelled_ms = context.view.cancelled_ms(draft.identity, context.state.dedup)
     if draft.born_timestamp < cancelled_ms:

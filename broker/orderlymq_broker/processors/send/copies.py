@@ -1,12 +1,14 @@
 """
-Copies of another cluster's queue: code 20515, whose body holds stored records as a pull of the source returned them.
+Copies of another cluster's queue: code 20515, whose body has stored records as a pull from the source returned them.
 
-The rules: a copy stands at the offset that its message has at the source, so the queue is a prefix of the source's queue,
-however many appends there are: where the queue ends elsewhere when the entry is built, nothing of the request is stored
-(``core/entrybuilder.py``). A queue that never had a message begins at the copies of which the mirror says that they are its
-first ones, because retention may have taken what was before; late copies of a topic that was created again say no such thing. Nothing of a message changes but where and when it is stored. It waits for nothing, as it has waited at the source,
-and it is no repeat of anything; a repeat of its sender is recognised by it. The topic need not take sends, so that
-nobody else writes to it. The mirror that sends them: ``orderlymq_spark/jobs/mirror``.
+The rules: a copy has the same offset as its message at the source. So the queue is a prefix of the source's queue,
+even after several appends of the same copies: if the queue ends elsewhere when the entry is built, nothing of the
+request is stored (``core/entrybuilder.py``). A queue that never had a message begins at the copies that the mirror
+marks as its first, because retention may have removed earlier ones; late copies of a topic that was created again
+have no such mark. A message changes only in where and when it is stored. It does not wait, because it has waited at
+the source, and it is no repeat of another message; but a repeat by its sender is recognised by it. The topic may be
+closed for sends, so that no other client writes to it. The mirror that sends the copies is
+``orderlymq_spark/jobs/mirror``.
 """
 
 from collections.abc import Sequence
@@ -28,9 +30,9 @@ from orderlymq_protocol.header.catalogue import AppendCopiesHeader
 from orderlymq_protocol.message.record import StoredMessage, body_crc, iter_records
 from orderlymq_protocol.names import is_dlq_topic
 
-# What one pull returns at most; reading them takes the loop some 10 ms.
+# The most messages that one pull returns; the event loop reads them in about 10 ms.
 COPIES_MAX: Final = 512
-# An offset beyond it would leave a queue no room for messages.
+# An offset beyond it would leave no room for messages in a queue.
 OFFSET_MAX: Final = 1 << 62
 
 
@@ -41,7 +43,7 @@ class CopyProcessor:
         self._context = context
 
     def append(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20515."""
+        """Serve 20515: append copies."""
         header = AppendCopiesHeader.from_ext(request.ext)
         topic = self._topic(header)
         drafts: list[Draft] = []
@@ -127,7 +129,7 @@ class CopyProcessor:
                 f"the properties of the copy at offset {message.queue_offset} are not UTF-8",
             ) from error
         draft = Draft.of_stored(message, topic, message.queue_id, properties)
-        # The id of a message leads to the broker that has it.
+        # The store host must be this broker's, because the id of a message leads to the broker that has it.
         draft.store_host = None
         if topic.deduplicated:
             draft.identity = send_identity(

@@ -1,10 +1,11 @@
 """
 Answers of request-reply calls (324, 325): pushed to the client that asked (326), and stored.
 
-The rules: the replier is answered when both are decided, the push by the asking client, the store
-by the log; the code reports the push alone (RocketMQ ReplyMessageProcessor), since a reply that was
-delivered has done its work; an asking client is known by its heartbeat as a producer, and a reply to
-one that is gone is stored and refused. What waits for the answer keeps no body. The caller's patience is the caller's: nothing is kept for it.
+The rules: the replier gets its answer when both outcomes are known: that of the push, from the asking client, and
+that of storing, from the log. The code reports only the push (RocketMQ ReplyMessageProcessor), because a delivered
+reply has served its purpose. An asking client is known by its heartbeat as a producer; a reply to a client that is
+gone is stored and refused. A waiting answer keeps no body. The caller has its own time-out; the broker keeps none for
+it.
 """
 
 from collections.abc import Sequence
@@ -23,13 +24,13 @@ from orderlymq_protocol.header.catalogue import ReplyMessageHeader
 from orderlymq_protocol.header.send import SendMessageHeader
 from orderlymq_protocol.message.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT
 
-# How long the asking client may take to say that it has the reply; RocketMQ's broker waits as long.
+# How long the asking client may take to confirm the reply; RocketMQ's broker waits as long.
 PUSH_TIMEOUT_MS: Final = 3_000
 
 
 @dataclass(slots=True)
 class Reply:
-    """A reply under way; it is answered when *code* and *ext* are both there."""
+    """A reply in progress; it is answered when both *code* and *ext* are set."""
 
     request: RemotingCommand
     peer: Peer
@@ -38,12 +39,12 @@ class Reply:
     ext: dict[str, str] | None = None
 
     def pushed(self, code: int, remark: str | None) -> list[Effect]:
-        """Take how the push ended."""
+        """Set the outcome of the push."""
         self.code, self.remark = code, remark
         return self._answer()
 
     def stored(self, ext: dict[str, str]) -> list[Effect]:
-        """Take where the reply was stored; empty when it was not."""
+        """Set the place at which the reply was stored; empty if it was not."""
         self.ext = ext
         return self._answer()
 
@@ -62,7 +63,7 @@ class ReplyProcessor:
         self._calls = calls
 
     def reply(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 324 and 325."""
+        """Serve 324 and 325: a reply to a request-reply call."""
         header, draft = self._sends.append_plain(request, peer, now)
         reply = Reply(unanswered(request), peer)
 

@@ -1,8 +1,8 @@
 """
-The answer to the sender of a message: its place, that of the first send, or why it is not stored.
+The answer to the sender of a message: its place, the place of the first send, or the reason why it is not stored.
 
-The rule: an answer leaves when the outcome is certain; of a batch that is stored in part neither "stored" nor "not stored" is
-true, so its connection is closed. Answers of request-reply calls are in ``replies.py``.
+The rule: an answer leaves when the outcome is certain. If a batch is stored in part, neither "stored" nor "not
+stored" is true, so its connection is closed. Answers of request-reply calls are in ``replies.py``.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ from orderlymq_protocol.message.properties import (
 from orderlymq_protocol.message.recallhandle import RecallHandle
 from orderlymq_protocol.message.record import decode_record
 
-# Sent with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
-# does not report its region.
+# Sent with every answer and stored with every message, as brokers of 5.x do: clients do not trace a message
+# whose answer lacks the region.
 REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 _LOST: Final = "the leader changed before the message was stored; send it again"
@@ -38,7 +38,7 @@ def answer_places(
     request: RemotingCommand,
     peer: Peer,
 ) -> list[Effect]:
-    """Answer a send with the places of its messages, all of which have their outcome, and *more*."""
+    """Answer a send with the places of its messages, all of which have an outcome, and the fields in *more*."""
     places: list[Place] = []
     in_part = len(firsts) > 1 and may_be_stored(firsts)
     for first in firsts:
@@ -65,7 +65,7 @@ def answer_places(
         (place.queue_id, place.queue_offset) != (queue_id, offset + at)
         for at, place in enumerate(places)
     ):
-        # Our own: part of a batch was known, so the first place does not give the others.
+        # Our own field: if a part of the batch was known, the places do not follow from the first one.
         ext["places"] = ",".join([f"{place.queue_id}:{place.queue_offset}" for place in places])
 
     return answer(request, peer, ext=ext)
@@ -80,24 +80,24 @@ def may_be_stored(firsts: Sequence[KnownSend]) -> bool:
 
 
 def close_in_part(request: RemotingCommand, peer: Peer) -> list[Effect]:
-    """Close the connection of a batch that is or may be stored in part: the next try finds the stored messages and stores the rest."""
+    """Close the connection of a batch that is or may be stored in part; the next try stores only the missing messages."""
     if request.is_oneway:
         return []
     return [Close(peer.connection, "a part of a batch is stored, or may be, and the rest is not")]
 
 
 def answer_unstored(request: RemotingCommand, peer: Peer, refusal: Refusal | None) -> list[Effect]:
-    """Answer a send that was lost or refused on its way into the log: it is not stored."""
+    """Answer a send that was lost or refused on its way into the log; it is not stored."""
     return answer_lost(request, peer, refusal, _LOST, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
 def unstored(refusal: Refusal | None) -> Refused:
-    """Return the outcome of a send that was lost or refused, for its repeats."""
+    """Return the outcome, for its repeats, of a send that was lost or refused."""
     return Refused(_LOST if refusal is None else refusal.remark)
 
 
 def recall_handle(context: Context, draft: Draft, wait: Wait) -> dict[str, str]:
-    """Return the handle by which a timer message can be recalled (370), nothing for other messages."""
+    """Return the handle by which a timer message can be recalled (370); empty for other messages."""
     if not wait.due_ms or wait.cancels or draft.topic.is_retry or not draft.unique_key:
         return {}
 
@@ -111,9 +111,10 @@ def _handle(context: Context, topic: str, unique_key: str, due_ms: int) -> dict[
 
 
 def first_handle(context: Context, topic: str, unique_key: str, first: KnownSend) -> dict[str, str]:
-    """Return the handle of the first send of a timer message, which a repeat gets.
+    """Return the handle of the first send of a timer message, for a repeat.
 
-    A repeat may say its delay again, from later on, and a recall with that time would succeed after the delivery.
+    A repeat may state its delay again, counted from a later time; a recall with that time could succeed after the
+    delivery.
     """
     place = first.outcome if type(first) is PendingSend else first
     stored = (
@@ -121,5 +122,5 @@ def first_handle(context: Context, topic: str, unique_key: str, first: KnownSend
     )
     said = {} if stored is None else decode_properties(decode_record(stored).properties)
     if TIMER_OUT_MS not in said:
-        return {}  # it is gone, or it did not wait by the clock of its leader
+        return {}  # the message is gone, or it did not have to wait by its leader's clock
     return _handle(context, topic, unique_key, int(said[TIMER_OUT_MS]))

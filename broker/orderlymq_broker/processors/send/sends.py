@@ -1,9 +1,9 @@
 """
 Sends: codes 10, 310 and 320, oneway or not.
 
-The rules: a message is read once, its properties included, into what all later steps need; a refusal means that
-nothing was stored and never will be; the reply leaves when the record is applied; a repeat of a known send of an
-ordered topic gets the first one's answer and stores nothing. How a message gets its place: ``core/entrybuilder.py``.
+The rules: a message is read once, including its properties, into everything that later steps need. A refusal means that
+nothing was stored and never will be. The reply leaves when the record is applied. A repeat of a known send to an
+ordered topic gets the first one's answer and stores nothing. ``core/entrybuilder.py`` gives a message its place.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,13 +63,13 @@ from orderlymq_protocol.message.sysflag import TRANSACTION_MASK
 from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC
 
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
-# Longer properties are refused unread: some are dropped when a message is stored, but to read those of a whole header takes
-# 25 ms.
+# Longer properties are refused unread: some are dropped when a message is stored, but reading those of a whole header
+# takes 25 ms.
 _PROPERTIES_READ_MAX: Final = 2 * PROPERTIES_BYTES_MAX
 
 
 class SendProcessor:
-    """Turns sends into appends; *check_publish* refuses a sender that may write nothing but traces to a topic."""
+    """Turns sends into appends; *check_publish* refuses a sender that may write only traces to a topic."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class SendProcessor:
         self._stored_with = [(name, value, f"{name}\x01{value}") for name, value in added.items()]
 
     def send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 10, 310 and 320."""
+        """Serve 10, 310 and 320: send messages."""
         header, topic = self._target(request)
         if header.batch or request.code == _BATCH:
             return self._batches.send(header, topic, request, peer, now)
@@ -109,7 +109,7 @@ class SendProcessor:
         *,
         waited: bool = False,
     ) -> list[Effect]:
-        """Store one message; of one that has *waited* the queue may have gone since it was judged."""
+        """Store one message; if it has *waited*, check again, because its queue may have been removed since."""
         context = self._context
         properties = Properties(header.properties)
         said = properties.by_name
@@ -119,7 +119,7 @@ class SendProcessor:
             retry = topic
             topic = target_of_send(context, header, retry, properties, request.version)
             if topic is not retry:
-                # A dead letter belongs in its queue immediately; RocketMQ 4.9 lets it wait first.
+                # A dead letter goes into its queue immediately; RocketMQ 4.9 lets it wait first.
                 kind, header.queue_id = "dead", 0
                 properties.drop(DELAY)
         elif (header.sys_flag & TRANSACTION_MASK or TRAN_MSG in said) and is_half(
@@ -134,7 +134,7 @@ class SendProcessor:
             if first is not None:
                 return self._answer_repeat(first, draft, request, peer, timed=bool(handle))
             check_cancelled(context, draft)
-        # Only now: what was stored before is never said to be refused.
+        # Check this only now, because a message that is already stored must never be reported as refused.
         if waited or _may_repeat(header, asked):
             check_target(context, asked, queue_id)
         if asked.is_retry:
@@ -157,7 +157,7 @@ class SendProcessor:
     ) -> tuple[SendMessageHeader, Draft]:
         """Check a message as ``send`` does and read it; the caller proposes it.
 
-        For messages that are neither delayed nor half, such as replies.
+        For messages that are neither delayed nor half messages, such as replies.
         """
         header, topic = self._target(request)
         properties = Properties(header.properties)
@@ -169,7 +169,7 @@ class SendProcessor:
         return header, draft
 
     def ext_of(self, record: Append) -> dict[str, str]:
-        """Return the answer to the sender of a message."""
+        """Return the fields of the answer to the sender of a message."""
         return {
             "msgId": self._context.message_id(record.physical),
             "queueId": str(record.reply_queue),
@@ -180,7 +180,7 @@ class SendProcessor:
     # -- reading -----------------------------------------------------------------------------------
 
     def _target(self, request: RemotingCommand) -> tuple[SendMessageHeader, Topic]:
-        """Return header and topic of a send that may be stored, or of one that may be known.
+        """Return header and topic of a send that may be stored, or that may be a repeat of a known one.
 
         Raises:
             RequestRefused: it is neither.
@@ -188,7 +188,7 @@ class SendProcessor:
         """
         context = self._context
         header = SendMessageHeader.from_request(request.code, request.ext)
-        # RocketMQ's clients count from 0. The delay of a next try is counted from here.
+        # RocketMQ's clients count from 0. The delay of the next try is computed from this count.
         header.reconsume_times = max(0, header.reconsume_times)
         if len(header.properties) > _PROPERTIES_READ_MAX:
             raise illegal(context)
@@ -197,7 +197,7 @@ class SendProcessor:
             check_room(context)
             raise missing_topic(context, header)
         if context.view.creating:
-            # Somebody else made it meanwhile. Sends that still wait for its creation come first.
+            # Another request created it meanwhile. Sends that still wait for its creation come first.
             wait_for_creation(context, header.topic)
         if header.batch or request.code == _BATCH:
             may_repeat = topic.deduplicated
@@ -218,10 +218,11 @@ class SendProcessor:
         now: Now,
         kind: Kind,
     ) -> tuple[Draft, Wait]:
-        """Return a message with all that later steps need, and its delay.
+        """Return a message with everything that later steps need, and its delay.
 
         Raises:
-            RequestRefused: the message asks for what this broker does not do or its sender may not, or is too long.
+            RequestRefused: the message wants something that this broker does not support or its sender may not use,
+                or is too long.
         """
         context, said = self._context, properties.by_name
         half = kind == "half"
@@ -263,7 +264,7 @@ class SendProcessor:
             self._transactions.check_half(draft)
         elif topic.deduplicated:
             draft.body_crc = crc = body_crc(body)
-            # Who hands a dead letter over again, having had no answer, counts it as one try more.
+            # A client that sends a dead letter again, because it got no answer, counts one more try.
             times = 0 if kind == "dead" else draft.reconsume_times
             is_copy = kind == "dead" or topic.is_retry
             named = None if is_copy else queue_id
@@ -276,10 +277,10 @@ class SendProcessor:
     def _answer_repeat(
         self, first: KnownSend, again: Draft, request: RemotingCommand, peer: Peer, *, timed: bool
     ) -> list[Effect]:
-        """Answer a repeated send like the first one, when its outcome is known; *timed* with its handle."""
+        """Answer a repeated send like the first one when its outcome is known; *timed* adds the first one's handle."""
         context = self._context
         context.counters["duplicate_sends"] += 1
-        # What waits keeps no body.
+        # A waiting request keeps no body.
         kept, topic, unique_key = unanswered(request), again.topic.name, again.unique_key
 
         def answer_first() -> list[Effect]:
@@ -298,7 +299,7 @@ class SendProcessor:
         peer: Peer,
         beside: HalfOpened | TimersEnded | None,
     ) -> Propose:
-        # The view of now, not of then: what was lost with a view must not touch the next one.
+        # Keep the present view: what is lost with it must not change the next view.
         view = self._context.view
         identity = draft.identity
         if identity:
@@ -340,7 +341,7 @@ class SendProcessor:
 
 
 def _may_repeat(header: SendMessageHeader, topic: Topic) -> bool:
-    """Return whether a single message may be known already, as far as is known before its properties are read."""
+    """Return whether a single message may be a known one, as far as this can be told before its properties are read."""
     return (
         topic.deduplicated
         or bool(header.sys_flag & TRANSACTION_MASK)

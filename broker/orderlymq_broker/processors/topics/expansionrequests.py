@@ -449,7 +449,7 @@ class ExpansionProcessor:
         return [Blocker(group, NO_QUEUE, count, text)]
 
     def _held(self, group: str, topic: Topic) -> list[Blocker]:
-        """Return a blocker if lanes of a topic wait for an administrator; their messages are missing in their queues, too."""
+        """Return a blocker if lanes of a topic wait for an administrator; their messages are missing in their queues."""
         count = self._lanes(group, topic, LaneState.HELD)
         text = f"group {group} holds {counted(count, 'lane')}: release with orderlymq group release"
 
