@@ -1,8 +1,8 @@
 """
-The state of a broker: all tables of one raft group together, and how far the log has come in them.
+The state of a broker: all tables of one raft group, and the index up to which the log is applied to them.
 
-The rules: it equals the content of the store after the last applied entry, so a restarted replica loads it from there;
-``machine.py`` alone changes it; replicas that have applied the same entries have the same digest.
+The rules: the state equals the content of the store after the last applied entry, so a restarted replica loads it from
+there. Only ``machine.py`` changes it. Replicas that have applied the same entries have the same digest.
 """
 
 from hashlib import blake2b
@@ -32,23 +32,25 @@ from orderlymq_broker.store.layout import (
     encode_applied,
 )
 
-# Row of the counters that holds the greatest token of an operator.
+# The counters row that holds the greatest token of an operator.
 OPERATOR_ROW: Final = "operator"
-# Row of the counters that holds when a backup was restored, by this replica's clock or by that of the one it was copied from.
+# The counters row that holds the time when a backup was restored, by the clock of this replica or of the one it was
+# copied from.
 RESTORED_ROW: Final = "restored"
 
 
 class BrokerState:
-    """Everything a broker knows that survives its leader.
+    """The complete replicated state of a broker, which survives its leader.
 
-    Life cycle: read from a store (empty for a new one), changed by ``Machine`` only.
+    Life cycle: read from a store (empty for a new one), then changed only by ``Machine``.
 
     Attributes:
-        restored_ms: wall time when it was restored from a backup, else 0. Replicas may differ: leaders alone decide by it.
+        restored_ms: the wall time when it was restored from a backup, otherwise 0. It may differ between replicas,
+            because only leaders use it for decisions.
     """
 
     def __init__(self, reader: Reader) -> None:
-        """Read the state as it was when the store was last written."""
+        """Read the state from the last write to the store."""
         self.topics = TopicTable(reader)
         self.groups = GroupTable(reader)
         self.locks = LockTable(reader)
@@ -81,19 +83,19 @@ class BrokerState:
 
     @property
     def topics_version(self) -> int:
-        """How often the table of topics has changed: the counter of its data version."""
+        """The number of changes of the topic table: the counter of its data version."""
         return self.topics.version.counter
 
     @property
     def topics_timestamp(self) -> int:
-        """When the table of topics last changed, wall ms of the leader."""
+        """When the topic table last changed, in wall ms of the leader."""
         return self.topics.version.timestamp
 
     def is_ordered(self, group: str) -> bool:
         """Return whether the group's queues have holders: by configuration, or since its first lock.
 
-        One that is declared concurrent has them only while a queue is held. Replicas that do not know the declaration yet
-        keep the same locks: they fence too much, never too little.
+        A group that is declared concurrent has holders only while a queue is held. Replicas that do not know the
+        declaration yet keep the same locks: they fence too much, never too little.
         """
         config = self.groups.get(group)
         if config is not None and (config.orderly or config.by_key):
@@ -111,10 +113,10 @@ class BrokerState:
         return config is not None and config.by_key
 
     def only_broadcasts(self, group: str) -> bool:
-        """Return whether all members of a group broadcast: each keeps its own offsets, and nothing waits for those here.
+        """Return whether all members of a group broadcast, so that each keeps its own offsets and nothing here waits for them.
 
-        One member that broadcasts says nothing about the others. The lock of a client that is no member is of one that consumes
-        in order, and no member that broadcasts gets lanes.
+        One member that broadcasts does not mean that the others do. A lock of a client that is no member belongs to an
+        ordered consumer, and no broadcasting member gets lanes.
         """
         if not self.members.all_broadcast(group) or self.is_by_key(group):
             return False
@@ -124,13 +126,13 @@ class BrokerState:
         return held == self.locks.held_of[group]
 
     def oldest_kept_ms(self, wall_ms: int, age_ms: int) -> int:
-        """Return the store time below which messages are older than *age_ms*; restored ones count from the restore."""
+        """Return the store time below which messages are older than *age_ms*; for restored ones, age counts from the restore."""
         oldest_ms = wall_ms - age_ms
 
         return oldest_ms if oldest_ms > self.restored_ms else 0
 
     def digest(self) -> str:
-        """Return a hash of all that replicas must agree on at equal indexes."""
+        """Return a hash of everything on which replicas must agree at equal indexes."""
         digest = blake2b(digest_size=16)
         applied = Applied(self.applied_index, 0, self.physical_end, self.floor)
         digest.update(encode_applied(applied))
@@ -158,7 +160,7 @@ class BrokerState:
         return digest.hexdigest()
 
     def check_invariants(self) -> None:
-        """Assert what always holds inside one state (ordering rules 1, 2, 3 and 8)."""
+        """Assert the invariants within one state (ordering rules 1, 2, 3 and 8)."""
         self.topics.check()
         self.locks.check()
         self.offsets.check()

@@ -1,8 +1,8 @@
 """
-The ranges of numbers in records: those of the fields of RocketMQ's protocol that they come from.
+The ranges of numbers in records: those of the fields of RocketMQ's protocol from which the numbers come.
 
-Decoding refuses a number outside of them, and anything that is no number. So a record holds no number that a
-key or a row of the store cannot hold, and the leader finds that out before the record is in the log.
+Decoding refuses a number outside of its range, and any value that is not a number. So a record never contains a
+number that a key or a row of the store cannot hold, and the leader notices this before the record is in the log.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -17,12 +17,12 @@ Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 #: A Position, or -1 for none or any.
 Maybe: TypeAlias = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
-#: How long a grant is good, in ms.
+#: How long a grant is valid, in ms.
 Lease: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-#: Queues of a topic that grows: each is a row of each group that reads the topic.
+#: Queues of an expanding topic: each is a row of each group that reads the topic.
 QueueCount: TypeAlias = Annotated[int, Meta(ge=0, le=16_384)]
-#: Queues of a topic over all raft groups.
+#: Queues of a topic in all raft groups.
 QueueTotal: TypeAlias = Annotated[int, Meta(ge=1, le=16_384)]
 
-#: In place of an operator's token: the broker itself has written the record, so there is nothing to compare.
+#: Replaces an operator's token if the broker itself has written the record, so that there is nothing to compare.
 NO_TOKEN: Final = -1

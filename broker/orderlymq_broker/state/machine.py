@@ -1,10 +1,10 @@
 """
 The state machine of a broker: the only code that changes the state, from the raft log alone.
 
-The rules: applying the same entries gives the same state on every replica, so nothing here reads a
-clock, a setting or a connection; the effects of an entry reach the store in one batch together with
-its index; an entry that does not fit the state (an offset that is not dense) is a broken invariant
-and stops the process. What leaders do with the outcomes: ``processors/dispatch.py``.
+The rules: applying the same entries gives the same state on every replica, so no code here reads a
+clock, a setting or a connection. The effects of an entry reach the store in one batch together with
+its index. An entry that does not fit the state (such as an offset that is not dense) is a broken invariant
+and stops the process. ``processors/dispatch.py`` shows what leaders do with the outcomes.
 """
 
 from struct import Struct
@@ -94,7 +94,7 @@ from orderlymq_broker.store.layout import (
 )
 from orderlymq_protocol.operatortoken import stale_operator
 
-# What an operator asks for; each carries its token.
+# Requests of an operator; each carries its token.
 OperatorRecord: TypeAlias = (
     ClientDead
     | ExpansionFenced
@@ -107,9 +107,9 @@ _QUEUE_VALUE: Final = Struct(">QIqQ")
 _QUEUE_KEY: Final = Struct(">IIQ")
 _POSITIONS: Final = Struct(">I16xqq")  # size, queueOffset, physicalOffset of a stored record
 
-# Each message of an entry has so many index keys. With many more, one batch would make everybody wait for seconds.
+# The index keys that every message of an entry may have. With many more, one batch would block all clients for seconds.
 KEYS_MAX: Final = 64
-# So many has a message as long as its entry has some to spare: a trace of RocketMQ's client covers hundreds of messages.
+# A message may have this many while its entry has spare keys: a trace of RocketMQ's client covers hundreds of messages.
 _KEYS_OF_MANY_MAX: Final = 1_024
 _SPARE_KEYS: Final = 8_192
 
@@ -118,7 +118,7 @@ class Machine:
     """Applies entries to a state, in the order of the log, each exactly once.
 
     Attributes:
-        changes: how many changes were applied, as far as each takes time.
+        changes: the number of applied changes, each of which takes time.
     """
 
     def __init__(self, state: BrokerState) -> None:
@@ -130,7 +130,7 @@ class Machine:
     def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
         """Apply one entry; return one outcome per record.
 
-        Everything it changes in the store, and that *index* is applied, goes into *batch*.
+        All its changes of the store, and the new applied *index*, go into *batch*.
         """
         state = self.state
         assert index == state.applied_index + 1, (
@@ -165,7 +165,7 @@ class Machine:
         return outcomes
 
     def apply_noop(self, index: int, term: int, batch: Batch) -> None:
-        """Pass over an entry that is raft's own: a new leader's first, a membership change."""
+        """Skip an entry that is raft's own: a new leader's first one, or a membership change."""
         self._finish(index, term, batch)
 
     # -- the hot path ------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Machine:
         queue = topic.queues.get(queue_id) or topic.queue(queue_id)
         store_timestamp = record.store_timestamp
         if queue_offset != queue.next_offset:
-            # A copy of another cluster's queue begins where the first message begins that is kept there.
+            # A copy of another cluster's queue begins at the first message that is still kept there.
             assert not queue.next_offset, f"{record} does not follow {queue}"
             queue.next_offset = queue.min_offset = queue.first_offset = queue_offset
             write_floor(queue, self._writes)
@@ -307,7 +307,7 @@ class Machine:
                 assert_never(record)
 
     def _without_gone(self, record: LocksRequested) -> LocksRequested:
-        """Leave out topics and groups that were deleted meanwhile: nobody would ever remove their rows."""
+        """Leave out topics and groups that were deleted meanwhile, because their rows would never be removed."""
         state = self.state
         if record.group not in state.groups.by_name or state.is_by_key(record.group):
             return msgspec.structs.replace(record, queues=(), orderly=False)
@@ -323,7 +323,7 @@ class Machine:
     def _commit_offsets(self, record: OffsetsCommitted) -> Outcome:
         state = self.state
         commits = record.commits
-        # By key the lanes alone say how far a group is.
+        # By key, only the lanes determine the progress of a group.
         if any(state.is_by_key(commit.group) for commit in commits):
             commits = tuple(commit for commit in commits if not state.is_by_key(commit.group))
         return state.offsets.commit(commits, state.locks, state.topics.by_name, self._writes)
@@ -358,7 +358,7 @@ class Machine:
                 return access.set_white_addresses(record.addresses, wall_ms, writes)
 
     def _set_group(self, record: GroupSet, wall_ms: int) -> Outcome:
-        """Set a group, unless it would change how it consumes while that is in use."""
+        """Set a group's configuration, unless it would change the group's mode while that is in use."""
         state, writes = self.state, self._writes
         present = state.groups.get(record.name)
         if not record.only_if_absent:
@@ -418,7 +418,7 @@ class Machine:
                 assert_never(record)
 
     def _stale(self, token: int) -> Refused | None:
-        """Refuse what an operator says that has been followed by another one; remember the newest."""
+        """Refuse a request of an operator that a newer one has replaced; remember the newest token."""
         state = self.state
         if token in (NO_TOKEN, state.operator_token):
             return None
@@ -446,7 +446,7 @@ class Machine:
 
 
 def _is_of_message(record: Record) -> bool:
-    """Return whether a record stands behind that of a message and is true only if the message is stored."""
+    """Return whether a record follows that of a message and is valid only if the message is stored."""
     return type(record) in (HalfOpened, LaneLettered) or (
         type(record) is HalfEnded and record.committed
     )

@@ -1,12 +1,11 @@
 """
-Records of the raft log: one small struct per kind of change, and the results of applying it.
+Records of the raft log: one small struct per kind of change, and the outcomes of applying them.
 
-The rules: a record says everything that ``machine.py`` needs, so that applying it is the same on
-every replica; time is a field that the leader wrote; names are never re-used with another meaning.
-On the wire a record is a msgpack array that begins with its tag; new fields go to the end and have
-a default, so that an old log stays readable. A replica of a former release drops a field that it does not know, in
-silence and for good: a leader writes one with another value than the default only when all replicas know it.
-Next step: ``machine.py``.
+The rules: a record contains everything that ``machine.py`` needs, so that applying it is the same on every replica.
+Times are fields that the leader wrote. Names are never reused with another meaning. On the wire a record is a msgpack
+array that begins with its tag. New fields go to the end and have a default, so that an old log stays readable. A
+replica of a former release silently drops a field that it does not know, for good. Therefore a leader writes a value
+other than the default only once all replicas know the field. Next step: ``machine.py``.
 """
 
 from collections.abc import Sequence
@@ -47,17 +46,17 @@ from orderlymq_protocol.message.properties import SHARDING_KEY
 
 
 class Append(Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """One stored message of this entry's blob joins a queue.
+    """One stored message in this entry's blob joins a queue.
 
     Attributes:
-        physical: physical offset of the stored record; dense over the whole log.
-        size: bytes of the stored record.
-        tags_code: the code that pulls filter by; in the schedule topic the due time (wall ms).
+        physical: the physical offset of the stored record; dense over the whole log.
+        size: the bytes of the stored record.
+        tags_code: the code by which pulls filter; in the schedule topic the due time (wall ms).
         store_timestamp: wall ms of the leader; never falls within a queue.
-        unique_key: the UNIQ_KEY property, empty when there is none.
-        keys: the KEYS property as it is, tokens separated by blanks.
-        identity: identity of the send in the duplicate window, empty when it has none there.
-        reply_queue: queue id in the answer to the sender: the requested one for a delayed message.
+        unique_key: the UNIQ_KEY property, empty if there is none.
+        keys: the KEYS property unchanged: tokens separated by blanks.
+        identity: the identity of the send in the duplicate window, empty if it has none there.
+        reply_queue: the queue id in the answer to the sender; for a delayed message, the requested queue.
     """
 
     topic_id: Natural
@@ -74,7 +73,7 @@ class Append(Struct, frozen=True, array_like=True, tag=1, gc=False):
 
 
 class DelayProgress(Struct, frozen=True, array_like=True, tag=2):
-    """Messages [start, end) of a delay queue have been appended to where they belong."""
+    """Messages [start, end) of a delay queue have been appended to their own topics."""
 
     queue_id: Natural
     start: Position
@@ -96,7 +95,7 @@ class QueueFloor(Struct, frozen=True, array_like=True):
 
 
 class RetentionAdvanced(Struct, frozen=True, array_like=True, tag=4):
-    """Old messages go: first the queue positions, last (floor > 0) the messages themselves."""
+    """Old messages are removed: first the queue positions, last (floor > 0) the messages themselves."""
 
     queues: tuple[QueueFloor, ...] = ()
     floor: Position = 0
@@ -106,10 +105,10 @@ class RetentionAdvanced(Struct, frozen=True, array_like=True, tag=4):
 
 
 class TopicSet(Struct, frozen=True, array_like=True, tag=10):
-    """A topic is created or its configuration replaced.
+    """A topic is created, or its configuration replaced.
 
     Attributes:
-        only_if_absent: leave an existing topic as it is; for automatic creation.
+        only_if_absent: do not change an existing topic; for automatic creation.
     """
 
     name: str
@@ -124,21 +123,21 @@ class TopicSet(Struct, frozen=True, array_like=True, tag=10):
 
 
 class TopicDeleted(Struct, frozen=True, array_like=True, tag=11):
-    """A topic goes with its queues, its index and the offsets that groups have in it."""
+    """A topic is deleted with its queues, its index and the offsets that groups have in it."""
 
     name: str
 
 
 class GroupSet(Struct, frozen=True, array_like=True, tag=12):
-    """A consumer group is created or its configuration replaced.
+    """A consumer group is created, or its configuration replaced.
 
     Attributes:
         orderly: ordered by configuration: only the holder of a queue's lock may pull and commit.
         on_dead_letter: Continue, HoldKey or StopQueue; see ``groups/failurepolicy.py``.
         concurrency: Queue, by queue locks, or Key, by lanes; see ``processors/lanes/``.
         lane_key_property: the property whose value is the key of a message's lane.
-        concurrent: declared to be consumed without order, although it took locks; it is given no more of them.
-        retry_pause_ms, retry_pause_max_ms: by key, how long a lane waits whose message failed, the first time and at most.
+        concurrent: declared to consume without order although it has taken locks; it gets no more of them.
+        retry_pause_ms, retry_pause_max_ms: by key, the first and the longest pause of a lane whose message failed.
     """
 
     name: str
@@ -163,16 +162,16 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
 
     @property
     def by_key(self) -> bool:
-        """Return whether the group consumes by lanes."""
+        """Whether the group consumes by lanes."""
         return self.concurrency == BY_KEY
 
     def pause_ms(self, tries: int) -> int:
-        """Return how long a lane waits whose message has failed so often."""
+        """Return the pause of a lane whose message has failed *tries* times."""
         return backoff_ms(self.retry_pause_ms, self.retry_pause_max_ms, tries)
 
 
 class GroupDeleted(Struct, frozen=True, array_like=True, tag=13):
-    """A consumer group goes with its locks and members; its offsets only when asked for."""
+    """A consumer group is deleted with its locks and members; its offsets only if requested."""
 
     name: str
     clean_offsets: bool = False
@@ -182,7 +181,7 @@ class GroupDeleted(Struct, frozen=True, array_like=True, tag=13):
 
 
 class Commit(Struct, frozen=True, array_like=True):
-    """One consumer offset; *epoch* is that of the lock it was accepted under, 0 when unfenced."""
+    """One consumer offset; *epoch* is that of the lock under which it was accepted, 0 if unfenced."""
 
     group: str
     topic: str
@@ -192,16 +191,17 @@ class Commit(Struct, frozen=True, array_like=True):
 
 
 class OffsetsCommitted(Struct, frozen=True, array_like=True, tag=20):
-    """Offsets move forward; a lower one, or one of an epoch that has ended, is passed over."""
+    """Offsets move forward; a lower one, or one of an epoch that has ended, is ignored."""
 
     commits: tuple[Commit, ...]
 
 
 class OffsetsReset(Struct, frozen=True, array_like=True, tag=21):
-    """Offsets are set, also backwards: an administrator's decision.
+    """Offsets are set, even backwards, as an administrator decided.
 
     Attributes:
-        fences: give the locks of these queues another epoch: a holder that goes on under the former one has not heard of it.
+        fences: raise the epochs of these queues' locks, because a holder that continues under the former epoch does not
+            know of the reset.
     """
 
     commits: tuple[Commit, ...]
@@ -212,7 +212,7 @@ class OffsetsReset(Struct, frozen=True, array_like=True, tag=21):
 
 
 class Subscription(Struct, frozen=True, array_like=True):
-    """Subscription of a member to a topic; *version* is the millisecond it was made."""
+    """A member's subscription to a topic; *version* is the millisecond in which it was made."""
 
     topic: str
     expression: str = "*"
@@ -223,10 +223,10 @@ class Subscription(Struct, frozen=True, array_like=True):
 
 
 class MemberSeen(Struct, frozen=True, array_like=True, tag=40):
-    """A client is a member of a group; written when it joins or something about it changes.
+    """A client is a member of a group; written when it joins or its data changes.
 
     Attributes:
-        account: the access key that it signed with; empty without access control.
+        account: the access key with which it signed; empty without access control.
     """
 
     group: str
@@ -242,7 +242,7 @@ class MemberSeen(Struct, frozen=True, array_like=True, tag=40):
 
 
 class MemberLeft(Struct, frozen=True, array_like=True, tag=41):
-    """A client is no member of a group any more."""
+    """A client is no longer a member of a group."""
 
     group: str
     client_id: str
@@ -252,8 +252,8 @@ class AssignmentSet(Struct, frozen=True, array_like=True, tag=85):
     """An operator has decided which member of a group takes which queue of a topic.
 
     Attributes:
-        owners: (broker name, queue, client id) over all raft groups; none ends the decision.
-        token: of the operator, as in ``ClientDead``.
+        owners: (broker name, queue, client id) over all raft groups; an empty tuple ends the assignment.
+        token: the operator's token, as in ``ClientDead``.
     """
 
     group: str
@@ -296,21 +296,21 @@ def encode_records(records: Sequence[Record]) -> bytes:
 
 
 def decode_records(meta: bytes | memoryview) -> list[Record]:
-    """Return the records that ``encode_records`` was given.
+    """Return the records that ``encode_records`` has encoded.
 
     Raises:
-        UNREADABLE: one of these; the bytes are no list of known records.
+        UNREADABLE: one of these; the bytes are not a list of known records.
     """
     return _decoder.decode(meta)
 
 
-# A deletion of a topic looks at every consumer group: 1 ms for 10,000 of them, 6 ms for 40,000. One of a group forgets all that
-# the group has: some 10 ms for 100,000 offsets and as many locks.
+# The deletion of a topic visits every consumer group: 1 ms for 10,000 of them, 6 ms for 40,000. That of a group removes
+# everything the group has: about 10 ms for 100,000 offsets and as many locks.
 _DELETION_CHANGES: Final = 256
 
 
 def changes_in(record: Record) -> int:
-    """Return how many changes a record makes, as far as each takes time to apply."""
+    """Return how many changes a record makes, counting each that takes time to apply."""
     if type(record) is TopicDeleted or type(record) is GroupDeleted:
         return _DELETION_CHANGES
     if type(record) is LanesFetched:
@@ -326,13 +326,13 @@ def changes_in(record: Record) -> int:
 
 
 class Refused(Struct, frozen=True):
-    """The record changed nothing; *reason* says why. For a message: it is in no queue."""
+    """The record changed nothing; *reason* says why. A refused message is in no queue."""
 
     reason: str
 
 
 class TopicChanged(Struct, frozen=True):
-    """The table of topics changed (set or deleted), or an auto-creation found the topic there."""
+    """The topic table changed (set or deleted), or an auto-creation found an existing topic."""
 
     name: str
     changed: bool
@@ -340,10 +340,10 @@ class TopicChanged(Struct, frozen=True):
 
 
 class GroupChanged(Struct, frozen=True):
-    """The table of groups changed, or an auto-creation found the group there.
+    """The group table changed, or an auto-creation found an existing group.
 
     Attributes:
-        mode_changed: a group that was there consumes by key now, or by queue.
+        mode_changed: an existing group has changed between consuming by key and by queue.
     """
 
     name: str
@@ -353,10 +353,10 @@ class GroupChanged(Struct, frozen=True):
 
 
 class OffsetsMoved(Struct, frozen=True):
-    """How many offsets moved; the others were lower or came under an ended epoch.
+    """How many offsets moved; the others were lower or came under an epoch that has ended.
 
     Attributes:
-        reset: groups and topics whose offsets were set, be it backwards.
+        reset: the groups and topics whose offsets were set, even backwards.
     """
 
     moved: int
@@ -365,7 +365,7 @@ class OffsetsMoved(Struct, frozen=True):
 
 
 class MembersChanged(Struct, frozen=True):
-    """Groups whose members or subscriptions changed, and queues and lanes that became free with it."""
+    """The groups whose members or subscriptions changed, and the queues and lanes that became free as a result."""
 
     groups: tuple[str, ...]
     freed: tuple[tuple[str, str, int], ...] = ()
@@ -373,7 +373,7 @@ class MembersChanged(Struct, frozen=True):
 
 
 class AssignmentChanged(Struct, frozen=True):
-    """The assignment of a group's queues changed, or was so already."""
+    """The assignment of a group's queues changed; *changed* is False if the record made no difference."""
 
     group: str
     changed: bool
@@ -384,12 +384,12 @@ class Done(Struct, frozen=True):
 
 
 class Trimmed(Struct, frozen=True):
-    """Old entries of a window or of queues went."""
+    """Old entries of a window or of queues were removed."""
 
     count: int
 
 
-# The outcome of an append that went through is the record itself: it says where the message is,
+# The outcome of a successful append is the record itself: it tells where the message is,
 # and a busy leader makes tens of thousands of them a second.
 Outcome: TypeAlias = (
     Append

@@ -1,8 +1,8 @@
 """
-Records that take rows out of several tables: deletions, retention, dead clients, offsets that are set back, fewer queues.
+Records that remove rows from several tables: deletions, retention, dead clients, offsets that are set back, fewer queues.
 
-The rule: what one table loses, every table that refers to it loses with the same entry. `machine` calls these; a record
-that concerns one table is applied by that table.
+The rule: when a table loses rows, every table that refers to them loses its references with the same entry. `machine`
+calls these functions; a record that concerns one table is applied by that table.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,13 +39,13 @@ _NO_OFFSETS: Mapping[int, int] = {}
 def reset_offsets(
     state: BrokerState, record: OffsetsReset, writes: TableWrites, batch: Batch
 ) -> Outcome:
-    """Set offsets, and forget known copies that would keep the group from consuming again."""
+    """Set offsets, and remove known copies: messages that fail once more must not count as duplicates of these."""
     _forget_copies(
         state,
         {
             (commit.group, commit.topic)
             for commit in record.commits
-            # By key much may be complete behind the offset.
+            # By key, messages beyond the offset may be complete.
             if state.is_by_key(commit.group)
             or (at := state.offsets.get(commit.group, commit.topic, commit.queue_id)) is None
             or commit.offset < at
@@ -62,7 +62,7 @@ def reset_offsets(
 
 
 def _forget_copies(state: BrokerState, again: Iterable[tuple[str, str]], batch: Batch) -> None:
-    """Let messages that a group consumes once more, by group and topic, fail once more: their copies of before have gone by."""
+    """Remove known copies of messages that groups consume again (by group and topic), so that these can fail again."""
     topics = state.topics.by_name
     origins: dict[int, set[str]] = {}
     for group, name in again:
@@ -79,9 +79,9 @@ def _forget_copies(state: BrokerState, again: Iterable[tuple[str, str]], batch: 
 def set_topic(
     state: BrokerState, record: TopicSet, wall_ms: int, writes: TableWrites
 ) -> TopicChanged | Refused:
-    """Create or change a topic, unless that takes a queue away which a group still has to read.
+    """Create or change a topic, unless that removes a queue which a group still has to read.
 
-    The leader has judged it by the state applied then; messages may have come since.
+    The leader has checked this with the state applied then, but messages may have come since.
     """
     topic = state.topics.get(record.name)
     if topic is not None and not record.only_if_absent:
@@ -93,7 +93,7 @@ def set_topic(
 
 
 def refuse_fewer(state: BrokerState, topic: Topic, count: int) -> str:
-    """Return why a topic cannot have only *count* queues, empty when it can: a group has not consumed the others."""
+    """Return why a topic cannot have only *count* queues; empty if it can. A group may still have to consume the others."""
     kept = [
         (number, queue.next_offset)
         for number, queue in sorted(topic.queues.items())
@@ -101,7 +101,7 @@ def refuse_fewer(state: BrokerState, topic: Topic, count: int) -> str:
     ]
     if not kept:
         return ""
-    # By group first: each offset that is there is looked up once, and of these there is a limit.
+    # Go by group first: each existing offset is then looked up once, and the number of offsets is limited.
     for group in readers_of(state, topic.name):
         committed = state.offsets.of_group(group).get(topic.name, _NO_OFFSETS)
         for number, end in kept:
@@ -116,13 +116,13 @@ def refuse_fewer(state: BrokerState, topic: Topic, count: int) -> str:
 def expire_client(
     state: BrokerState, record: ClientDead, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Free the locks and lanes of a client that is proven dead, unless it has been seen elsewhere; it leaves its groups."""
+    """Free the locks and lanes of a client that is proven dead and remove its memberships, unless it was seen elsewhere."""
     members, lanes, client_id = state.members, state.lanes, record.client_id
     groups = members.groups_of(client_id)
     if record.addresses is not None:
         places = {lock.address for lock in state.locks.of_client(client_id)}
         if lanes.holds_any(client_id):
-            # Nothing shows where a former member is.
+            # The address of a former member is not known.
             places |= {
                 member.address
                 for group in groups
@@ -143,9 +143,9 @@ def expire_client(
 def advance_retention(
     state: BrokerState, record: RetentionAdvanced, writes: TableWrites, batch: Batch
 ) -> Outcome:
-    """Drop messages before the new floors. Messages that lanes still owe stay in their queue, and open halves stay in the log.
+    """Remove messages below the new floors, but keep those that lanes still owe, and open half messages in the log.
 
-    Both may have come to be so behind the decision.
+    Messages may have come to be owed or open after the leader's decision.
     """
     count = 0
     for floor in record.queues:
@@ -174,7 +174,7 @@ def advance_retention(
 def delete_topic(
     state: BrokerState, record: TopicDeleted, wall_ms: int, writes: TableWrites, batch: Batch
 ) -> Outcome:
-    """Delete a topic, and what others say of it."""
+    """Delete a topic and everything that other tables have about it."""
     topic = state.topics.delete(record.name, wall_ms, writes)
     if topic is None:
         return TopicChanged(record.name, changed=False)
@@ -194,7 +194,7 @@ def delete_topic(
 def delete_group(
     state: BrokerState, record: GroupDeleted, wall_ms: int, writes: TableWrites, batch: Batch
 ) -> Outcome:
-    """Delete a consumer group; its offsets only if that is asked for."""
+    """Delete a consumer group; its offsets only if requested."""
     existed = state.groups.delete(record.name, wall_ms, writes)
     state.locks.drop_group(record.name, writes)
     state.assignments.drop(writes, group=record.name)

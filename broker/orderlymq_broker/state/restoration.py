@@ -1,12 +1,13 @@
 """
 Changes of a state when a backup becomes a new cluster.
 
-The rule: whatever epoch or attempt a client of the former cluster got after the backup was made counts for nothing in the
-new one. Its locks are free, its lanes are handed out again, and all epochs and attempts begin above those that it may have
-got. Offsets go on from the backup: who names nothing else must be stopped before, or find other names of queues.
-Messages, offsets, parked keys, delays, transactions and accounts stay as they were. Every replica that restores
-the same backup computes the same state, but for the time of the restore. Ages count from there: what is restored was out of
-reach for as long as the backup lay there, and would be too old immediately.
+The rule: epochs and attempts that clients of the former cluster got after the backup was made are invalid in the new
+one. All locks are free, lanes are handed out again, and all epochs and attempts begin above those that the former
+cluster may have given. Offsets continue from the backup. A client that sends no epoch must be stopped before, or must
+find queues with other names. Messages, offsets, parked keys, delays, transactions and accounts do not change. Every
+replica that restores the same backup computes the same state, except for the time of the restore. Ages count from
+that time, because the restored messages were out of reach while the backup was stored, and would otherwise be too old
+immediately.
 """
 
 from typing import Final
@@ -15,7 +16,7 @@ from orderlymq_broker.state.broker import OPERATOR_ROW, RESTORED_ROW, BrokerStat
 from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.layout import Table
 
-# More changes of holder than a queue sees between a backup and the end of its cluster; far below the
+# More changes of holder than a queue sees between a backup and the end of its cluster. It is far below the
 # 2**53 that JavaScript can read, so that restored clusters may be backed up and restored a million times.
 FENCE_STEP: Final = 1 << 32
 
@@ -27,7 +28,7 @@ def fence(state: BrokerState, writes: TableWrites, *, taken_ms: int, restored_ms
             state.members.leave(group, client_id, writes)
     state.locks.fence(FENCE_STEP, writes)
     state.lanes.fence(FENCE_STEP, taken_ms, writes)
-    # Assignments name clients and brokers of before.
+    # Assignments name clients and brokers of the former cluster.
     for group in sorted({row[0].group for row in state.assignments.rows()}):
         state.assignments.drop(writes, group=group)
     # The operator of the new cluster counts its tokens from the beginning.

@@ -1,9 +1,9 @@
 """
 Rows of the TABLES family: how the tables in memory reach the store.
 
-The rule: apply changes memory first and notes the row; when an entry has been applied, every row
-it touched is written once, with its last value, in the same batch as the applied index. So memory
-and store can never disagree about an index. The tables are in the modules beside this one.
+The rule: apply changes memory first and notes the row. When an entry has been applied, every changed row is written
+once, with its last value, in the same batch as the applied index. So memory and store cannot disagree about an index.
+The other modules of this package hold the tables.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,8 +22,8 @@ from orderlymq_broker.store.layout import (
 
 # Rows are read in pages, so that loading a large table does not build one huge list.
 _PAGE: Final = 1024
-# Rows that are removed as one range: each for itself takes 1.5 us, and a topic may have 100,000 offsets. A range looks at all
-# rows that the entry has changed, and a reader at all ranges of the entries that are not written yet.
+# Rows that are removed as one range: a single deletion takes 1.5 us, and a topic may have 100,000 offsets. A range
+# visits all rows that the entry has changed, and a reader visits all ranges of the entries that are not written yet.
 _RANGE_MIN: Final = 256
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ encode_row = msgspec.msgpack.Encoder().encode
 
 
 class TableWrites:
-    """Rows that the entry being applied has changed."""
+    """The rows changed by the entry that is being applied."""
 
     __slots__ = ("_ranges", "_rows")
 
@@ -41,11 +41,11 @@ class TableWrites:
         self._ranges: list[tuple[bytes, bytes]] = []
 
     def put(self, table: Table, *key: str | int, value: Any) -> None:
-        """Set a row; *value* is anything that msgpack can say."""
+        """Set a row; *value* is anything that msgpack can encode."""
         self.put_at(table_key(table, *key), value)
 
     def put_at(self, key: bytes, value: Any) -> None:
-        """Set a row whose key the caller keeps or makes cheaper."""
+        """Set a row by its key, which the caller has kept or can build faster."""
         self._rows[key] = encode_row(value)
 
     def delete(self, table: Table, *key: str | int) -> None:
@@ -53,11 +53,11 @@ class TableWrites:
         self.delete_at(table_key(table, *key))
 
     def delete_at(self, key: bytes) -> None:
-        """Remove a row whose key the caller keeps or makes cheaper."""
+        """Remove a row by its key, which the caller has kept or can build faster."""
         self._rows[key] = None
 
     def delete_numbered(self, table: Table, *key: str | int, numbers: Collection[int]) -> None:
-        """Remove all rows whose keys are these parts and a number; *numbers* are those that there are."""
+        """Remove all rows whose keys are these parts and a number; *numbers* are all existing ones."""
         if len(numbers) >= _RANGE_MIN:
             self.delete_range(table, *key)
             return
@@ -67,7 +67,7 @@ class TableWrites:
     def delete_numbered_of(
         self, table: Table, firsts: Mapping[str, Collection[int]], second: str
     ) -> None:
-        """Remove what `delete_numbered` does for each of *firsts* and *second*: hundred thousand rows in one turn of the loop."""
+        """Do the same as `delete_numbered` for each of *firsts* with *second*: 100,000 rows in one turn of the loop."""
         few = [each for each in firsts.items() if len(each[1]) < _RANGE_MIN]
         if len(few) < len(firsts):
             for first, numbers in firsts.items():
@@ -78,7 +78,7 @@ class TableWrites:
     def delete_grouped(
         self, table: Table, first: str, seconds: Mapping[str, Collection[int]]
     ) -> None:
-        """Remove all rows that begin with *first*; *seconds* has the second part and the numbers of those that there are."""
+        """Remove all rows that begin with *first*; *seconds* maps each existing second part to its numbers."""
         if sum(map(len, seconds.values())) >= _RANGE_MIN:
             self.delete_range(table, first)
             return
@@ -86,14 +86,14 @@ class TableWrites:
             self.delete_numbered(table, first, second, numbers=numbers)
 
     def delete_range(self, table: Table, *key: str | int) -> None:
-        """Remove every row whose key begins with these parts, also those that the entry has set so far."""
+        """Remove every row whose key begins with these parts, including those that the entry has set so far."""
         start, end = table_bounds(table, *key)
         for row in [row for row in self._rows if start <= row < end]:
             del self._rows[row]
         self._ranges.append((start, end))
 
     def flush(self, batch: Batch) -> None:
-        """Hand the rows over to *batch* and forget them."""
+        """Move the rows to *batch*."""
         for start, end in self._ranges:
             batch.delete_range(Family.TABLES, start, end)
         self._ranges.clear()
@@ -104,7 +104,7 @@ class TableWrites:
 
 
 def read_counter(reader: Reader, name: str, kind: type[T], default: T) -> T:
-    """Return a row of the counters, *default* where there is none yet."""
+    """Return a row of the counters, or *default* if there is none yet."""
     value = reader.get(Family.TABLES, table_key(Table.COUNTERS, name))
 
     return default if value is None else msgspec.msgpack.decode(value, type=kind)

@@ -1,9 +1,9 @@
 """
-The table of accounts and of addresses that need none.
+The table of accounts and of the addresses that need no account.
 
-The rules: it is part of the replicated state, so that permissions outlive a leader and hold on all replicas
-at the same index; a change counts from the entry that brings it, without a restart. What a request
-needs, and whether an account has it: ``processors/admin/access.py``.
+The rules: it is part of the replicated state, so permissions outlive a leader and are the same on all replicas at the
+same index. A change takes effect with its log entry, without a restart. ``processors/admin/access.py`` decides what a
+request needs and whether an account has it.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _GLOBALS: Final = "globals"
 
 
 class _Globals(msgspec.Struct, frozen=True, array_like=True):
-    """Settings that are not about one account."""
+    """Settings that do not belong to one account."""
 
     addresses: tuple[str, ...]
     counter: int
@@ -33,7 +33,7 @@ class _Globals(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccessTable:
-    """Accounts by access key, and the white addresses of all; ``processors/admin/accounts.py`` bounds both."""
+    """Accounts by access key, and the global white addresses; ``processors/admin/accounts.py`` limits both."""
 
     def __init__(self, reader: Reader) -> None:
         self.accounts: dict[str, AccountSet] = {}

@@ -8,7 +8,7 @@ from orderlymq_broker.state.integerranges import Long, Natural, Position
 
 
 class Quota(Struct, frozen=True, array_like=True):
-    """How much an account or an address may use of one broker group; 0 is without a limit."""
+    """The most that an account or an address may use of one broker group; 0 means no limit."""
 
     requests_per_s: Natural = 0
     bytes_per_s: Position = 0
@@ -19,11 +19,11 @@ class AccountSet(Struct, frozen=True, array_like=True, tag=60):
     """An account is created or replaced.
 
     Attributes:
-        secret_key: as its holder signs with it; the protocol's signatures need it in the clear.
-        default_topic_perm, default_group_perm: DENY, PUB, SUB or PUB|SUB where no other is said.
-        white_address: requests from there need no signature; empty for nowhere.
-        former_secret: the secret before this one; empty when no rotation is under way.
-        former_until_ms: the leader's wall clock when it ends.
+        secret_key: the secret in plain text, because the protocol's signatures are computed with it.
+        default_topic_perm, default_group_perm: DENY, PUB, SUB or PUB|SUB for names without their own permission.
+        white_address: requests from there need no signature; empty if there is no such address.
+        former_secret: the secret before this one; empty if no rotation is in progress.
+        former_until_ms: the time on the leader's wall clock when it ends.
     """
 
     access_key: str
@@ -39,12 +39,12 @@ class AccountSet(Struct, frozen=True, array_like=True, tag=60):
     quota: Quota = Quota()
 
     def __repr__(self) -> str:
-        # A secret must not come into a log by way of a message that shows a record.
+        # The secret must not get into a log through a message that shows a record.
         return f"AccountSet({self.access_key!r}, admin={self.admin})"
 
 
 class AccountDeleted(Struct, frozen=True, array_like=True, tag=61):
-    """An account goes."""
+    """An account is deleted."""
 
     access_key: str
 
@@ -66,6 +66,6 @@ AccessRecord: TypeAlias = AccountSet | AccountDeleted | FormerSecretEnded | Whit
 
 
 class AccessChanged(Struct, frozen=True):
-    """The accounts or white addresses changed, or were so already."""
+    """The accounts or white addresses changed; *changed* is False if the record made no difference."""
 
     changed: bool

@@ -1,9 +1,9 @@
 """
-Settings that administrators changed while the group was running.
+Settings that administrators changed while the broker group was running.
 
 The rules: they are part of the replicated state, so that a change outlives the leader and holds on all
-replicas; here they are texts and mean nothing, because applying must not depend on a setting. What a
-replica makes of them: ``core/livesettings.py``.
+replicas. Here they are plain texts, because applying a record must not depend on a setting.
+``core/livesettings.py`` interprets them on each replica.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _ALL: Final = "all"
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """The whole table: it has a dozen entries at most."""
+    """The whole table in one row: it has a dozen entries at most."""
 
     values: dict[str, tuple[str, str]]
     counter: int
@@ -29,7 +29,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OverrideTable:
-    """By RocketMQ's name: the value, and the manifest's value that it replaced; as many as there are live keys."""
+    """By RocketMQ's name: the value, and the manifest's value that it replaced; at most one for each live key."""
 
     def __init__(self, reader: Reader) -> None:
         self.values: dict[str, tuple[str, str]] = {}
@@ -41,7 +41,7 @@ class OverrideTable:
     def set(
         self, values: dict[str, tuple[str, str]], wall_ms: int, writes: TableWrites
     ) -> SettingsChanged:
-        """Take over values; one that is the manifest's own again is forgotten."""
+        """Set values; remove those that equal the manifest's value again."""
         wanted = {
             name: (value, replaced)
             for name, (value, replaced) in {**self.values, **values}.items()

@@ -4,17 +4,17 @@ from msgspec import Struct
 
 
 class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
-    """An administrator changed settings of the running group.
+    """An administrator changed settings of the running broker group.
 
     Attributes:
-        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. A replica
-            whose manifest has another value by then obeys its manifest, which is newer.
+        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. If a replica's
+            manifest has another value by then, the replica uses its manifest, which is newer.
     """
 
     values: dict[str, tuple[str, str]]
 
 
 class SettingsChanged(Struct, frozen=True):
-    """The settings of the running group changed, or were so already."""
+    """The settings of the running broker group changed; *changed* is False if the record made no difference."""
 
     changed: bool

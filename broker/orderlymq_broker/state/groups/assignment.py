@@ -1,10 +1,10 @@
 """
-Assignments of queues to members, for groups whose assignment an operator has decided.
+Assignments of queues to members, for consumer groups whose assignment an operator has decided.
 
-The rules: an assignment outlives its author: queues of members that are gone, and queues that are new, go to the
-members with the fewest, and nothing else moves, the same on every raft group that is asked; a group without
-an assignment divides as its clients do (``processors/groups/strategies.py``). An assignment promises nothing about order:
-the lock of a queue alone decides which member may consume it.
+The rules: an assignment outlives the operator that made it. Queues of members that are gone, and new queues, go to
+the members with the fewest queues. Nothing else moves, and every raft group gives the same result. A group without an
+assignment assigns queues as its clients do (``processors/groups/strategies.py``). An assignment does not guarantee
+order: only the lock of a queue decides which member may consume it.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,7 +18,7 @@ from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
-# As many groups as anybody divides by hand; a row may have 100 KiB.
+# More groups than anyone assigns by hand; a row may have 100 KiB.
 ASSIGNMENTS_MAX: Final = 10_000
 
 QueuePlace = tuple[str, int]
@@ -26,10 +26,10 @@ QueuePlace = tuple[str, int]
 
 
 class AssignmentTable:
-    """Divisions by group and topic.
+    """Assignments by group and topic.
 
-    Rows go with their group or topic, or when an operator ends the assignment. Groups and topics may stand on other raft
-    groups alone, so a bound keeps out the rest.
+    A row is removed with its group or topic, or when an operator ends the assignment. Its group and topic may exist
+    only in other raft groups, so a limit bounds the rows.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -37,7 +37,7 @@ class AssignmentTable:
         self._divisions = {(found.group, found.topic): found for found in rows}
 
     def get(self, group: str, topic: str) -> Mapping[QueuePlace, str] | None:
-        """Return the owners by queue; None when nobody has decided."""
+        """Return the owners by queue, or None if no operator has decided."""
         found = self._divisions.get((group, topic))
 
         return None if found is None else {(b, number): owner for b, number, owner in found.owners}
@@ -51,9 +51,9 @@ class AssignmentTable:
         }
 
     def set(self, record: AssignmentSet, writes: TableWrites) -> AssignmentChanged | Refused:
-        """Replace an assignment; one without owners ends it."""
+        """Replace an assignment; a record without owners ends it."""
         key = (record.group, record.topic)
-        # The token is about who may say so, not about the assignment.
+        # The token controls who may set the assignment; it is not a part of it.
         row = msgspec.structs.replace(record, token=-1)
         present = self._divisions.get(key)
         if present == row or (present is None and not record.owners):
@@ -74,7 +74,7 @@ class AssignmentTable:
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
     ) -> None:
-        """Forget the assignments of a group or topic that is deleted."""
+        """Remove the assignments of a deleted group or topic."""
         for key in [key for key in self._divisions if group == key[0] or topic == key[1]]:
             del self._divisions[key]
             writes.delete(Table.ASSIGNMENTS, *key)
@@ -88,11 +88,11 @@ class AssignmentTable:
 def full_assignment(
     assignment: Mapping[QueuePlace, str], queues: Collection[QueuePlace], members: Mapping[str, int]
 ) -> dict[QueuePlace, str]:
-    """Return an owner for each of *queues*: the decided one if it is a member, else the member with the fewest queues.
+    """Return an owner for each of *queues*: the assigned one if it is a member, or else the member with the fewest.
 
-    *members* says since when each has been there. Of those with equally few it is the newest: in a
-    rolling restart what an old one takes has to move again. Nobody gets anything when there are no
-    members. Operators decide by the same rule.
+    *members* maps each member to the time since when it is one. Of members with equally few queues, the newest is
+    chosen, because in a rolling restart the queues that an old member takes have to move again. Without members, no
+    queue has an owner. Operators decide by the same rule.
     """
     if not members:
         return {}

@@ -16,11 +16,11 @@ class LockRef(Struct, frozen=True, array_like=True):
 
 
 class LocksRequested(Struct, frozen=True, array_like=True, tag=30):
-    """A client asks for queues: free ones are granted, its own renewed, others left alone.
+    """A client asks for queues: free ones are granted, its own are renewed, and others are left alone.
 
     Attributes:
-        address: "host:port" that the request came from.
-        lease_ms: how long a grant is good without renewal.
+        address: "host:port" from which the request came.
+        lease_ms: how long a grant is valid without renewal.
         orderly: remember that this group takes locks; false for broadcasting members.
     """
 
@@ -33,7 +33,7 @@ class LocksRequested(Struct, frozen=True, array_like=True, tag=30):
 
 
 class LocksReleased(Struct, frozen=True, array_like=True, tag=31):
-    """A client gives queues back; None means all it holds in the group."""
+    """A client releases queues; None means all that it holds in the group."""
 
     group: str
     client_id: str
@@ -41,21 +41,21 @@ class LocksReleased(Struct, frozen=True, array_like=True, tag=31):
 
 
 class LocksExpired(Struct, frozen=True, array_like=True, tag=32):
-    """Leases ran out on the leader's clock; one renewed since (other stamp) stays."""
+    """Leases expired on the leader's clock; a lock that was renewed since (with another stamp) stays."""
 
     group: str
     locks: tuple[LockRef, ...]
 
 
 class ClientDead(Struct, frozen=True, array_like=True, tag=33):
-    """A client is proven dead: its locks are free and its memberships gone, in every group.
+    """A client is proven dead: its locks are freed and its memberships removed, in every group.
 
     Attributes:
-        token: of the operator that says so; one smaller than the greatest seen changes nothing.
-        addresses: where the dead program's connections came from, when nothing else distinguishes it from another
-            program with its client id. A lock that was asked for from elsewhere makes the proof void, and so do
-            lanes of a member whose heartbeat came from elsewhere.
-        most: free no more locks than these, and leave all else to the next record; 0 for everything.
+        token: the token of the reporting operator; a token smaller than the greatest seen changes nothing.
+        addresses: the addresses of the dead program's connections, if nothing else distinguishes it from another
+            program with its client id. A lock that was requested from another address makes the proof void, and so do
+            lanes of a member whose heartbeat came from another address.
+        most: free at most this many locks, and leave everything else to the next record; 0 for everything.
     """
 
     client_id: str
@@ -66,7 +66,7 @@ class ClientDead(Struct, frozen=True, array_like=True, tag=33):
 
 
 class LocksGranted(Struct, frozen=True):
-    """The queues that the client holds now, with their epochs, in the order asked for."""
+    """The queues that the client holds now, with their epochs, in the requested order."""
 
     group: str
     client_id: str

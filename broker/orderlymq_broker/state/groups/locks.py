@@ -3,11 +3,12 @@ Queue locks: which client may pull and commit a queue of an ordered group.
 
 States of (group, queue): Free -> Held(client, epoch, lease) -> Free.
 
-The rules: at most one holder; the epoch rises whenever the holder changes or offsets are reset, never falls, and outlives
-the lock: a free lock stays in the table for its epoch until its topic or its group is deleted, and then one
-number, the floor of all epochs that went so, stays for all of them. Time is not known here: that a lease is over
-is a record of the leader, and it names the last renewal it had seen (*stamp*), so that it cannot
-free a lock that was renewed meanwhile. The leader's clock for leases is in ``processors/groups/locks.py``.
+The rules: a queue has at most one holder. The epoch rises whenever the holder changes or offsets are reset. It never
+falls, and it outlives the lock: a free lock stays in the table for its epoch until its topic or group is deleted.
+Then a single number remains for all such locks, the floor of all their epochs. The table does not know the time: the
+leader writes a record when a lease has expired. This record names the last renewal that the leader had seen
+(*stamp*), so it cannot free a lock that was renewed meanwhile. The leader's clock for leases is in
+``processors/groups/locks.py``.
 """
 
 from collections import Counter
@@ -30,19 +31,19 @@ from orderlymq_broker.store.layout import Table
 
 QueueRef = tuple[str, int]
 
-# Row of the counters that holds the floor of all epochs.
+# The counters row that holds the floor of all epochs.
 _FLOOR: Final = "locks"
 # The row of a group that takes locks has this instead of a topic; no topic has an empty name.
 _GROUP_MARK: Final = ""
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True):
-    """One lock; free when *client_id* is empty.
+    """One lock; it is free if *client_id* is empty.
 
     Attributes:
-        stamp: raft index of the last grant or renewal.
-        held_since_ms: leader's wall clock when the holder got it.
-        released_by: who gave a free lock back by itself; it may still commit until another
+        stamp: the raft index of the last grant or renewal.
+        held_since_ms: the leader's wall clock when the holder got it.
+        released_by: the client that released a free lock itself; it may still commit until another
             client holds the queue, because Java's consumer unlocks before it stores its offsets.
     """
 
@@ -65,16 +66,16 @@ _NO_QUEUES: Mapping[QueueRef, None] = {}
 
 
 class LockTable:
-    """The locks of all groups, and which groups take locks.
+    """The locks of all groups, and the groups that take locks.
 
-    Rows go with their topic or their group; only queues that exist are locked, for groups that exist, so there are
-    never more than queues times groups. The locks are kept by client, too: a client that dies costs as
-    much as it held.
+    A row is removed with its topic or its group. Only existing queues are locked, for existing groups, so there are
+    never more than queues times groups. The locks are also indexed by client, so the work for a dead client depends
+    only on what it held.
 
     Attributes:
-        count: how many locks there are, held or free.
-        held_count: how many locks are held.
-        held_of: how many of each group; others are not in it.
+        count: the number of locks, held or free.
+        held_count: the number of held locks.
+        held_of: the number of held locks of each group; groups without any are absent.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -94,35 +95,35 @@ class LockTable:
     # -- questions ---------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue_id: int) -> Lock | None:
-        """Return the lock if somebody holds it."""
+        """Return the lock if a client holds it."""
         lock = self._last(group, topic, queue_id)
 
         return lock if lock is not None and lock.client_id else None
 
     def is_current(self, group: str, topic: str, queue_id: int, epoch: int) -> bool:
-        """Return whether nobody has held the queue after this epoch."""
+        """Return whether no client has held the queue after this epoch."""
         lock = self._last(group, topic, queue_id)
 
         return lock is not None and lock.epoch == epoch
 
     def epoch(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the epoch of who holds the queue or held it last, 0 when nobody ever did."""
+        """Return the epoch of the present or last holder of the queue, or 0 if there never was one."""
         lock = self._last(group, topic, queue_id)
 
         return lock.epoch if lock is not None else 0
 
     def released(self, group: str, topic: str, queue_id: int) -> Lock | None:
-        """Return the lock if it is free because its last holder gave it back."""
+        """Return the lock if it is free because its last holder released it."""
         lock = self._last(group, topic, queue_id)
 
         return lock if lock is not None and lock.released_by else None
 
     def _last(self, group: str, topic: str, queue_id: int) -> Lock | None:
-        """Return the lock as it is or as it was last, None when nobody ever held the queue."""
+        """Return the lock, held or free, or None if the queue was never held."""
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_LOCKS).get(queue_id)
 
     def takes_locks(self, group: str) -> bool:
-        """Return whether the group has ever asked for a lock: from then on it is ordered."""
+        """Return whether the group has ever asked for a lock; from then on it is ordered."""
         return group in self._ordered
 
     def held(self, group: str | None = None) -> Iterator[Lock]:
@@ -170,7 +171,7 @@ class LockTable:
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_LOCKS).keys()
 
     def of_group(self, group: str) -> Iterator[Lock]:
-        """Yield the locks of a group, held or free, as they are or were at some moment meanwhile."""
+        """Yield the locks of a group, held or free; each may be yielded as it was at any moment of the iteration."""
         topics = self._groups.get(group, _NO_TOPICS)
         for topic in list(topics):
             yield from list(topics.get(topic, _NO_LOCKS).values())
@@ -180,7 +181,7 @@ class LockTable:
     def request(
         self, record: LocksRequested, stamp: int, wall_ms: int, writes: TableWrites
     ) -> LocksGranted:
-        """Grant free queues and renew the client's own; the caller has left out queues that are gone."""
+        """Grant free queues and renew those of the client; the caller has left out queues that are gone."""
         if record.orderly and record.group not in self._ordered:
             self._ordered.add(record.group)
             writes.put(
@@ -211,7 +212,7 @@ class LockTable:
         return LocksGranted(record.group, record.client_id, record.lease_ms, tuple(granted))
 
     def release(self, record: LocksReleased, writes: TableWrites) -> LocksFreed:
-        """Free those of the named queues that the client holds, or all that it holds."""
+        """Free the named queues that the client holds, or all that it holds."""
         mine = self.held_by(record.client_id, record.group)
         if record.queues is not None:
             mine = {queue for queue in record.queues if queue in mine}
@@ -224,7 +225,7 @@ class LockTable:
         )
 
     def expire(self, record: LocksExpired, writes: TableWrites) -> LocksFreed:
-        """Free the locks that have not been renewed since the leader looked."""
+        """Free the locks that were not renewed after the leader's check."""
         over = {
             (record.group, ref.topic, ref.queue_id)
             for ref in record.locks
@@ -235,7 +236,7 @@ class LockTable:
         return self._free(over, "lease over", writes)
 
     def raise_epochs(self, queues: Iterable[tuple[str, str, int]], writes: TableWrites) -> None:
-        """Let who holds a queue keep it under another epoch, and let who gave one back commit no more."""
+        """Raise the epochs of locks: holders keep their queues, and former holders can no longer commit."""
         for queue in queues:
             lock = self._last(*queue)
             if lock is not None:
@@ -245,21 +246,21 @@ class LockTable:
     def free_client(
         self, client_id: str, reason: str, writes: TableWrites, most: int = 0
     ) -> LocksFreed:
-        """Free everything a client holds, in every group, or the first *most* of it."""
+        """Free everything that a client holds, in every group, or the first *most* of it."""
         groups = self._holders.get(client_id, _NO_GROUPS)
         mine = ((group, *queue) for group in sorted(groups) for queue in sorted(groups[group]))
 
         return self._free(list(islice(mine, most or None)), reason, writes)
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
-        """Remove the locks of a topic that is deleted; one that is created again begins above their epochs."""
+        """Remove the locks of a deleted topic; a topic created again with its name begins above their epochs."""
         for group in self.groups_of(topic):
             self._drop(group, topic, writes)
             if not self._groups[group]:
                 del self._groups[group]
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
-        """Remove the locks of a group that is deleted, all in one turn, and forget that it took any."""
+        """Remove the locks of a deleted group in one turn, and the mark that it took locks."""
         topics = self._groups.pop(group, {})
         locks = [lock for locks in topics.values() for lock in locks.values()]
         for client_id in {lock.client_id for lock in locks if lock.client_id}:
@@ -279,7 +280,7 @@ class LockTable:
     # -- a restored backup -------------------------------------------------------------------------
 
     def fence(self, step: int, writes: TableWrites) -> None:
-        """Free every lock and begin *step* above all epochs, so that no holder of before is current."""
+        """Free every lock and begin *step* above all epochs, so that no former holder's epoch is current."""
         for topics in list(self._groups.values()):
             for topic, locks in topics.items():
                 for queue_id, lock in list(locks.items()):
@@ -299,7 +300,7 @@ class LockTable:
                     yield (locks[queue_id],)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         held: dict[str, dict[str, dict[QueueRef, None]]] = {}
         for group, topics in self._groups.items():
             for topic, locks in topics.items():
@@ -327,7 +328,7 @@ class LockTable:
         locks[lock.queue_id] = lock
         if former is not None:
             if former.client_id == lock.client_id:
-                return  # renewed, as nearly always
+                return  # renewed, the usual case
             self._drop_holder(former)
         if lock.client_id:
             queues = self._holders.setdefault(lock.client_id, {}).setdefault(lock.group, {})
@@ -344,7 +345,7 @@ class LockTable:
         self._count_out(lock.client_id, lock.group, 1)
 
     def _count_out(self, client_id: str, group: str, count: int) -> None:
-        """Count queues of a group that a client holds no more, and forget it there when it holds none."""
+        """Subtract queues of a group that a client no longer holds; drop its entry there if none is left."""
         self.held_count -= count
         self.held_of[group] -= count
         if not self.held_of[group]:
@@ -371,7 +372,7 @@ class LockTable:
         self._raise_floor(locks.values(), writes)
 
     def _raise_floor(self, gone: Iterable[Lock], writes: TableWrites) -> None:
-        """Let the locks that are created again begin above the epochs of those that are gone."""
+        """Raise the floor, so that locks created again begin above the epochs of the removed ones."""
         self._floor = max([self._floor, *[lock.epoch for lock in gone]])
         writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
 

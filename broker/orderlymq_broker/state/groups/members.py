@@ -1,9 +1,9 @@
 """
-Members of consumer groups: who consumes what, as soft records that survive the leader.
+Members of consumer groups: what each client consumes, as soft records that survive the leader.
 
-The rule: a new leader must know the members of the old one, for a Java client that does not find
-itself in the answer to GET_CONSUMER_LIST_BY_GROUP drops all its queues. Who is connected now, and
-since when, only the leader knows: ``processors/groups/members.py``.
+The rule: a new leader must know the members of the old one, because a Java client that is missing in the answer to
+GET_CONSUMER_LIST_BY_GROUP drops all its queues. Only the leader knows which clients are connected now, and
+since when: ``processors/groups/members.py``.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,13 +18,13 @@ from orderlymq_protocol.body.clients import BROADCASTING, CONSUME_PASSIVELY, Sub
 from orderlymq_protocol.hosts import network_of
 from orderlymq_protocol.names import retry_topic
 
-# What large members take in the memory of every replica. Small ones may have twice as much with these, so that large ones keep
-# nobody out.
+# The most memory of large members on every replica. Large and small members together may use twice as much, so that
+# large ones cannot keep small ones out.
 MEMBERS_SIZE_MAX: Final = 48 << 20
 MEMBER_SMALL: Final = 8 << 10
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
-# What a member, a subscription, a code and a tag take in memory beside their texts, about.
+# The approximate memory of a member, a subscription, a code and a tag, in addition to their texts.
 _MEMBER_SIZE: Final = 500
 _SUBSCRIPTION_SIZE: Final = 300
 _CODE_SIZE: Final = 40
@@ -34,10 +34,11 @@ _TAG_SIZE: Final = 60
 class MemberTable:
     """Members by group and client id.
 
-    *room* is about their memory by account or address (`owner_of`); *large_room* is that of large members alone.
+    *room* counts their approximate memory by account or address (`owner_of`); *large_room* counts that of large
+    members only.
 
-    A row goes when its member says so, is silent too long, is proven dead, or its group is deleted; the leader sees to
-    all but the last (``processors/groups/members.py``).
+    A row is removed when its member leaves, is silent too long, or is proven dead, or when its group is deleted. The
+    leader decides on all of these but the last (``processors/groups/members.py``).
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -55,7 +56,7 @@ class MemberTable:
         return self._groups.get(group, _NO_MEMBERS)
 
     def get(self, group: str, client_id: str) -> MemberSeen | None:
-        """Return one member or None."""
+        """Return one member, or None."""
         return self._groups.get(group, _NO_MEMBERS).get(client_id)
 
     def at_host(self, group: str, host: str) -> Collection[MemberSeen]:
@@ -67,11 +68,11 @@ class MemberTable:
         yield from self._groups
 
     def groups_of(self, client_id: str) -> list[str]:
-        """Return the groups that a client is a member of."""
+        """Return the groups of which a client is a member."""
         return sorted(self._groups_of.get(client_id, ()))
 
     def subscriptions(self, group: str) -> Mapping[str, Subscription]:
-        """Return the subscriptions of the group by topic, of each topic the newest one."""
+        """Return the subscriptions of the group by topic, the newest of each topic."""
         merged = self._subscriptions.get(group)
         if merged is None:
             merged = {}
@@ -81,7 +82,9 @@ class MemberTable:
                     present = merged.get(wish.topic)
                     if present is None or wish.version > present.version:
                         merged[wish.topic] = wish
-            if group in self._groups:  # else any name that a pull invents would be remembered
+            if (
+                group in self._groups
+            ):  # otherwise, any name that a pull invents would stay in memory
                 self._subscriptions[group] = merged
 
         return merged
@@ -89,33 +92,33 @@ class MemberTable:
     def may_want(self, group: str, topic: str) -> bool:
         """Return whether a topic concerns a group. Once its members have named subscriptions, other topics no longer do.
 
-        Its retry topic does in any case. While nobody says anything, any topic may be wanted again.
+        The group's retry topic always does. While no member has subscriptions, the group may want any topic.
         """
         wanted = self.subscriptions(group)
 
         return not wanted or topic in wanted or topic == retry_topic(group)
 
     def is_broadcasting(self, group: str) -> bool:
-        """Return whether a member of the group consumes in BROADCASTING; the others may not."""
+        """Return whether a member of the group consumes in BROADCASTING; others may not."""
         return any(member.message_model == BROADCASTING for member in self.of_group(group).values())
 
     def all_broadcast(self, group: str) -> bool:
-        """Return whether the group has members, and all of them consume in BROADCASTING."""
+        """Return whether the group has members and all of them consume in BROADCASTING."""
         members = self.of_group(group).values()
 
         return bool(members) and all(member.message_model == BROADCASTING for member in members)
 
     def is_pushing(self, group: str) -> bool:
-        """Return whether a member of *group* lets its client choose what to pull next."""
+        """Return whether a member of *group* is a push consumer, whose client library chooses what to pull next."""
         return any(
             member.consume_type == CONSUME_PASSIVELY for member in self.of_group(group).values()
         )
 
     def see(self, record: MemberSeen, writes: TableWrites) -> MembersChanged:
-        """Add a member, or take over its changes.
+        """Add a member, or update it.
 
-        The outcome names the group only when the others must look again: a new member, or other
-        topics. Another address or subscription version is nobody else's business.
+        The outcome names the group only if the other members must rebalance: for a new member, or other
+        topics. Another address or subscription version does not concern them.
         """
         present = self.get(record.group, record.client_id)
         self._add(record)
@@ -126,7 +129,7 @@ class MemberTable:
         return MembersChanged((record.group,) if changed else ())
 
     def leave(self, group: str, client_id: str, writes: TableWrites) -> MembersChanged:
-        """Take a member out."""
+        """Remove a member."""
         members = self._groups.get(group, {})
         member = members.pop(client_id, None)
         if member is None:
@@ -150,7 +153,7 @@ class MemberTable:
                 yield (self._groups[group][client_id],)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         for group, members in self._groups.items():
             assert members, f"group {group} without members is not removed"
             for client_id, member in members.items():
@@ -202,17 +205,17 @@ def host_of(address: str) -> str:
 
 
 def owner_of(member: MemberSeen) -> tuple[str, str]:
-    """Return for whom a member counts where all share: its account, or its address without one."""
+    """Return the owner to which a member's memory is attributed: its account or, without one, its address."""
     return member.account, "" if member.account else network_of(host_of(member.address))
 
 
 def large_part(size: int) -> int:
-    """Return the share of a member of this size in the room of large ones."""
+    """Return how much a member of this size takes in the room of large ones."""
     return size if size > MEMBER_SMALL else 0
 
 
 def size_of(member: MemberSeen) -> int:
-    """Return about how much memory a member takes. A client chooses how long its texts are, names of enumerations included."""
+    """Return the approximate memory of a member; a client chooses all its texts, including names of enumerations."""
     names = (member.group, member.client_id, member.address, member.account)
     kinds = (member.consume_type, member.message_model, member.consume_from_where)
 
@@ -232,12 +235,12 @@ def size_of(member: MemberSeen) -> int:
 
 
 def since_ms(member: MemberSeen) -> int:
-    """Return when a member made its newest subscription, by its own clock: all raft groups hear the same."""
+    """Return when a member made its newest subscription, by its own clock; all raft groups get the same value."""
     return max((wish.version for wish in member.subscriptions), default=0)
 
 
 def subscription_data(wish: Subscription) -> SubscriptionData:
-    """Return a subscription as it is on the wire."""
+    """Return a subscription in its form on the wire."""
     return SubscriptionData(
         wish.topic,
         wish.expression,

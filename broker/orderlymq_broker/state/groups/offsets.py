@@ -1,9 +1,9 @@
 """
-Consumer offsets: the next message that a group wants of each queue.
+Consumer offsets: the next message that a group wants from each queue.
 
-The rules: a commit moves an offset forward or not at all; one that was accepted under a lock counts
-only until the queue is locked with a higher epoch, so a late commit of a former holder cannot move
-the offset of the new one; only a reset moves backwards.
+The rules: a commit moves an offset forward or not at all. A commit accepted under a lock counts only until the queue is
+locked with a higher epoch, so a late commit of a former holder cannot move
+the offset of the new one. Only a reset moves an offset backwards.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,8 +22,8 @@ _NO_TOPICS: Mapping[str, dict[int, int]] = {}
 class OffsetTable:
     """Offsets by group, topic and queue, *count* in all.
 
-    Rows go with their topic, or with their group if its deletion says so; a commit that comes behind the deletion of
-    its topic is passed over.
+    A row is removed with its topic, or with its group if the deletion of the group says so. A commit that comes after
+    the deletion of its topic is ignored.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -33,11 +33,11 @@ class OffsetTable:
             self._put(self._queues(commit), commit)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the committed offset, None when the group never committed there."""
+        """Return the committed offset, or None if the group never committed there."""
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES).get(queue_id)
 
     def of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
-        """Return the offsets of a group by topic and queue; a queue stands behind those that were there before it."""
+        """Return the offsets of a group by topic and queue; queues are in the order in which they were added."""
         return self._groups.get(group, _NO_TOPICS)
 
     def groups(self) -> Iterator[str]:
@@ -55,7 +55,7 @@ class OffsetTable:
         topics: Collection[str],
         writes: TableWrites,
     ) -> OffsetsMoved:
-        """Move offsets forward in *topics* that exist."""
+        """Move offsets of existing *topics* forward."""
         moved = 0
         for commit in commits:
             if commit.topic in topics and self._is_allowed(commit, locks):
@@ -66,7 +66,7 @@ class OffsetTable:
     def reset(
         self, commits: tuple[Commit, ...], topics: Collection[str], writes: TableWrites
     ) -> OffsetsMoved:
-        """Set offsets in *topics* that exist, also backwards."""
+        """Set offsets of existing *topics*, even backwards."""
         known = [commit for commit in commits if commit.topic in topics]
         for commit in known:
             self._set(self._queues(commit), commit, writes)
@@ -75,7 +75,7 @@ class OffsetTable:
         return OffsetsMoved(len(known), len(commits) - len(known), tuple(reset))
 
     def advance(self, commit: Commit, writes: TableWrites) -> bool:
-        """Move one offset forward without a check of the sender; return whether it was lower."""
+        """Move one offset forward without a check of the sender; return whether it was lower before."""
         queues = self._queues(commit)
         present = queues.get(commit.queue_id)
         if present is not None and commit.offset <= present:
@@ -85,10 +85,10 @@ class OffsetTable:
 
     @staticmethod
     def _is_allowed(commit: Commit, locks: LockTable) -> bool:
-        """Return whether the lock under which the leader accepted a commit still holds.
+        """Return whether the lock under which the leader accepted a commit is still current.
 
-        Without an epoch it was accepted because nobody held the queue; a lock that was granted
-        meanwhile begins where the offset stood.
+        A commit without an epoch was accepted because no client held the queue; a lock that was granted
+        meanwhile begins at the stored offset.
         """
         if commit.epoch:
             return locks.is_current(commit.group, commit.topic, commit.queue_id, commit.epoch)
@@ -97,7 +97,7 @@ class OffsetTable:
         return locks.get(commit.group, commit.topic, commit.queue_id) is None
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
-        """Forget what all groups have committed in a topic."""
+        """Remove the offsets of all groups in a topic."""
         gone = {group: self._groups[group].pop(topic) for group in self.groups_of(topic)}
         for group in gone:
             if not self._groups[group]:
@@ -106,7 +106,7 @@ class OffsetTable:
         writes.delete_numbered_of(Table.OFFSETS, gone, topic)
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
-        """Forget the commits of a group."""
+        """Remove the offsets of a group."""
         topics = self._groups.pop(group, {})
         self.count -= sum(map(len, topics.values()))
         writes.delete_grouped(Table.OFFSETS, group, topics)
@@ -123,7 +123,7 @@ class OffsetTable:
         return self._groups.setdefault(commit.group, {}).setdefault(commit.topic, {})
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         rows = sum(len(queues) for topics in self._groups.values() for queues in topics.values())
         assert self.count == rows, f"{self.count} offsets are counted, {rows} are there"
 

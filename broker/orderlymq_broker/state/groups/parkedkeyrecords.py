@@ -8,14 +8,14 @@ from orderlymq_broker.state.integerranges import Long, Maybe, Natural, Position
 
 
 class ParkedKey(Struct, frozen=True, array_like=True):
-    """One key whose messages go to the dead letters until an administrator releases it.
+    """A key whose messages go to the dead letters until an administrator releases it.
 
     Attributes:
-        offset: queue offset of the message that failed; earlier messages are not held.
-        message_id: what that message is found by.
+        offset: the queue offset of the failed message; earlier messages are not held.
+        message_id: the id by which that message can be found.
         since_ms: wall ms of the leader.
-        behind: messages that followed it into the dead letters.
-        last: queue offset of the last of them; counted once, however often it is handed over.
+        behind: the number of messages that followed it into the dead letters.
+        last: the queue offset of the last of them; each counts once, even if it is handed over several times.
     """
 
     group: str
@@ -30,7 +30,7 @@ class ParkedKey(Struct, frozen=True, array_like=True):
 
 
 class ReleasedKey(Struct, frozen=True, array_like=True):
-    """Release by an administrator: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
+    """A release by an administrator: letters up to *last* hold nothing any more while the lock's *epoch* lasts."""
 
     group: str
     topic: str
@@ -41,10 +41,10 @@ class ReleasedKey(Struct, frozen=True, array_like=True):
 
 
 class KeyParked(Struct, frozen=True, array_like=True, tag=100):
-    """A dead letter is about to be handed over, and its key is held from it on.
+    """A dead letter is about to be handed over, and its key is held from that message on.
 
     Attributes:
-        epoch: of the lock under which the message failed; one that has ended changes nothing.
+        epoch: the epoch of the lock under which the message failed; an epoch that has ended changes nothing.
     """
 
     group: str
@@ -71,8 +71,8 @@ class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
     """An administrator releases a key.
 
     Attributes:
-        queue_id: where it was seen, -1 for every queue of the topic that holds it.
-        first: the offset from which it was held then; where it is held from another one it stays. -1 for any.
+        queue_id: the queue in which it was seen, or -1 for every queue of the topic that holds it.
+        first: the offset from which it was held then; a key held from another offset stays held. -1 for any.
     """
 
     group: str
@@ -83,7 +83,7 @@ class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
 
 
 class ParkedFound(Struct, frozen=True):
-    """The key as it is held now; None when nothing holds it."""
+    """The key if it is held now, otherwise None."""
 
     held: ParkedKey | None
 

@@ -1,11 +1,11 @@
 """
-The parked keys of groups whose dead letters keep back what follows them (``onDeadLetter: HoldKey``).
+The parked keys of groups whose dead letters hold back later messages of their key (``onDeadLetter: HoldKey``).
 
-The rules: a key is held in the queue in which its message failed, from that message on; only who has the
-queue's lock, or had it last, may hold, so that the next holder learns every hold with its lock; a
-message that is consumed already holds nothing; saying the same again changes nothing, also when it comes
-late: what an administrator released is not parked again by the letters that were held. Who asks:
-``processors/groups/parkedkeys.py``.
+The rules: a key is held in the queue in which its message failed, from that message on. Only the present or last
+holder of the queue's lock may hold a key, so that the next holder learns every held key with its lock. A message that
+is consumed already holds nothing. A repeated record changes nothing, even if it comes late: after a release by an
+administrator, the letters that were held do not park the key again. ``processors/groups/parkedkeys.py`` serves the
+requests.
 """
 
 from collections import Counter
@@ -32,10 +32,10 @@ from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
-# Of one group on one raft group. All of them go with every answer to a lock request, and so many poisoned
-# keys mean that not the messages are wrong: beyond it the queue stops instead of letting a key pass.
+# The limit for one group in one raft group. Every answer to a lock request contains all of them, and so many poisoned
+# keys mean that the cause is not the messages: beyond the limit the queue stops instead of letting a key pass.
 PARKED_KEYS_MAX: Final = 1_000
-# Together with the maximum above it bounds the answer to a lock request by 1 MB.
+# Together with the maximum above, it limits the answer to a lock request to 1 MB.
 KEY_BYTES_MAX: Final = 1_024
 
 FULL: Final = "full"
@@ -47,7 +47,7 @@ Row = TypeVar("Row", ParkedKey, ReleasedKey)
 
 
 class _Rows(Generic[Row]):
-    """Rows of one table by group, there by topic and queue, and there by key."""
+    """Rows of one table by group, within a group by topic and queue, and within a queue by key."""
 
     def __init__(self, reader: Reader, table: Table, kind: type[Row]) -> None:
         self._table = table
@@ -107,10 +107,10 @@ class _Rows(Generic[Row]):
 
 
 class ParkedTable:
-    """Parked keys by group, topic and queue, and those that were released.
+    """Parked keys by group, topic and queue, and the keys that were released.
 
-    A group holds ``PARKED_KEYS_MAX`` at most. A released key is forgotten with the next release of its group when nobody
-    can ask for it any more; all rows go with their topic or group.
+    A group holds at most ``PARKED_KEYS_MAX``. A released key is removed with the next release of its group once no
+    member can ask for it any more. All rows are removed with their topic or group.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -122,13 +122,13 @@ class ParkedTable:
         return self._held.of_queue(group, topic, queue_id)
 
     def of_group(self, group: str) -> list[ParkedKey]:
-        """Return everything that a group holds, the oldest first."""
+        """Return all parked keys of a group, the oldest first."""
         found = self._held.of_group(group)
 
         return sorted(found, key=lambda held: (held.since_ms, held.topic, held.key, held.queue_id))
 
     def oldest_ms(self, group: str) -> int:
-        """Return since when the oldest key of a group that holds some has been held."""
+        """Return since when the oldest parked key of a group has been held; the group must hold one."""
         return min(held.since_ms for held in self._held.of_group(group))
 
     def count_in(self, group: str, topic: str) -> int:
@@ -153,7 +153,7 @@ class ParkedTable:
         wall_ms: int,
         writes: TableWrites,
     ) -> ParkedOutcome | Refused:
-        """Hold a key, count what follows it, or release it."""
+        """Hold a key, count a message that follows it, or release it."""
         match record:
             case KeyParked():
                 return self._hold(record, locks, offsets, wall_ms, writes)
@@ -163,14 +163,14 @@ class ParkedTable:
                 return self._release(record, locks, offsets, writes)
 
     def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> None:
-        """Forget released keys where an administrator sets an offset: a message that fails again parks its key again."""
+        """Remove released keys where an administrator sets an offset; a message that fails again then parks its key."""
         for place in {(commit.group, commit.topic, commit.queue_id) for commit in commits}:
             self._released.drop(list(self._released.of_queue(*place).values()), writes)
 
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
     ) -> None:
-        """Forget the parked keys of a deleted group or topic."""
+        """Remove the parked keys of a deleted group or topic."""
         self._held.drop_of(group, topic, writes)
         self._released.drop_of(group, topic, writes)
 
@@ -181,7 +181,7 @@ class ParkedTable:
                 yield (row,)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         self._held.check()
         self._released.check()
         assert all((held.behind == 0) == (held.last < 0) for held in self._held.sorted())
@@ -233,7 +233,7 @@ class ParkedTable:
     def _release(
         self, record: KeyReleased, locks: LockTable, offsets: OffsetTable, writes: TableWrites
     ) -> KeysReleased:
-        """Let a key go, and remember it while a letter that was asked for may still be asked for again."""
+        """Release keys, and remember them while members may ask again for letters that they have asked for."""
         self._released.drop(
             [
                 gone

@@ -1,7 +1,7 @@
 """
-The queues that have lanes, of all groups, and how many of them each group has.
+The queues of all groups that have lanes, and the number of such queues of each group.
 
-The rule: a queue adds itself with its first lane and discards itself with its last one.
+The rule: a queue adds itself when it gets its first lane and discards itself when it loses its last one.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ class BusyQueues:
     """The queues that have lanes.
 
     Attributes:
-        by_group: how many each group has of them.
+        by_group: the number of them of each group.
     """
 
     __slots__ = ("by_group", "by_place")
@@ -25,12 +25,12 @@ class BusyQueues:
         self.by_group: Counter[str] = Counter()
 
     def add(self, queue: "LaneQueue") -> None:
-        """Note a queue that has lanes from now on."""
+        """Add a queue that has lanes from now on."""
         self.by_place[queue.place] = queue
         self.by_group[queue.place[0]] += 1
 
     def discard(self, queue: "LaneQueue") -> None:
-        """Forget a queue that has no lanes any more."""
+        """Remove a queue that no longer has lanes."""
         if self.by_place.pop(queue.place, None) is not None:
             group = queue.place[0]
             self.by_group[group] -= 1

@@ -1,9 +1,10 @@
 """
-One key lane that is not idle, and the rows that keep it.
+One key lane that is not idle, and the rows that store it.
 
-States: Ready -> InHand(attempt, holder) -> idle, Ready, Parked(until), Held or Dying; Parked and Ready are handed out, Held waits
-for an administrator, Dying for its dead letter. A lane owes its *head*, which is in memory, and behind it the runs of its index, which are on
-disk: (first offset, -1) to the last. A lane that owes nothing has no row, unless it is in hand.
+States: Ready -> InHand(attempt, holder) -> idle, Ready, Parked(until), Held or Dying. Lanes that are Parked or Ready
+are handed out; a Held lane waits for an administrator, a Dying one for its dead letter. A lane owes its *head*, which
+is in memory, and after that the runs of its index, which are on disk, from (first offset, -1) to the last. A lane
+that owes nothing has no row, unless it is in hand.
 """
 
 from enum import IntEnum
@@ -13,17 +14,17 @@ import msgspec
 
 from orderlymq_broker.state.integerranges import Natural, Position
 
-# Owed offsets of one lane in memory, some 2 KiB, and in one run of its index, a few hundred bytes.
+# The most owed offsets of a lane in memory, about 2 KiB, and in one run of its index, a few hundred bytes.
 RUN_MAX: Final = 64
-# Bytes of a key that a lane is known by; a longer one is known by a digest (``processors/lanes/scan.py``).
+# The most bytes of a key that names a lane; a longer key is represented by a digest (``processors/lanes/scan.py``).
 KEY_BYTES_MAX: Final = 1_024
-# A member that dies may have had many lanes in hand that waited for a worker. One that was in hand at two deaths in a row is
-# a suspect, and goes to members that have no other one.
+# A member that dies may have many lanes in hand that waited for a worker. A lane that was in hand at two deaths in a
+# row is a suspect, and goes only to members that have no other suspect.
 SUSPECT_LOST: Final = 2
 
 
 class LaneState(IntEnum):
-    """Reason for which a lane waits; numbers stand in rows."""
+    """The state of a lane; the numbers are in rows."""
 
     READY = 0
     IN_HAND = 1
@@ -36,19 +37,19 @@ class Lane(msgspec.Struct, array_like=True):
     """A lane.
 
     Attributes:
-        number: given when the lane stopped to be idle; unique in its queue for ever.
-        head: the first owed offsets, rising; the first *taken* are in the attempt.
-        attempt: number of the newest hand-out, 0 when there was none.
+        number: given when the lane stops being idle; never used again in its queue.
+        head: the first owed offsets, ascending; the first *taken* are in the attempt.
+        attempt: the number of the newest hand-out, 0 if there was none.
         holder: the member that has it, or had it last.
         sequence: the holder's number of the fetch that got it.
-        tries: how often the first message has failed, or was in hand of a member that ended without a word.
-        lost: how often the latter in a row.
-        due_ms: of a parked lane: wall ms from which it is handed out.
-        since_ms: wall ms when it came into its state.
-        stops: its message is dead under StopQueue, so the queue hands nothing else out.
-        then: first offset of the first run in the index, -1 when there is none.
-        last: last owed offset in the index.
-        behind: how many offsets the index has.
+        tries: how often the first message failed, or was in hand when a member ended without a report.
+        lost: how often the latter happened in a row.
+        due_ms: for a parked lane: the wall ms from which it is handed out.
+        since_ms: the wall ms when it entered its state.
+        stops: its message is dead under StopQueue, so the queue hands out nothing else.
+        then: the first offset of the first run in the index, -1 if there is none.
+        last: the last owed offset in the index.
+        behind: the number of offsets in the index.
     """
 
     number: Position
@@ -72,17 +73,17 @@ class Lane(msgspec.Struct, array_like=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Return whether the first message may kill its consumers."""
+        """Whether the first message may kill its consumers."""
         return self.lost >= SUSPECT_LOST
 
     @property
     def first(self) -> int:
-        """Return the first owed offset, -1 when nothing is owed."""
+        """The first owed offset, or -1 if nothing is owed."""
         return self.head[0] if self.head else self.then
 
     @property
     def owed(self) -> int:
-        """Return how many messages are owed."""
+        """The number of owed messages."""
         return len(self.head) + self.behind
 
     def ends_at(self, offset: int) -> bool:
@@ -90,7 +91,7 @@ class Lane(msgspec.Struct, array_like=True):
         return 0 < self.taken == self.owed and self.head[-1] <= offset
 
     def check(self, scanned: int) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         assert self.owed or self.state == LaneState.IN_HAND, f"an idle lane is kept: {self}"
         assert self.taken <= len(self.head) <= RUN_MAX, self
         assert self.state == LaneState.IN_HAND or not self.taken, self
@@ -116,7 +117,7 @@ class LaneRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True, array_like=True):
-    """The row of a queue: every offset below *scanned* was looked at, *serial* is the last number given."""
+    """The row of a queue: every offset below *scanned* was scanned, *serial* is the last number given."""
 
     group: str
     topic: str

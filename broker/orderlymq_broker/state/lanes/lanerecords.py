@@ -11,7 +11,7 @@ from orderlymq_broker.state.lanes.lane import Lane
 
 
 class Said(IntEnum):
-    """Kind of a member's report about an attempt; numbers stand in the log."""
+    """The kind of a member's report about an attempt; the numbers are in the log."""
 
     DONE = 1
     RENEW = 2
@@ -20,15 +20,15 @@ class Said(IntEnum):
 
 
 class HandOut(Struct, frozen=True, array_like=True):
-    """A lane that has messages owed goes to the member.
+    """A lane that owes messages goes to the member.
 
     Attributes:
-        load: the first runs of the lane's index, no more than one may have, when nothing else of the lane is in memory; they
-            leave the index.
-        then: first offset of the next run, -1 when there is none; said with *load*.
-        gone: so many of the lane's first messages are in no store any more.
-        take: so many messages make the attempt; 0 when all that was looked at is gone.
-        first: the first offset that the leader saw the lane owe; a lane with another one is passed over. -1 for any.
+        load: the first runs of the lane's index, up to the size of one run, if nothing else of the lane is in memory;
+            they are removed from the index.
+        then: the first offset of the next run, -1 if there is none; set with *load*.
+        gone: how many of the lane's first messages are no longer stored.
+        take: how many messages make up the attempt; 0 if all that were read are gone.
+        first: the first owed offset that the leader saw; a lane with another one is skipped. -1 for any.
     """
 
     lane: Position
@@ -43,7 +43,7 @@ class Found(Struct, frozen=True, array_like=True):
     """Messages of one key that the scan has found; the first *take* make an attempt if the key has no lane.
 
     Attributes:
-        key: empty for a message without one, which is a lane of its own.
+        key: empty for a message without a key, which gets its own lane.
     """
 
     key: str
@@ -52,12 +52,12 @@ class Found(Struct, frozen=True, array_like=True):
 
 
 class QueueFetch(Struct, frozen=True, array_like=True):
-    """Changes by a fetch in one queue.
+    """The changes that a fetch makes in one queue.
 
     Attributes:
-        start: where the leader saw the scan stand; another place makes the record void.
-        scanned: where it stands now.
-        begins: the leader saw no scan; one that it saw and that is gone by now makes the record void.
+        start: the position of the scan that the leader saw; another position makes the record void.
+        scanned: the position of the scan now.
+        begins: the leader saw no scan. If it saw one that is gone by now, the record is void.
     """
 
     queue_id: Natural
@@ -69,11 +69,11 @@ class QueueFetch(Struct, frozen=True, array_like=True):
 
 
 class LanesFetched(Struct, frozen=True, array_like=True, tag=110):
-    """A member gets lanes, and the leader has looked at more of the queues; all or nothing.
+    """A member gets lanes, and the leader has scanned more of the queues; the record applies completely or not at all.
 
     Attributes:
         sequence: the member's number of the fetch, by which a repeat finds its attempts.
-        lease_ms: how long an attempt is good without renewal.
+        lease_ms: how long an attempt is valid without renewal.
     """
 
     group: str
@@ -85,12 +85,12 @@ class LanesFetched(Struct, frozen=True, array_like=True, tag=110):
 
 
 class Report(Struct, frozen=True, array_like=True):
-    """Report of a member about one attempt.
+    """A member's report about one attempt.
 
     Attributes:
-        offset: messages of the attempt up to here are complete; -1 for none.
-        due_ms: with RETRY: wall ms of the leader from which the lane is handed out again.
-        tries_max: with RETRY: a message that has failed so often is dead; negative for never.
+        offset: messages of the attempt up to this offset are complete; -1 for none.
+        due_ms: with RETRY: the wall ms of the leader from which the lane is handed out again.
+        tries_max: with RETRY: a message that failed this often is dead; negative for never.
         policy: with RETRY: what follows then.
     """
 
@@ -106,7 +106,7 @@ class Report(Struct, frozen=True, array_like=True):
 
 
 class LanesReported(Struct, frozen=True, array_like=True, tag=111):
-    """A member says what became of attempts; each report counts or is stale for itself."""
+    """A member reports the results of attempts; each report counts, or is stale, on its own."""
 
     group: str
     topic: str
@@ -124,14 +124,14 @@ class LaneRef(Struct, frozen=True, array_like=True):
 
 
 class LanesExpired(Struct, frozen=True, array_like=True, tag=112):
-    """Leases ran out on the leader's clock; attempts that are over by now are passed over."""
+    """Leases expired on the leader's clock; attempts that have ended meanwhile are skipped."""
 
     group: str
     lanes: tuple[LaneRef, ...]
 
 
 class LanesReturned(Struct, frozen=True, array_like=True, tag=113):
-    """A member leaves its group: all its attempts end."""
+    """A member leaves its group, so all its attempts end."""
 
     group: str
     client_id: str
@@ -141,9 +141,9 @@ class LaneFreed(Struct, frozen=True, array_like=True, tag=114):
     """An administrator frees the parked and held lanes of a key.
 
     Attributes:
-        skip: the message that failed becomes a dead letter; else it is handed out again.
-        queue_id: where the administrator saw the lane, -1 for everywhere.
-        first: the message at which it stood then; a lane at another one is passed over. -1 for any.
+        skip: the failed message becomes a dead letter; otherwise it is handed out again.
+        queue_id: the queue in which the administrator saw the lane, -1 for all queues.
+        first: the first message of the lane at that time; a lane at another message is skipped. -1 for any.
     """
 
     group: str
@@ -155,7 +155,7 @@ class LaneFreed(Struct, frozen=True, array_like=True, tag=114):
 
 
 class LaneLettered(Struct, frozen=True, array_like=True, tag=115):
-    """The dead letter whose append stands before it is stored, and its lane goes on; refused as that is."""
+    """The dead letter appended by the preceding record is stored, and its lane continues; refused if that record is."""
 
     group: str
     topic: str
@@ -173,7 +173,7 @@ LaneRecord: TypeAlias = (
 
 
 class Granted(Struct, frozen=True):
-    """One attempt as it was handed out."""
+    """One attempt that was handed out."""
 
     queue_id: int
     lane: int
@@ -196,7 +196,7 @@ class LanesGranted(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """Result of one report; the texts are those of the wire."""
+    """The result of one report; the texts are those on the wire."""
 
     verdict: str
     tries: int = 0
@@ -205,12 +205,12 @@ class Answered(Struct, frozen=True):
 
 
 class LanesMoved(Struct, frozen=True):
-    """Lanes changed: what became of each report or freed lane, and whether something can be handed out now.
+    """Lanes changed: the result of each report or freed lane, and whether there is something to hand out now.
 
     Attributes:
-        topics: where lanes or room became free, as (group, topic).
-        ended: attempts that are over, as (group, topic, queue, lane, attempt).
-        freed: queues and lanes that an administrator has freed, as they were before.
+        topics: the (group, topic) pairs in which lanes or room became free.
+        ended: the attempts that have ended, as (group, topic, queue, lane, attempt).
+        freed: the queues and lanes that an administrator has freed, as they were before.
     """
 
     topics: tuple[tuple[str, str], ...]

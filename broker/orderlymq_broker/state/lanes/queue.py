@@ -2,8 +2,9 @@
 The lanes of one queue of a group: the rules by which attempts begin and end.
 
 The rules: every offset below *scanned* is complete or owed by exactly one lane, so completions need no list of their
-own; a key has one lane while it owes anything; a lane has one attempt at a time, and reports about any other
-change nothing. Apply reads no disk: what leaves the index comes in the record that says so. The tables: ``table.py``.
+own. A key has one lane while it owes messages. A lane has one attempt at a time, and reports about any other attempt
+change nothing. Apply reads no disk: the record that removes runs from the index contains them. ``table.py`` has the
+tables.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,13 +39,13 @@ from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.layout import Table, numbered_key, table_key
 from orderlymq_protocol.body import lanes as wire
 
-# Outdated entries of a heap, before it is made again.
+# The outdated entries that a heap may have before it is rebuilt.
 _HEAP_SLACK: Final = 64
 
 _NEVER: Final = "this attempt was never handed out"
 _COMPLETE: Final = Answered(wire.DONE)
 _OVER: Final = "the attempt is over; its messages are handed out again"
-# What a lane waits for whose first message has failed; None: it is not dead.
+# The state of a lane whose first message has failed, by what follows; None: the message is not dead.
 _STATES: Final = {
     None: LaneState.PARKED,
     DeadPolicy.STOP: LaneState.PARKED,
@@ -58,11 +59,11 @@ _VERDICTS: Final = {
 }
 
 
-# Queues by group, topic and number, and those that have lanes in a state.
+# Queues by group, topic and number; and those that have lanes in a state.
 Queues: TypeAlias = "dict[tuple[str, str, int], LaneQueue]"
 Having: TypeAlias = Mapping[LaneState, Queues]
 
-# What all queues without lanes share: a group may have begun a hundred thousand. Nothing is put into these.
+# Shared by all queues without lanes, because a group may have begun a hundred thousand. These stay empty.
 _NO_LANES: Final[dict[int, Lane]] = {}
 _NO_STATES: Final[dict[LaneState, dict[int, None]]] = {state: {} for state in LaneState}
 _NO_KEYS: Final[dict[str, int]] = {}
@@ -70,19 +71,19 @@ _NO_HEAP: Final[list[tuple[int, int]]] = []
 
 
 class LaneQueue:
-    """One queue of a group, its lanes, and how far it was looked at.
+    """One queue of a group, its lanes, and how far it was scanned.
 
-    Without lanes it is some 300 bytes.
+    Without lanes it takes about 300 bytes.
 
     Attributes:
         scanned: every offset below is complete or owed.
-        serial: the last number that was given to a lane or attempt.
-        owed: how many messages the lanes owe.
-        by_state: numbers of the lanes in each state, in the order in which they came into it.
-        stopping: how many lanes stop the queue.
+        serial: the last number given to a lane or attempt.
+        owed: the number of messages that the lanes owe.
+        by_state: the numbers of the lanes in each state, in the order in which they entered it.
+        stopping: the number of lanes that stop the queue.
 
-    It notes itself in *busy* while it has lanes, in *having* while it has some in a state that stands there, and counts its
-    lanes in *counts*, those of its group, and in *totals*, those of all groups.
+    It adds itself to *busy* while it has lanes, and to *having* while it has lanes in one of the states there. It
+    counts its lanes in *counts*, which is its group's, and in *totals*, which is that of all groups.
     """
 
     __slots__ = (
@@ -126,7 +127,7 @@ class LaneQueue:
         self._rest()
 
     def _rest(self) -> None:
-        """Keep nothing that a queue without lanes does not need."""
+        """Drop everything that a queue without lanes does not need."""
         self._rows = b""
         self.lanes = _NO_LANES
         self.by_state = _NO_STATES
@@ -135,38 +136,38 @@ class LaneQueue:
         self._busy.discard(self)
 
     def _rise(self) -> None:
-        """Make room for lanes."""
-        # Each message writes and removes a row of its lane: the names in the key are encoded once.
+        """Create the containers for lanes."""
+        # Each message writes and removes a row of its lane, so the names in the key are encoded once.
         self._rows = table_key(Table.LANES, *self.place)
         self.lanes = {}
         self.by_state = {state: {} for state in LaneState}
         self._by_key = {}
         self._firsts = []
-        # When each parked lane is due, and its number; what a lane has left or said again is passed over.
+        # (due time, lane number) of parked lanes; entries of lanes that left the state or got another due time are skipped.
         self._due = []
         self._busy.add(self)
 
     # -- questions ---------------------------------------------------------------------------------
 
     def of_key(self, key: str) -> Lane | None:
-        """Return the lane of a key, None while it is idle."""
+        """Return the lane of a key, or None if it is idle."""
         number = self._by_key.get(key) if key else None
 
         return None if number is None else self.lanes[number]
 
     def in_state(self, state: LaneState) -> Iterator[Lane]:
-        """Yield the lanes in a state, those that came into it first before the others."""
+        """Yield the lanes in a state, in the order in which they entered it."""
         return (self.lanes[number] for number in self.by_state[state])
 
     def due(self, wall_ms: int) -> list[Lane]:
-        """Return the parked lanes that are due, without a look at the others: there may be 16,384."""
+        """Return the parked lanes that are due, without visiting the others, of which there may be 16,384."""
         while self._due and not self._is_parked(*self._due[0]):
             heappop(self._due)
         found: dict[int, Lane] = {}
         places = [0]
         while places:
             place = places.pop()
-            # What is below an entry of the heap is due no earlier.
+            # Children of a heap entry are not due earlier.
             if place < len(self._due) and self._due[place][0] <= wall_ms:
                 places += (2 * place + 1, 2 * place + 2)
                 number = self._due[place][1]
@@ -176,7 +177,7 @@ class LaneQueue:
         return list(found.values())
 
     def low_water(self) -> int:
-        """Return the first owed offset, or where the scan stands when nothing is owed."""
+        """Return the first owed offset, or the scan position if nothing is owed."""
         while self._firsts:
             first, number = self._firsts[0]
             lane = self.lanes.get(number)
@@ -230,7 +231,7 @@ class LaneQueue:
         self, lane: Lane, hand_out: HandOut, record: LanesFetched, wall_ms: int, writes: TableWrites
     ) -> list[Lane]:
         if hand_out.load and not lane.head and lane.then == hand_out.load[0]:
-            # Nobody says which of them begin a run: the others are removed in vain, in a microsecond each.
+            # It is not known which offsets begin a run. Deleting a key that does not exist costs a microsecond.
             rows = (*self.place, lane.number)
             writes.delete_numbered(Table.LANE_OFFSETS, *rows, numbers=hand_out.load)
             lane.head, lane.then = hand_out.load, hand_out.then
@@ -268,7 +269,7 @@ class LaneQueue:
         if lane is None or lane.holder != client_id:
             return self._judge_over(client_id, report), False
         if report.said != Said.RENEW and lane.ends_at(report.offset):
-            # Hot path: nearly all lanes end so.
+            # Hot path: nearly all lanes end here.
             self._remove(lane, writes)
             return _COMPLETE, True
         complete = sum(1 for offset in lane.head[: lane.taken] if offset <= report.offset)
@@ -288,17 +289,17 @@ class LaneQueue:
         return Answered(verdict, lane.tries), True
 
     def end(self, lane: Lane, wall_ms: int, writes: TableWrites) -> None:
-        """End the attempt of a lane: its messages are handed out again."""
+        """End the attempt of a lane; its messages are handed out again."""
         lane.taken = 0
         self._settle(lane, LaneState.READY, wall_ms, writes)
 
     def lose(
         self, lane: Lane, reason: str, config: GroupSet, wall_ms: int, writes: TableWrites
     ) -> None:
-        """End the attempt of a lane whose member has ended without a word: a try of its first message.
+        """End the attempt of a lane whose member ended without a report; this counts as a try of its first message.
 
-        The others of the attempt were not begun for certain. The first time the lane goes on without a pause, as most
-        members die of something else. No message is dead before it was in hand as a suspect.
+        The other messages of the attempt may not have been begun. The first time, the lane continues without a pause,
+        because most members die for another reason. A message is not dead before it was in hand as a suspect.
         """
         if not lane.taken:
             self.end(lane, wall_ms, writes)
@@ -332,7 +333,7 @@ class LaneQueue:
         wall_ms: int,
         writes: TableWrites,
     ) -> None:
-        """Let a lane wait until it is due, or as *policy* says because its first message is dead."""
+        """Let a lane wait until it is due or, if its first message is dead, as *policy* says."""
         lane.due_ms = due_ms
         follows = None if policy is None else after_death(policy, lane.key)
         self.stopping += (follows == DeadPolicy.STOP) - lane.stops
@@ -342,7 +343,7 @@ class LaneQueue:
         self._store(lane, writes)
 
     def _judge_over(self, client_id: str, report: Report) -> Answered:
-        """Answer a report about an attempt that is over or another's."""
+        """Answer a report about an attempt that has ended or belongs to another member."""
         if max(report.lane, report.attempt) > self.serial:
             return Answered(wire.STALE, remark=_NEVER)
         lane = self.lanes.get(report.lane)
@@ -375,7 +376,7 @@ class LaneQueue:
         self._store(lane, writes)
 
     def lettered(self, number: int, offset: int, wall_ms: int, writes: TableWrites) -> bool:
-        """Let a lane go on behind a message that is a dead letter now; return whether it was the one."""
+        """Continue a lane after its first message became a dead letter; return False if the lane or message is another."""
         lane = self.lanes.get(number)
         if lane is None or lane.state != LaneState.DYING or lane.first != offset:
             return False
@@ -385,7 +386,7 @@ class LaneQueue:
         return True
 
     def reset(self, offset: int, writes: TableWrites) -> None:
-        """Begin again at *offset*: nothing is owed; lanes in hand stay until their attempts end."""
+        """Begin again at *offset*: nothing is owed, but lanes in hand stay until their attempts end."""
         writes.delete_range(Table.LANE_OFFSETS, *self.place)
         for lane in list(self.lanes.values()):
             if lane.state != LaneState.IN_HAND:
@@ -410,7 +411,7 @@ class LaneQueue:
         )
 
     def load(self, lane: Lane) -> None:
-        """Take in a lane that was read from the store."""
+        """Add a lane that was read from the store."""
         self._add(lane)
         self.owed += lane.owed
         self.stopping += lane.stops
@@ -418,7 +419,7 @@ class LaneQueue:
         self._note_due(lane)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         seen: set[int] = set()
         for number, lane in self.lanes.items():
             assert lane.number == number <= self.serial, lane
@@ -450,7 +451,7 @@ class LaneQueue:
         return self.serial
 
     def _append(self, lane: Lane, offsets: Sequence[int], writes: TableWrites) -> None:
-        """Let a lane owe more: in memory while there is room and nothing in the index, else there."""
+        """Add offsets to a lane: in memory while there is room and the index is empty, otherwise in the index."""
         was_idle = not lane.owed
         self.owed += len(offsets)
         if lane.then < 0:
@@ -468,7 +469,7 @@ class LaneQueue:
             self._note_first(lane)
 
     def _pop(self, lane: Lane, count: int) -> None:
-        """Forget the first *count* messages of a lane's head: they are complete."""
+        """Remove the first *count* messages of a lane's head, which are complete."""
         count = min(count, len(lane.head))
         lane.head = lane.head[count:]
         lane.tries = lane.lost = 0
@@ -496,7 +497,7 @@ class LaneQueue:
             heapify(self._due)
 
     def _trim(self) -> None:
-        """Make the heap of first offsets again once it has more outdated entries than others."""
+        """Rebuild the heap of first offsets once most of its entries are outdated."""
         if len(self._firsts) > 2 * len(self.lanes) + _HEAP_SLACK:
             self._firsts = [(each.first, each.number) for each in self.lanes.values() if each.owed]
             heapify(self._firsts)
@@ -531,7 +532,7 @@ class LaneQueue:
         lane.state = state
 
     def _settle(self, lane: Lane, state: LaneState, wall_ms: int, writes: TableWrites) -> None:
-        """Put a lane into a state, or forget it when it owes nothing."""
+        """Put a lane into a state, or remove it if it owes nothing."""
         if lane.owed:
             self._move(lane, state, wall_ms)
             self._store(lane, writes)

@@ -1,8 +1,8 @@
 """
 The lanes of all groups by group, topic and queue, and the members that have lanes in hand.
 
-The rules: a queue's row stays until its topic or group is deleted, and then one number, the floor of all numbers that
-went so, stays for all of them, so that no attempt of a former life is taken for one of now; the committed offset of a
+The rules: a queue's row stays until its topic or group is deleted. Then a single number remains for all such queues,
+the floor of all their numbers, so that an old attempt is never mistaken for a new one. The committed offset of a
 queue is the first that its lanes owe. ``queue.py`` explains attempts; ``processors/lanes/`` serves the requests.
 """
 
@@ -40,12 +40,12 @@ from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.plurals import counted
 
-# Row of the counters that holds the floor of all numbers.
+# The counters row that holds the floor of all numbers.
 _FLOOR: Final = "lanes"
 
-# The answer to a fetch whose record came too late; the leader looks again.
+# The outcome of a fetch whose record came too late; the leader plans again.
 MOVED: Final = "moved"
-# The answer to a group that is to change its mode.
+# The reasons why a group cannot change its mode.
 LOCKED: Final = (
     "group[{group}] cannot change to concurrency Key while its members hold queue locks ({count}): "
     "stop its consumers first"
@@ -68,21 +68,21 @@ _NO_COUNTS: Mapping[LaneState, int] = {}
 class LaneTable:
     """Lanes by group, topic and queue.
 
-    Memory is bounded by the lanes that are not idle and the queues that groups have begun; the leader hands no lane out and
-    begins no queue beyond its limits.
+    Memory is limited by the lanes that are not idle and the queues that groups have begun; the leader hands out no
+    lane and begins no queue beyond its limits.
 
     Attributes:
         busy: the queues that have lanes.
-        having: the queues that have parked lanes, and lanes that wait for their dead letter.
+        having: the queues that have parked lanes, and those with lanes that wait for their dead letter.
     """
 
     def __init__(self, reader: Reader) -> None:
         self._groups: dict[str, dict[str, dict[int, LaneQueue]]] = {}
-        # The same by topic and group, for what concerns one topic of tens of thousands of groups.
+        # The same by topic and group, for work on one topic of tens of thousands of groups.
         self._topics: dict[str, dict[str, dict[int, LaneQueue]]] = {}
-        # Who has what in hand: client, group, topic, (queue, lane).
+        # The lanes in hand: by client, group and topic, as (queue, lane).
         self._holders: dict[str, dict[str, dict[str, dict[tuple[int, int], None]]]] = {}
-        # How many lanes each group has in each state: it may have looked at a hundred thousand queues.
+        # The number of lanes of each group in each state, because a group may have scanned a hundred thousand queues.
         self._counts: dict[str, dict[LaneState, int]] = {}
         self._totals = dict.fromkeys(LaneState, 0)
         self._floor = read_counter(reader, _FLOOR, int, 0)
@@ -101,25 +101,25 @@ class LaneTable:
     # -- questions ---------------------------------------------------------------------------------
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, LaneQueue]:
-        """Return the queues of a topic that the group has looked at."""
+        """Return the queues of a topic that the group has scanned."""
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES)
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics of which the group has looked at queues."""
+        """Return the topics of which the group has scanned queues."""
         return sorted(self._groups.get(group, _NO_TOPICS))
 
     def of_group(self, group: str) -> Iterator[LaneQueue]:
-        """Yield the queues that a group has looked at."""
+        """Yield the queues that a group has scanned."""
         for queues in self._groups.get(group, _NO_TOPICS).values():
             yield from queues.values()
 
     def all(self) -> Iterator[LaneQueue]:
-        """Yield the queues of all groups, also while some are added or deleted."""
+        """Yield the queues of all groups; queues may be added or deleted meanwhile."""
         for group in list(self._groups):
             yield from list(self.of_group(group))
 
     def first_owed(self, topic: str, queue_id: int) -> int | None:
-        """Return the first offset of a queue that a lane of any group owes, None without one."""
+        """Return the first offset of a queue that a lane of any group owes, or None."""
         owed = [
             queue.low_water()
             for queues in self._topics.get(topic, _NO_TOPICS).values()
@@ -129,21 +129,21 @@ class LaneTable:
         return min(owed, default=None)
 
     def count_of(self, group: str) -> int:
-        """Return how many lanes of a group are not idle."""
+        """Return the number of a group's lanes that are not idle."""
         return sum(self._counts.get(group, _NO_COUNTS).values())
 
     @property
     def total(self) -> int:
-        """How many lanes of all groups are not idle."""
+        """The number of lanes of all groups that are not idle."""
         return sum(self._totals.values())
 
     @property
     def busy_group_count(self) -> int:
-        """How many groups have lanes that are not idle."""
+        """The number of groups that have lanes that are not idle."""
         return len(self.busy.by_group)
 
     def counts(self) -> dict[tuple[str, LaneState], int]:
-        """Return how many lanes of each group are in each state, zeros left out."""
+        """Return the number of lanes of each group in each state, without zeros."""
         return {
             (group, state): count
             for group, counts in self._counts.items()
@@ -175,7 +175,7 @@ class LaneTable:
         return client_id in self._holders
 
     def moved_by(self, record: Record) -> int:
-        """Return how many lanes a record moves without naming them, at some 3 us each: up to 16,384 of a group."""
+        """Return how many lanes a record moves without naming them: up to 16,384 of a group, at about 3 us each."""
         match record:
             case LanesReturned():
                 topics = self._holders.get(record.client_id, {}).get(record.group, {})
@@ -196,7 +196,7 @@ class LaneTable:
                 return 0
 
     def refuse_change(self, present: GroupSet | None, wanted: GroupSet, locks: LockTable) -> str:
-        """Return why a group cannot change its mode now, empty when it can."""
+        """Return why a group cannot change its mode now; empty if it can."""
         if present is None:
             return ""
         group = wanted.name
@@ -222,7 +222,7 @@ class LaneTable:
         wall_ms: int,
         writes: TableWrites,
     ) -> LanesGranted | Refused:
-        """Hand lanes out, if the queues stand where the leader saw them; *topic* is None when it is gone."""
+        """Hand lanes out if the queues have the positions that the leader saw; *topic* is None if it is gone."""
         if topic is None or not all(
             self._stands(record, part, topic, offsets) for part in record.queues
         ):
@@ -274,7 +274,7 @@ class LaneTable:
     def expire(
         self, record: LanesExpired, config: GroupSet, wall_ms: int, writes: TableWrites
     ) -> LanesMoved:
-        """End the attempts whose leases are over."""
+        """End the attempts whose leases have expired."""
         over = [
             (queue, lane)
             for ref in record.lanes
@@ -302,7 +302,7 @@ class LaneTable:
     def free_client(
         self, record: ClientDead, groups: GroupTable, wall_ms: int, writes: TableWrites
     ) -> LanesMoved:
-        """End all attempts of a client that is dead, in every group."""
+        """End all attempts of a dead client, in every group."""
         client_id = record.client_id
         mine = [
             each
@@ -320,7 +320,7 @@ class LaneTable:
         return self._end(mine, end)
 
     def free(self, record: LaneFreed, wall_ms: int, writes: TableWrites) -> LanesMoved:
-        """Free the parked and held lanes of a key, and one that stops its queue."""
+        """Free the parked and held lanes of a key, and any that stops its queue."""
         freed = []
         for queue_id, queue in sorted(self.queues_of(record.group, record.topic).items()):
             if record.queue_id not in (-1, queue_id):
@@ -339,7 +339,7 @@ class LaneTable:
     def lettered(
         self, record: LaneLettered, offsets: OffsetTable, wall_ms: int, writes: TableWrites
     ) -> LanesMoved:
-        """Let a lane go on behind its dead letter."""
+        """Let a lane continue after its dead letter."""
         queue = self.queues_of(record.group, record.topic).get(record.queue_id)
         if queue is None or not queue.lettered(record.lane, record.offset, wall_ms, writes):
             return LanesMoved(())
@@ -357,7 +357,7 @@ class LaneTable:
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
     ) -> None:
-        """Forget the lanes of a group or topic that is deleted; numbers go on above theirs."""
+        """Remove the lanes of a deleted group or topic; new numbers begin above theirs."""
         for name in list(self._groups) if group is None else [group]:
             topics = self._groups.get(name, {})
             gone = [each for each in topics if topic in (None, each)]
@@ -372,7 +372,7 @@ class LaneTable:
                 del self._groups[name], self._counts[name]
 
     def fence(self, step: int, wall_ms: int, writes: TableWrites) -> None:
-        """End all attempts and begin *step* above all numbers, so that no report of before counts."""
+        """End all attempts and begin *step* above all numbers, so that no earlier report counts."""
         mine = [
             (queue, lane)
             for queue in self.all()
@@ -388,7 +388,7 @@ class LaneTable:
     # -- for the digest and tests ------------------------------------------------------------------
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield lanes for the digest; nothing while there were never any."""
+        """Yield lanes for the digest; nothing if there never were any."""
         if self._floor:
             yield (self._floor,)
         for group in sorted(self._groups):
@@ -401,7 +401,7 @@ class LaneTable:
                         yield (queue.lanes[number],)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         held = set()
         for queue in self.all():
             queue.check()
@@ -440,13 +440,13 @@ class LaneTable:
     def _stands(
         self, record: LanesFetched, part: QueueFetch, topic: Topic, offsets: OffsetTable
     ) -> bool:
-        """Return whether a queue stands where the leader saw it."""
+        """Return whether a queue has the position that the leader saw."""
         queue = self.queues_of(record.group, record.topic).get(part.queue_id)
         stored = topic.queues.get(part.queue_id)
         low, high = (stored.min_offset, stored.next_offset) if stored is not None else (0, 0)
         if part.queue_id >= topic.queue_count or part.scanned > high:
             return False
-        # Nobody owes messages that retention has taken since the leader looked at them.
+        # Lanes must not owe messages that retention has removed since the leader read them.
         if any(found.offsets[0] < low for found in part.found):
             return False
         if queue is not None:
@@ -524,7 +524,7 @@ class LaneTable:
 
 
 def _may_be_freed(lane: Lane) -> bool:
-    """Return whether a lane waits for something: the last member of one that stops its queue may have died with it."""
+    """Return whether a lane waits for something; a lane that stops its queue may be Ready after its member died with it."""
     is_stopped = lane.stops and lane.state == LaneState.READY
 
     return is_stopped or lane.state in (LaneState.PARKED, LaneState.HELD)

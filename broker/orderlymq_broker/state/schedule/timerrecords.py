@@ -6,7 +6,7 @@ from orderlymq_broker.state.integerranges import Position
 
 
 class TimerRef(Struct, frozen=True, array_like=True):
-    """One timer message: when it is due (wall ms) and where it stands in the timer topic."""
+    """One timer message: when it is due (wall ms), and its place in the timer topic."""
 
     due_ms: Position
     offset: Position
@@ -14,7 +14,7 @@ class TimerRef(Struct, frozen=True, array_like=True):
 
 
 class TimersEnded(Struct, frozen=True, array_like=True, tag=90):
-    """Timers wait no more: *cancelled*, or the copies of delivered ones are appends of the same entry."""
+    """Timers end: they are *cancelled*, or the copies of delivered ones are appends of the same entry."""
 
     timers: tuple[TimerRef, ...]
     cancelled: bool = False

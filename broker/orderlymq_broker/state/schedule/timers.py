@@ -1,10 +1,10 @@
 """
-Timer messages that wait: an index by due time in the store, and a sum of it in memory.
+Timer messages that wait: an index by due time in the store, and a checksum of it in memory.
 
-The rules: a timer opens with the append of its message to the timer topic, whose tags code is the due
-time, and ends by the record that stands in one entry with its copy, so no crash can part them; the
-index lives in the store alone, because millions may wait for days; number and sum of what waits are
-kept so that replicas can compare. The leader ends each timer once: ``processors/schedule/timers.py``.
+The rules: a timer opens with the append of its message to the timer topic, whose tags code is the due time. It ends
+with a record in the same log entry as its copy, so a crash cannot separate them. The index is only in the store,
+because millions of timers may wait for days. The number and checksum of the waiting timers are kept so that replicas
+can compare. The leader ends each timer once: ``processors/schedule/timers.py``.
 """
 
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ from orderlymq_broker.store.layout import Table
 
 _COUNTERS: Final = "timers"
 _REF: Final = Struct(">QQQ")
-_SUM_BITS: Final = 63  # msgpack's numbers end at 64 bits with a sign
+_SUM_BITS: Final = 63  # msgpack's signed integers have 64 bits
 
 
 class TimerTable:
-    """How many timers wait, and the sum of their hashes; the rows are in the store and go with the record that ends them."""
+    """The number of waiting timers and the sum of their hashes; the rows are in the store until a record ends them."""
 
     def __init__(self, count: int = 0, checksum: int = 0) -> None:
         self.count = count
@@ -34,11 +34,11 @@ class TimerTable:
 
     @classmethod
     def load(cls, reader: Reader) -> "TimerTable":
-        """Read number and sum."""
+        """Read the number and the sum."""
         return cls(*read_counter(reader, _COUNTERS, tuple[int, int], (0, 0)))
 
     def open(self, record: Append, writes: TableWrites) -> None:
-        """Let a message of the timer topic wait for its time."""
+        """Open a timer for a message of the timer topic."""
         timer = TimerRef(record.tags_code, record.queue_offset, record.physical)
         self.count += 1
         self._add(_hash(timer))
@@ -47,7 +47,7 @@ class TimerTable:
         self._write(writes)
 
     def end(self, record: TimersEnded, writes: TableWrites) -> Done:
-        """Let timers wait no more: they were delivered, cancelled or are of no use."""
+        """End timers that were delivered, cancelled or became useless."""
         assert len(record.timers) <= self.count, (
             f"{record} ends more than the {self.count} that wait"
         )
@@ -61,11 +61,11 @@ class TimerTable:
         return Done()
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield what replicas must agree on."""
+        """Yield the values on which replicas must agree."""
         yield (self.count, self.checksum)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         assert self.count or not self.checksum, "no timer waits, but their sum is not 0"
 
     def _add(self, number: int) -> None:
@@ -86,7 +86,7 @@ def read_timers(reader: Reader) -> TimerTable:
 
 
 def decode_timer(value: bytes) -> TimerRef:
-    """Return the timer of a row of TIMERS or TIMER_PLACES."""
+    """Return the timer in a row of TIMERS or TIMER_PLACES."""
     return msgspec.msgpack.decode(value, type=TimerRef)
 
 

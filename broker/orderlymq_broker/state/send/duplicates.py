@@ -1,13 +1,14 @@
 """
-The duplicate window: sends of ordered topics that a repeat would be answered from.
+The duplicate window: sends to ordered topics, from which a repeat is answered.
 
-The rules: the first result of an identity stands until the window moves past it; the window moves by
-records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
-must agree; a message that is taken back leaves it, because its repeat would get the place of a message that does not exist. The time of a cancellation
-stays, so that a try that was under way then is distinguished from a later send. An identity is (topic,
-reconsume times, body checksum, UNIQ_KEY, hash of queue and properties): Java and Go give a Message object its key
-once, so a program that sends one object twice, with another body or tag or to another queue, means two. Copies that the
-broker puts where messages of several topics meet have an origin, too.
+The rules: the first result of an identity stays until the window moves past it. Records of the leader
+(``DedupTrimmed``) move the window, because its limits depend on settings and a clock, and replicas must agree. A
+message that is taken back leaves the window, because its repeat would otherwise get the place of a message that does
+not exist. The time of a cancellation stays, so that a try that was on its way then is distinguished from a later
+send. An identity consists of topic, reconsume times, body checksum, UNIQ_KEY, and a hash of queue and properties.
+Java and Go give a Message object its key once, so a program that sends one object twice, with another body or tag or
+to another queue, means two messages. Copies that the broker puts where messages of several topics meet also have an
+origin.
 """
 
 import re
@@ -32,7 +33,7 @@ from orderlymq_protocol.names import TOPIC_LENGTH_MAX
 # Keys of clients have 32 or 56 characters; the window must not hold 100 000 texts of 32 KiB.
 UNIQUE_KEY_LENGTH_MAX: Final = 255
 
-# What client libraries write again at each try, or brokers write: with it counted, a try again would be stored again.
+# Properties that client libraries or brokers write anew at each try: if they counted, another try would be stored again.
 _LIBRARY_NAMES: Final = frozenset(
     {
         *(known.UNIQ_KEY, known.WAIT, known.TRAN_MSG, known.INSTANCE_ID, known.TRANSACTION_ID),
@@ -49,13 +50,13 @@ _LIBRARY_NAMES: Final = frozenset(
         ),
     }
 )
-# The same of tracers: W3C and the other propagators of OpenTelemetry, which the SDK may have, and SkyWalking.
+# The same for tracers: W3C and the other propagators of OpenTelemetry, which the SDK may use, and SkyWalking.
 _TRACER_NAMES: Final = re.compile(
     "traceparent|tracestate|baggage|b3|x-b3-.*|uber-trace-id|uberctx-.*|x-amzn-trace-id|ot-(tracer|baggage)-.*|sw8.*",
     re.IGNORECASE | re.DOTALL,
 )
 _CHECKSUMS: Final = re.compile("([0-9a-f]{8}),([0-9a-f]{8})")
-# Programs have a few dozen names; hostile ones are long.
+# Programs use a few dozen names; hostile ones are long.
 _NAME_CACHE_SIZE: Final = 256
 
 _IDENTITY: Final = Struct(">IiI")
@@ -63,9 +64,9 @@ _TOPIC_ID: Final = Struct(">I")
 _SEPARATOR: Final = b"\x01"
 _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
-# Rows that go as one range: each for itself takes 1 us, and a reader looks at all ranges of the entries that are not written yet.
+# Rows that are removed as one range: a single deletion takes 1 us, and a reader visits all ranges of unwritten entries.
 _RANGE_MIN: Final = 64
-# Stands for the queue of a send that was cancelled; its time is in the place of the offset.
+# Replaces the queue of a send that was cancelled; the time is then in the place of the offset.
 _CANCELLED: Final = -1
 
 
@@ -77,11 +78,12 @@ def send_identity(
     said: Mapping[str, str],
     queue_id: int | None,
 ) -> bytes:
-    """Return the identity of a send, empty when it has none: without a key, with a huge one, or with one that holds the separator.
+    """Return the identity of a send; empty if its key is missing, too long, or contains the separator.
 
-    Of its properties, *said*, what libraries write does not count; a body that was deflated counts as it was before, if
-    they give its checksum, because the same message in a batch is not deflated. *queue_id* is the queue that its sender names, which a
-    sharding key stands for; None for a copy of a failed message, whose next try may name any queue and delay.
+    *said* are its properties, without those that libraries write. If they give the checksum of a body before it was
+    deflated, that checksum counts, because the same message in a batch is not deflated. *queue_id* is the queue that
+    the sender names; a sharding key replaces it. It is None for a copy of a failed message, whose next try may name
+    any queue and delay.
     """
     if not 0 < len(unique_key) <= UNIQUE_KEY_LENGTH_MAX or known.NAME_VALUE_SEPARATOR in unique_key:
         return b""
@@ -92,15 +94,15 @@ def send_identity(
     if known.BODY_CHECKSUMS in said:
         body_crc = _plain_crc(said[known.BODY_CHECKSUMS], body_crc)
     text = "\x02".join((place, *counted))
-    # Hexadecimal, because it may not hold the separator of ``with_origin``.
+    # Hexadecimal, because it must not contain the separator of ``with_origin``.
     digest = blake2b(text.encode(), digest_size=8).hexdigest()
 
     return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + f"{unique_key}{digest}".encode()
 
 
 def _plain_crc(checksums: str, sent_crc: int) -> int:
-    """Return the checksum of a body before it was deflated; *sent_crc* when the checksums are those of another body."""
-    # They were copied with the properties, or are no checksums.
+    """Return the checksum of a body before it was deflated, or *sent_crc* if the checksums belong to another body."""
+    # If they do not match, they were copied with the properties, or are no checksums.
     found = _CHECKSUMS.fullmatch(checksums)
 
     return int(found[1], 16) if found is not None and int(found[2], 16) == sent_crc else sent_crc
@@ -112,12 +114,12 @@ def _counts(name: str) -> bool:
 
 
 def with_origin(identity: bytes, *origin: str) -> bytes:
-    """Return the identity of a copy that its origin, too, distinguishes from others; empty stays empty."""
+    """Return the identity of a copy that is also distinguished by its origin; an empty identity stays empty."""
     return identity and _SEPARATOR.join((identity, *(each.encode() for each in origin)))
 
 
 def origin_of(said: Mapping[str, str]) -> str:
-    """Return the topic that a failed message with these properties comes from; empty where a client's text can name none."""
+    """Return the topic from which a failed message with these properties comes; empty if it cannot be a topic's name."""
     topic = said.get(known.RETRY_TOPIC, "")
     names_one = len(topic) <= TOPIC_LENGTH_MAX and known.NAME_VALUE_SEPARATOR not in topic
 
@@ -125,13 +127,13 @@ def origin_of(said: Mapping[str, str]) -> str:
 
 
 def _copy_of(identity: bytes) -> tuple[bytes, bytes] | None:
-    """Return the topic id of a copy and its first origin; None for a message that is no copy."""
+    """Return the topic id of a copy and its first origin, or None for a message that is not a copy."""
     parts = identity[_IDENTITY.size :].split(_SEPARATOR, 2)
     return None if len(parts) == 1 else (identity[: _TOPIC_ID.size], parts[1])
 
 
 class DedupWindow:
-    """Known sends and their order; the leader's ``DedupTrimmed`` bounds number and age.
+    """Known sends and their order; the leader's ``DedupTrimmed`` limits their number and age.
 
     Attributes:
         sends: the first send of each identity.
@@ -140,7 +142,7 @@ class DedupWindow:
     def __init__(self, reader: Reader) -> None:
         self.sends: dict[bytes, FirstSend] = {}
         self._order: dict[int, bytes] = {}  # identities by physical offset, the oldest first
-        # Physical offsets of copies by topic and origin, so that what forgets them looks at no other send.
+        # Physical offsets of copies by topic and origin, so that the removal of copies visits no other sends.
         self._copies: dict[bytes, dict[bytes, dict[int, None]]] = {}
         for key, value in read_pairs(reader, Family.DEDUP, b"", _END):
             physical = decode_u64(key)
@@ -154,7 +156,7 @@ class DedupWindow:
         return len(self.sends)
 
     def add(self, record: Append, batch: Batch) -> None:
-        """Remember a send; a second one of the same identity changes nothing, unless the first was cancelled."""
+        """Add a send; a second one with the same identity changes nothing, unless the first was cancelled."""
         identity = record.identity
         present = self.sends.get(identity)
         if present is not None:
@@ -171,7 +173,7 @@ class DedupWindow:
         batch.put(Family.DEDUP, dedup_key(record.physical), value + identity)
 
     def floor(self, *, count_max: int, oldest_ms: int, most: int) -> tuple[int, bool]:
-        """Return the physical offset below which sends should leave, 0 when none should, and whether these are all; *most* in one go."""
+        """Return the physical offset below which to remove at most *most* sends, 0 if none, and whether these are all."""
         surplus = len(self._order) - count_max
         floor = 0
         for number, (physical, identity) in enumerate(self._order.items()):
@@ -184,7 +186,7 @@ class DedupWindow:
         return floor, True
 
     def trim(self, floor: int, batch: Batch) -> Trimmed:
-        """Forget the sends below *floor*."""
+        """Remove the sends below *floor*."""
         gone = list(takewhile(floor.__gt__, self._order))
         for physical in gone:
             self._leave(physical)
@@ -194,13 +196,13 @@ class DedupWindow:
         return Trimmed(len(gone))
 
     def forget(self, physical: int, batch: Batch) -> None:
-        """Forget the send that is at *physical*, if it is known: it was taken back."""
+        """Remove the send at *physical*, if it is known, because it was taken back."""
         if physical in self._order:
             self._leave(physical)
             batch.delete(Family.DEDUP, dedup_key(physical))
 
     def cancel(self, physical: int, wall_ms: int, batch: Batch) -> None:
-        """Note that the send that is at *physical*, if it is known, was cancelled at *wall_ms*."""
+        """Note that the send at *physical*, if it is known, was cancelled at *wall_ms*."""
         identity = self._order.get(physical)
         if identity is not None:
             stored_ms = self.sends[identity].store_timestamp
@@ -209,9 +211,9 @@ class DedupWindow:
             batch.put(Family.DEDUP, dedup_key(physical), value + identity)
 
     def forget_copies(self, origins: Mapping[int, Collection[str]], batch: Batch) -> None:
-        """Forget copies of failed messages; *origins* names by id of the topic that they went to those they are from, "" for all.
+        """Remove copies of failed messages; *origins* maps the id of their topic to the topics of origin, "" for all.
 
-        They may be the whole window, and go in one turn of the loop.
+        They may be the whole window, and are removed in one turn of the event loop.
         """
         gone: list[int] = []
         for topic_id, names in origins.items():
@@ -229,10 +231,10 @@ class DedupWindow:
             self._delete_runs(sorted(gone), batch)
 
     def _delete_runs(self, gone: list[int], batch: Batch) -> None:
-        """Remove the rows of sends that have left: where none between them stays, those of some neighbours as one range."""
+        """Remove the rows of removed sends; neighbours with no remaining row between them are removed as one range."""
         kept = list(self._order)
         alone: list[int] = []
-        runs: dict[int, tuple[int, int]] = {}  # by how many that stay are before them
+        runs: dict[int, tuple[int, int]] = {}  # by the number of remaining rows before them
         for start in range(0, len(gone), _RANGE_MIN):
             part = gone[start : start + _RANGE_MIN]
             before = bisect_left(kept, part[0])
@@ -246,7 +248,7 @@ class DedupWindow:
 
     @staticmethod
     def _delete(gone: list[int], batch: Batch) -> None:
-        # A call for each of a full window took a tenth of a second.
+        # One call for each row of a full window took a tenth of a second.
         batch.puts.extend(zip(repeat(Family.DEDUP), map(dedup_key, gone), repeat(None)))
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -255,7 +257,7 @@ class DedupWindow:
             yield (physical, identity, *msgspec.structs.astuple(self.sends[identity]))
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         assert len(self.sends) == len(self._order), "an identity is in the window twice"
         places = list(self._order)
         assert places == sorted(places), "the window is out of order"

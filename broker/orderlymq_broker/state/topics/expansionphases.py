@@ -1,17 +1,18 @@
 """
-Expansion of ordered topics: which senders may write while the queue list of a topic changes, and which groups are in the way.
+Expansion of ordered topics: which senders may write while a topic's queue list changes, and which groups block the change.
 
-Phases of one topic on one raft group: OPEN -> FENCED -> SWITCHED -> PROPAGATING -> OPEN, and FENCED -> OPEN when
-the expansion is given up. FENCED: nobody sends, and the ends of the queues are written down as barriers. Transactions that
-were opened before may still be committed. SWITCHED: the new list is valid here, and where the queues ended is kept, because it
-begins there; who says that it chose a queue from that list may write. PROPAGATING: likewise, and the list is published; when
-every client can have seen it, the phase ends.
+The phases of one topic in one raft group are OPEN -> FENCED -> SWITCHED -> PROPAGATING -> OPEN, and FENCED -> OPEN if
+the expansion is given up. FENCED: no client may send, and the ends of the queues are stored as barriers. Transactions
+that were opened before may still be committed. SWITCHED: the new list is valid here, and the ends of the old queues
+are stored, because the new list begins there. A sender that says it chose a queue from the new list may write.
+PROPAGATING: the same senders may write, and the list is published. When every client can have seen it, the phase
+ends.
 
-The rules: a group switches only when every ordered group has consumed to the end of every queue, judged from
-the state at that very index; the total number of queues names the list, because it only rises; once
-switched there is no way back. Time is not known here: that a fence or the settling lasted long enough is
-a record of the leader (``processors/topics/expansionrequests.py``). Who asks the raft groups of a topic to move
-together: the operator's ``expansion.py``.
+The rules: a raft group switches only when every ordered consumer group has consumed to the end of every queue, judged
+by the state at that very index. The total number of queues identifies the list, because it only rises. After the
+switch there is no way back. This module does not know the time: that a fence or the settling has lasted long enough
+is a record of the leader (``processors/topics/expansionrequests.py``). The operator's ``expansion.py`` moves all raft
+groups of a topic together.
 """
 
 from collections.abc import Iterable, Iterator, KeysView, Mapping
@@ -43,9 +44,9 @@ from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.names import retry_topic
 from orderlymq_protocol.plurals import counted
 
-# Stands for what is not in one queue of the topic.
+# Replaces the queue number of blockers that are not in one queue of the topic.
 NO_QUEUE: Final = -1
-# Blockers that are made in one go: of 16,000 queues and 100 groups all took a second, in which a leader sends no heartbeats.
+# The most blockers built in one go: for 16,000 queues and 100 groups, all took a second, without heartbeats of the leader.
 BLOCKERS_COMPARED_MAX: Final = 4_096
 _NO_OFFSETS: Mapping[int, int] = {}
 
@@ -55,8 +56,8 @@ class Blocker(NamedTuple):
 
     Attributes:
         group: the consumer group; empty for open transactions.
-        queue_id: number of the queue; ``NO_QUEUE`` for retries and transactions.
-        messages: how many are left.
+        queue_id: the number of the queue; ``NO_QUEUE`` for retries and transactions.
+        messages: how many messages are left.
     """
 
     group: str
@@ -66,11 +67,11 @@ class Blocker(NamedTuple):
 
 
 class QueueEnds(NamedTuple):
-    """Where the queues of a topic end that were ever written to.
+    """The ends of the queues of a topic that were ever written to.
 
     Attributes:
-        live: by number those that have messages.
-        emptied: those of which retention has taken all.
+        live: those that have messages, as (number, end).
+        emptied: those whose messages retention has removed, by number.
     """
 
     live: list[tuple[int, int]]
@@ -83,9 +84,9 @@ class QueueEnds(NamedTuple):
 def fence(
     state: BrokerState, record: ExpansionFenced, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Refuse writes from now on and write down where the queues end.
+    """Refuse writes from now on and store the ends of the queues.
 
-    The queues to come can be read immediately, so that consumers have shared them out before the first
+    The new queues can be read immediately, so that consumers have distributed them among themselves before the first
     message comes.
     """
     topic = state.topics.get(record.topic)
@@ -131,7 +132,7 @@ def fence(
 def abort(
     state: BrokerState, record: ExpansionAborted, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Give an expansion up: the old list stays valid, writes are let in again."""
+    """Give an expansion up: the old list stays valid, and writes are allowed again."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.attempt != record.attempt:
         return Refused(f"expansion {record.attempt} of topic[{record.topic}] is not under way")
@@ -160,10 +161,10 @@ def abort(
 def switch(
     state: BrokerState, record: ExpansionSwitched, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Make the new list valid, if nobody has anything left to consume of the old one.
+    """Make the new list valid, if no group has messages of the old one left to consume.
 
-    A raft group that had no queue of the topic gets it here. Groups that read the topic begin at the
-    first message of each new queue, whatever they would do as newcomers.
+    A raft group that had no queue of the topic gets its queues here. Groups that read the topic begin at the
+    first message of each new queue, whatever their setting for new queues is.
     """
     name = record.topic
     topic = state.topics.get(name)
@@ -202,7 +203,7 @@ def switch(
 def propagate(
     state: BrokerState, record: ExpansionPropagated, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Note that every name server returns the new list; senders that say nothing wait on."""
+    """Note that every name server returns the new list; senders that do not name their list still wait."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.total != record.total:
         return Refused(f"topic[{record.topic}] has no list of {counted(record.total, 'queue')}")
@@ -218,7 +219,7 @@ def propagate(
 def open_all(
     state: BrokerState, record: ExpansionOpened, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Let everybody write: the expansion is over."""
+    """Let all senders write: the expansion is over."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.phase is not ExpansionPhase.PROPAGATING:
         return Refused(f"topic[{record.topic}] does not settle")
@@ -227,7 +228,8 @@ def open_all(
         total=present.total,
         attempt=present.attempt,
         since_ms=wall_ms,
-        # Who chooses from the new list has written since the switch. Records of earlier versions keep to their later time.
+        # Senders that choose from the new list have written since the switch. Records of earlier versions keep their
+        # later time.
         grown_ms=wall_ms if present.grown_barriers is None else present.grown_ms,
         grown_barriers=present.grown_barriers,
         earlier=present.earlier,
@@ -245,7 +247,7 @@ def possible_readers(state: BrokerState) -> list[str]:
 
 
 def read_by(state: BrokerState, group: str, topics: KeysView[str]) -> set[str]:
-    """Return which of *topics* a group subscribes to now, or has ever locked or committed in."""
+    """Return the *topics* to which a group subscribes now, or in which it has ever locked or committed."""
     online = topics & state.members.subscriptions(group).keys()
     committed = topics & state.offsets.of_group(group).keys()
 
@@ -257,12 +259,12 @@ def readers_of(state: BrokerState, topic: str) -> list[str]:
     members = state.members
     online = [group for group in members.groups() if topic in members.subscriptions(group)]
 
-    # A member that had a lock was given messages, though it may have left before its first commit.
+    # A member that had a lock has received messages, even if it left before its first commit.
     return sorted({*online, *state.offsets.groups_of(topic), *state.locks.groups_of(topic)})
 
 
 def offsets_given(state: BrokerState, topic: str, queues: int, groups: Iterable[str]) -> int:
-    """Return how many offsets the switch of a topic to *queues* gives at most: *groups* read it elsewhere, others here."""
+    """Return the most offsets that the switch of a topic to *queues* gives; *groups* read it elsewhere, others here."""
     present = state.topics.get(topic)
     before = 0 if present is None else present.config.write_queues
 
@@ -270,10 +272,10 @@ def offsets_given(state: BrokerState, topic: str, queues: int, groups: Iterable[
 
 
 def blockers(state: BrokerState, topic: Topic, *, with_mixed: bool = True) -> Iterator[Blocker]:
-    """Yield the groups that have not consumed to the end; as many look-ups find the first one as there are offsets and locks.
+    """Yield the groups that have not consumed to the end; the first takes as many look-ups as offsets and locks exist.
 
-    Ordered groups only: others promise no order; of a group that has only just come it is unknown
-    yet. What a group handed back for later counts as not consumed, and so does a transaction whose
+    Only ordered groups block, because others promise no order; of a new group it is not known
+    yet. Messages that a group sent back for later count as not consumed, and so does a transaction whose
     end would put a message into the old queue. *with_mixed* is that of the record.
     """
     yield from open_transactions(state, topic)
@@ -284,14 +286,14 @@ def blockers(state: BrokerState, topic: Topic, *, with_mixed: bool = True) -> It
 
 
 def farthest(found: Iterable[Blocker], most: int) -> list[Blocker]:
-    """Return the blockers that are farthest behind among the first ones, in the order in which they are shown."""
+    """Return the blockers farthest behind among the first ones, in the order in which they are shown."""
     compared = islice(found, BLOCKERS_COMPARED_MAX)
 
     return nsmallest(most, compared, lambda blocker: (-blocker.messages, blocker))
 
 
 def queue_ends(topic: Topic) -> QueueEnds:
-    """Return where the queues of a topic end; for all groups that are asked for in one go."""
+    """Return the ends of a topic's queues, for all groups that are examined in one go."""
     live, emptied = [], {}
     for number, queue in sorted(topic.queues.items()):
         if queue.min_offset < queue.next_offset:
@@ -305,7 +307,7 @@ def queue_ends(topic: Topic) -> QueueEnds:
 def group_blockers(
     state: BrokerState, group: str, topic: Topic, ends: QueueEnds
 ) -> Iterator[Blocker]:
-    """Yield the blockers that a group puts in the way of its topic; none if the expansion does not wait for it."""
+    """Yield the blockers of a group for its topic; none if the expansion does not wait for it."""
     if not _may_be_ordered(state, group, topic) or state.only_broadcasts(group):
         return
     online = len(state.members.of_group(group))
@@ -315,7 +317,7 @@ def group_blockers(
         yield Blocker(group, number, left, text)
     kept = state.parked.count_in(group, topic.name)
     if kept:
-        # Its new queue would not know of the hold, and the key would overtake its dead letter.
+        # The new queue would not know the hold, so the key would overtake its dead letter.
         text = f"group {group} holds {counted(kept, 'key')}: release with orderlymq group release"
         yield Blocker(group, NO_QUEUE, kept, text)
     waiting = retries_left(state, group)
@@ -346,10 +348,10 @@ def retries_left(state: BrokerState, group: str) -> int:
 def _left(
     state: BrokerState, group: str, topic: Topic, ends: QueueEnds
 ) -> Iterator[tuple[int, int]]:
-    """Yield the queues of which a group has messages left, and how many.
+    """Yield the queues in which a group has messages left, and how many.
 
-    What retention has taken nobody gets any more, but for a holder who may have it at hand: that one says by a
-    commit when it has gone on, its first when it has begun.
+    No member can get messages that retention has removed, but a holder may already have them. A holder shows
+    with a commit that it has continued; its first commit shows that it has begun.
     """
     committed = state.offsets.of_group(group).get(topic.name, _NO_OFFSETS)
     locks = state.locks
@@ -368,7 +370,7 @@ def _left(
 def _may_be_ordered(state: BrokerState, group: str, topic: Topic) -> bool:
     """Return whether a group consumes in order, or is online and has neither locked nor committed yet.
 
-    A heartbeat does not say how a client consumes: its first lock or its first commit does, within
+    A heartbeat does not tell how a client consumes; its first lock or its first commit does, within
     seconds.
     """
     if state.is_ordered(group):
@@ -407,11 +409,11 @@ def _configure(
 def _grown(
     record: ExpansionSwitched, topic: Topic | None, present: Expansion | None, wall_ms: int
 ) -> Expansion:
-    """Return the row of a topic that has grown; it is still as it was before."""
+    """Return the row for a topic that has grown; *topic* still has its former configuration."""
     barriers: Ends | None = None
     earlier: tuple[EarlierGrowth, ...] = ()
     if record.keeps_ends:
-        # Behind the barriers of the fence are the copies of transactions that were committed since.
+        # After the barriers of the fence come copies of transactions that were committed since.
         ends = [] if topic is None else [_end(topic, n) for n in range(topic.config.write_queues)]
         barriers = tuple(enumerate(ends))
         earlier = _growths_of(present)[-EARLIER_MAX:]
@@ -431,7 +433,7 @@ def _grown(
 
 
 def _growths_of(present: Expansion | None) -> tuple[EarlierGrowth, ...]:
-    """Return the growths of a topic, the last one included."""
+    """Return the growths of a topic, including the last one."""
     if present is None or not present.total:
         return ()
     last = EarlierGrowth(present.total, present.list_since_ms, present.grown_barriers)
@@ -441,7 +443,7 @@ def _growths_of(present: Expansion | None) -> tuple[EarlierGrowth, ...]:
 
 def _move(state: BrokerState, expansion: Expansion, writes: TableWrites) -> ExpansionMoved:
     state.expansions.put(expansion, writes)
-    # Read for every send, hence kept at the topic.
+    # Stored at the topic, because every send reads it.
     state.topics.by_name[expansion.topic].expansion = expansion
 
     return ExpansionMoved(expansion.topic, expansion.phase, changed=True)

@@ -9,7 +9,7 @@ from orderlymq_broker.state.integerranges import NO_TOKEN, Long, QueueCount, Que
 
 
 class ExpansionPhase(Enum):
-    """How far a topic's expansion is on one raft group; see ``topics/expansionphases.py``."""
+    """The phase of a topic's expansion in one raft group; see ``topics/expansionphases.py``."""
 
     OPEN = "open"
     FENCED = "fenced"
@@ -18,14 +18,14 @@ class ExpansionPhase(Enum):
 
 
 class ExpansionFenced(Struct, frozen=True, array_like=True, tag=80):
-    """Nobody writes to an ordered topic until its expansion goes on or is given up.
+    """Writes to an ordered topic are refused until its expansion proceeds or is given up.
 
     Attributes:
-        attempt: number of the expansion; rises with each.
-        total: queues that the topic will have over all raft groups.
-        queues: queues that it will have in this one.
-        limit_ms: the leader gives the expansion up when it has not gone on for so long.
-        token: of the operator, as in ``ClientDead``.
+        attempt: the number of the expansion; rises with each.
+        total: the queues that the topic will have in all raft groups.
+        queues: the queues that it will have in this one.
+        limit_ms: the leader gives the expansion up if it has not proceeded for this long.
+        token: the operator's token, as in ``ClientDead``.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class ExpansionFenced(Struct, frozen=True, array_like=True, tag=80):
 
 
 class ExpansionAborted(Struct, frozen=True, array_like=True, tag=81):
-    """An expansion is given up, and why."""
+    """An expansion is given up, with the reason."""
 
     topic: str
     attempt: Long
@@ -46,15 +46,16 @@ class ExpansionAborted(Struct, frozen=True, array_like=True, tag=81):
 
 
 class ExpansionSwitched(Struct, frozen=True, array_like=True, tag=82):
-    """The new queue list is valid on this raft group, if the old one is drained.
+    """The new queue list is valid in this raft group, if the old one is drained.
 
     Attributes:
-        groups: consumer groups that read the topic on any raft group.
-        perm: permission of a topic that this raft group did not have.
-        with_mixed: wait also for a group of which some members broadcast and others do not; former releases do not.
-        keeps_barriers: the row keeps where the old queues ended when writes were fenced; records of earlier versions say so, or
-            neither, and change what they changed then.
-        keeps_ends: it keeps where they end now, and what it had kept of earlier growths.
+        groups: consumer groups that read the topic in any raft group.
+        perm: the permission for a topic that this raft group did not have.
+        with_mixed: also wait for a group of which some members broadcast and others do not; former releases do not
+            wait for it.
+        keeps_barriers: the row keeps the ends of the old queues at the time of the fence. Records of earlier versions
+            set this or neither flag, and their effect has not changed.
+        keeps_ends: the row keeps the present ends of the old queues, and what it has of earlier growths.
     """
 
     topic: str
@@ -70,7 +71,7 @@ class ExpansionSwitched(Struct, frozen=True, array_like=True, tag=82):
 
 
 class ExpansionPropagated(Struct, frozen=True, array_like=True, tag=83):
-    """Every name server returns the list of *total* queues; old ones are in use for *settle_ms* more."""
+    """Every name server returns the list of *total* queues; old lists are in use for *settle_ms* more."""
 
     topic: str
     total: QueueTotal
@@ -79,13 +80,13 @@ class ExpansionPropagated(Struct, frozen=True, array_like=True, tag=83):
 
 
 class ExpansionOpened(Struct, frozen=True, array_like=True, tag=84):
-    """By the leader's clock the new list has settled: everybody may write."""
+    """By the leader's clock, the new list has settled: all senders may write."""
 
     topic: str
 
 
 class ExpansionMoved(Struct, frozen=True):
-    """The phase in which a topic's expansion is now, or was already."""
+    """The phase of a topic's expansion after the record; *changed* is False if it was in that phase already."""
 
     topic: str
     phase: ExpansionPhase

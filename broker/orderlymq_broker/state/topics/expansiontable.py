@@ -1,8 +1,8 @@
 """
-The table of expansions: how the queue list of each topic stands, and since when.
+The table of expansions: the state of each topic's queue list, and since when.
 
-The rule: a row says what its phase needs and nothing more, which ``check`` asserts. What the phases mean and who may
-go on to the next: ``expansionphases.py``.
+The rule: a row has what its phase needs and nothing more, which ``check`` asserts. ``expansionphases.py`` explains the
+phases and the conditions for the next one.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
-# Growths before the last one that a row keeps, each with an offset of every queue. No reader is more of them behind.
+# The growths before the last one that a row keeps, each with an offset of every queue. No reader is farther behind.
 EARLIER_MAX: Final = 16
 
 Ends: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class EarlierGrowth(msgspec.Struct, frozen=True, array_like=True):
-    """A growth before the last one; the fields are those that `Expansion` has of the last one."""
+    """A growth before the last one; the fields are those that `Expansion` has for the last one."""
 
     total: int
     grown_ms: int
@@ -30,22 +30,23 @@ class EarlierGrowth(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Expansion(msgspec.Struct, frozen=True, array_like=True):
-    """State of the queue list of one topic.
+    """The state of one topic's queue list.
 
     Attributes:
-        total: queues of the valid list over all raft groups; 0 while it never grew.
-        next_total: queues of the list that comes; 0 when none does.
-        queues: queues that this raft group will have.
-        attempt: number of the expansion, given by the operator; rises.
-        barriers: (queue, offset) where each queue ended when writes were fenced.
+        total: the queues of the valid list in all raft groups; 0 if it never grew.
+        next_total: the queues of the coming list; 0 if there is none.
+        queues: the queues that this raft group will have.
+        attempt: the number of the expansion, given by the operator; rises.
+        barriers: (queue, offset) at which each queue ended when writes were fenced.
         limit_ms: how long the fence may last, then how long the settling lasts.
-        since_ms: leader's wall clock when the phase began.
-        reason: why the last expansion was given up; empty when none was.
-        grown_ms: leader's wall clock when the valid list became it, or by records of earlier versions when everybody might write
-            to it; 0: it never grew.
-        grown_barriers: (queue, offset) where the queues of the list before ended; None: it never grew, or a record of an
-            earlier version let it grow.
-        earlier: the growths before that one; the last ``EARLIER_MAX`` that records of this version have followed.
+        since_ms: the leader's wall clock when the phase began.
+        reason: why the last expansion was given up; empty if none was.
+        grown_ms: the leader's wall clock when the valid list became valid or, by records of earlier versions, when
+            all senders might write to it; 0: it never grew.
+        grown_barriers: (queue, offset) at which the queues of the former list ended; None: it never grew, or a record
+            of an earlier version expanded it.
+        earlier: the growths before that one; at most the last ``EARLIER_MAX``, if records of this version followed
+            them.
     """
 
     topic: str
@@ -64,16 +65,16 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def list_since_ms(self) -> int:
-        """When the list got its present length, at the latest; 0 while it never grew."""
-        # Rows of earlier versions have no time of expansion: it was not after their phase began.
+        """When the list got its present length, at the latest; 0 if it never grew."""
+        # Rows of earlier versions have no time of expansion; it was not after their phase began.
         return self.grown_ms or (self.since_ms if self.total else 0)
 
 
 class ExpansionTable:
-    """Expansion by topic; a topic that never grew has no row, and a row goes with its topic.
+    """Expansions by topic; a topic that never grew has no row, and a row is removed with its topic.
 
     Attributes:
-        under_way: topics that are in another phase than OPEN. An operator lets a few grow at a time; rows stay.
+        under_way: topics in another phase than OPEN. An operator expands a few at a time; rows stay.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -88,7 +89,7 @@ class ExpansionTable:
         writes.put(Table.EXPANSIONS, expansion.topic, value=expansion)
 
     def drop(self, topic: str, writes: TableWrites) -> None:
-        """Forget a topic that is deleted."""
+        """Remove the row of a deleted topic."""
         self.under_way.pop(topic, None)
         if self.by_topic.pop(topic, None) is not None:
             writes.delete(Table.EXPANSIONS, topic)
@@ -99,7 +100,7 @@ class ExpansionTable:
             yield (self.by_topic[topic],)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         for name, expansion in self.by_topic.items():
             assert expansion.topic == name, expansion
             if expansion.phase is ExpansionPhase.FENCED:

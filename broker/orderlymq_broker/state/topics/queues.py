@@ -1,9 +1,9 @@
 """
-The queues of a topic: how far each reaches, and the newest messages of all of them in memory.
+The queues of a topic: their bounds, and the newest messages of all of them in memory.
 
-The rules: queue offsets are dense, store timestamps never fall within a queue, ``min_offset`` never
-falls. The tail cache holds the entries of the log that whole messages came in, and where they lie there, first in
-first out over all queues, so that a consumer that keeps up never touches the store.
+The rules: queue offsets are dense, store timestamps never fall within a queue, and ``min_offset`` never falls. The
+tail cache holds the log entries in which messages came, and the position of each message there. It is first in, first
+out over all queues, so that a consumer that keeps up never reads the store.
 """
 
 from collections import deque
@@ -23,26 +23,26 @@ from orderlymq_broker.store.layout import (
 
 DEFAULT_TAIL_SIZE: Final = 64 << 20
 _KEYS_END: Final = b"\xff" * 17
-# Entries that go as one range. RocksDB sorts all ranges of a memtable again for the first scan behind each write of one: where a
-# round of retention takes a few entries of each of 40,000 queues, that was 20 to 50 ms.
+# Entries that are removed as one range. RocksDB sorts all ranges of a memtable again for the first scan after each
+# write of a range. When a round of retention removed a few entries of each of 40,000 queues, that took 20 to 50 ms.
 RANGE_MIN: Final = 64
 
 
-# Places of messages that have left a tail are given back when there are so many, and as many as messages are left.
+# The places of messages that have left a tail are released when there are this many, and as many as messages are left.
 LEFT_MIN: Final = 64
 
 
 class Tail:
-    """The newest messages of a queue: one comes at the end, the oldest leaves, and each is found as fast as any other.
+    """The newest messages of a queue: new ones are added at the end, and the oldest leave; access by position is fast.
 
-    Of 300,000 in a deque the middle one takes 20 us, and a pull looks at up to 800.
+    In a deque of 300,000, access to the middle one takes 20 us, and a pull reads up to 800.
     """
 
     __slots__ = ("_entries", "_first")
 
     def __init__(self) -> None:
         self._entries: list[TailEntry | None] = []
-        self._first = 0  # where the oldest stands; None stands before it
+        self._first = 0  # the position of the oldest; the places before it are None
 
     def __len__(self) -> int:
         return len(self._entries) - self._first
@@ -51,7 +51,7 @@ class Tail:
         return iter(self.part(0, len(self)))
 
     def __getitem__(self, position: int) -> TailEntry:
-        """Return a message by its place behind the oldest."""
+        """Return a message by its position after the oldest."""
         assert position >= 0, position
         entry = self._entries[self._first + position]
         assert entry is not None
@@ -59,16 +59,16 @@ class Tail:
         return entry
 
     def part(self, start: int, end: int) -> list[TailEntry]:
-        """Return the messages from one place to before another, as far as there are any."""
-        # None stands before the first alone.
+        """Return the messages from position *start* to before *end*, as far as they exist."""
+        # Only places before the first message are None.
         return self._entries[self._first + start : self._first + end]  # type: ignore[return-value]
 
     def append(self, entry: TailEntry) -> None:
-        """Take in the newest message."""
+        """Add the newest message."""
         self._entries.append(entry)
 
     def pop_oldest(self) -> TailEntry:
-        """Let the oldest message go; return it."""
+        """Remove the oldest message and return it."""
         oldest = self[0]
         self._entries[self._first] = None
         self._first += 1
@@ -79,7 +79,7 @@ class Tail:
         return oldest
 
 
-# That of every queue without a message in memory: there may be hundreds of thousands.
+# Shared by every queue without a message in memory, of which there may be hundreds of thousands.
 _NO_TAIL: Final = Tail()
 
 
@@ -87,10 +87,11 @@ class Queue:
     """One queue of a topic.
 
     Attributes:
-        next_offset: offset that the next message gets; one more than the last.
-        min_offset: first offset that is kept; equals ``next_offset`` in an empty queue.
-        first_offset: offset of the first message that was ever here: of another cluster's queue copies may begin above 0.
-        last_timestamp: store time of the last message, 0 when there never was one.
+        next_offset: the offset that the next message gets; one more than the last.
+        min_offset: the first offset that is kept; equals ``next_offset`` in an empty queue.
+        first_offset: the offset of the first message ever stored here; copies of another cluster's queue may begin
+            above 0.
+        last_timestamp: the store time of the last message, 0 if there never was one.
         tail: the newest messages, the last of them at ``next_offset - 1``.
     """
 
@@ -121,11 +122,11 @@ class Queue:
 
     @property
     def tail_start(self) -> int:
-        """Offset of the first message in the tail."""
+        """The offset of the first message in the tail."""
         return self.next_offset - len(self.tail)
 
     def row(self) -> tuple[int, int, int, int, int]:
-        """Return what replicas must agree on."""
+        """Return the values on which replicas must agree."""
         return (
             self.topic_id,
             self.queue_id,
@@ -135,7 +136,7 @@ class Queue:
         )
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         assert 0 <= self.first_offset <= self.min_offset <= self.next_offset, self
         assert len(self.tail) <= self.next_offset, self
         assert not _NO_TAIL, "the tail of all queues without one has messages"
@@ -145,7 +146,7 @@ class Queue:
 
 
 class TailCache:
-    """Which messages are in the tails of all queues, in the order they came."""
+    """The messages in the tails of all queues, in the order in which they came."""
 
     __slots__ = ("_order", "size", "size_max")
 
@@ -158,7 +159,7 @@ class TailCache:
         return len(self._order)
 
     def add(self, queue: Queue, entry: TailEntry) -> None:
-        """Put the newest message of *queue* in; the oldest of all leave when there are too many.
+        """Add the newest message of *queue*; the oldest of all queues leave if there are too many.
 
         The caller has already counted it in ``queue.next_offset``.
         """
@@ -187,7 +188,7 @@ class TailCache:
 def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:
     """Return every queue that has entries in CONSUME_QUEUE, with its bounds.
 
-    Jumps from queue to queue backwards: two reads per queue, whatever its length.
+    It jumps backwards from queue to queue: two reads per queue, for any length.
     """
     queues: dict[tuple[int, int], Queue] = {}
     end = _KEYS_END
@@ -212,7 +213,7 @@ def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:
 
 
 def write_floor(queue: Queue, writes: TableWrites) -> None:
-    """Remember where a trimmed queue begins."""
+    """Store where a trimmed queue begins."""
     row = FloorRow(
         queue.topic_id,
         queue.queue_id,
@@ -224,7 +225,7 @@ def write_floor(queue: Queue, writes: TableWrites) -> None:
 
 
 def trim(queue: Queue, min_offset: int, writes: TableWrites, batch: Batch) -> None:
-    """Let a queue begin later; the entries before go."""
+    """Move the start of a queue forward and remove the entries before it."""
     topic_id, queue_id = queue.topic_id, queue.queue_id
     first, queue.min_offset = queue.min_offset, min_offset
     if min_offset - first < RANGE_MIN:

@@ -1,4 +1,4 @@
-"""Rows of topics and queues beside the messages, and messages in memory; ``topics.py`` and ``queues.py`` read and write them."""
+"""Rows of topics and queues, and messages in memory; ``topics.py`` and ``queues.py`` read and write them."""
 
 import msgspec
 
@@ -7,17 +7,17 @@ from orderlymq_broker.store.entry import Buffer
 
 
 class TopicRow(msgspec.Struct, frozen=True, array_like=True):
-    """A topic as its row holds it."""
+    """The row of a topic."""
 
     id: int
     config: TopicSet
 
 
 class FloorRow(msgspec.Struct, frozen=True, array_like=True):
-    """Where a trimmed queue begins; an empty one cannot be read from CONSUME_QUEUE any more.
+    """The start of a trimmed queue; if the queue is empty, it cannot be read from CONSUME_QUEUE.
 
     Attributes:
-        first_offset: offset of the first message that was ever here; 0 in rows of former releases.
+        first_offset: the offset of the first message ever stored here; 0 in rows of former releases.
     """
 
     topic_id: int
@@ -28,12 +28,12 @@ class FloorRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TailEntry(msgspec.Struct, frozen=True, gc=False):
-    """One message at the end of a queue, as a pull needs it.
+    """One message at the end of a queue, in the form that a pull needs.
 
-    There are hundreds of thousands of them: neither they nor what they hold is anything that the collector looks through.
+    There are hundreds of thousands of them, so they and their contents are excluded from the garbage collector's scans.
 
     Attributes:
-        data: the entry of the log that brought it; *size* bytes of it from *start* on are the message.
+        data: the log entry in which it came; *size* bytes of it from *start* on are the message.
     """
 
     physical: int

@@ -1,9 +1,9 @@
 """
-The tables of topics and of consumer groups, as far as they are configuration.
+The tables of topics and of consumer groups: their configuration.
 
 The rules: a topic's id is given once and never used again, so that a topic that is deleted and
-created again starts with empty queues; every change of the table moves the version by which brokers
-and name servers notice it. What a topic's queues hold is in ``queues.py``.
+created again starts with empty queues. Every change of a table raises its version, by which brokers
+and name servers notice the change. The content of a topic's queues is in ``queues.py``.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,9 +31,9 @@ _GROUP_COUNTERS: Final = "groups"
 
 
 class Topic:
-    """One topic: its configuration and its queues, which come into being when first written.
+    """One topic: its configuration and its queues, which are created when they are first written.
 
-    The derived fields are read for every message, hence kept instead of computed.
+    The derived fields are stored instead of computed, because they are read for every message.
     """
 
     __slots__ = (
@@ -69,12 +69,12 @@ class Topic:
         return f"Topic({self.id}, {self.config!r})"
 
     def configure(self, config: TopicSet) -> None:
-        """Take over another configuration of the same topic."""
+        """Set another configuration of the same topic."""
         self.config = config
         self.queue_count = max(config.read_queues, config.write_queues)
         self.readable = bool(config.perm & PERM_READ)
         self.writable = bool(config.perm & PERM_WRITE)
-        # Ordered topics promise one copy per send; a dead letter handed over twice is stored once.
+        # Ordered topics promise one copy per send; a dead letter that is handed over twice is stored once.
         self.deduplicated = (
             config.order
             or self.is_retry
@@ -83,7 +83,7 @@ class Topic:
         )
 
     def queue(self, queue_id: int) -> Queue:
-        """Return the queue, made when it was never written; callers have checked the number."""
+        """Return the queue; create it if it was never written. Callers have checked the number."""
         queue = self.queues.get(queue_id)
         if queue is None:
             queue = self.queues[queue_id] = Queue(self.id, queue_id)
@@ -92,7 +92,7 @@ class Topic:
 
 
 class Versioned:
-    """A counter and time of the last change of a table; RocketMQ's data version."""
+    """The counter and time of the last change of a table; RocketMQ's data version."""
 
     __slots__ = ("counter", "timestamp")
 
@@ -106,15 +106,15 @@ class Versioned:
         self.timestamp = max(self.timestamp, wall_ms)
 
     def row(self) -> tuple[int, int]:
-        """Return what replicas must agree on."""
+        """Return the values on which replicas must agree."""
         return self.counter, self.timestamp
 
 
 class TopicTable:
-    """All topics, by name and by id; a row and its queues go when the topic is deleted. Who makes it adds the queues.
+    """All topics, by name and by id; a row and its queues are removed with the topic. `BrokerState` adds the queues.
 
     Attributes:
-        names_size: bytes of all names.
+        names_size: the bytes of all names.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -128,7 +128,7 @@ class TopicTable:
             self._add(Topic(row.id, row.config))
 
     def get(self, name: str) -> Topic | None:
-        """Return the topic or None."""
+        """Return the topic, or None."""
         return self.by_name.get(name)
 
     def set(self, record: TopicSet, wall_ms: int, writes: TableWrites) -> TopicChanged:
@@ -149,7 +149,7 @@ class TopicTable:
         return TopicChanged(record.name, changed=True)
 
     def delete(self, name: str, wall_ms: int, writes: TableWrites) -> Topic | None:
-        """Remove a topic and return it; its data is the caller's business."""
+        """Remove a topic and return it; the caller removes its data."""
         topic = self.by_name.pop(name, None)
         if topic is None:
             return None
@@ -179,7 +179,7 @@ class TopicTable:
             yield from topic.queues.values()
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         assert len(self.by_name) == len(self.by_id)
         assert self.names_size == sum(len(name.encode()) for name in self.by_name)
         for topic in self.by_id.values():
@@ -199,14 +199,14 @@ class TopicTable:
 
 
 class GroupTable:
-    """Configuration of the consumer groups; a row goes when the group is deleted."""
+    """The configuration of the consumer groups; a row is removed with its group."""
 
     def __init__(self, reader: Reader) -> None:
         self.by_name = {config.name: config for config in read_as(reader, Table.GROUPS, GroupSet)}
         self.version = Versioned(*read_counter(reader, _GROUP_COUNTERS, tuple[int, int], (0, 0)))
 
     def get(self, name: str) -> GroupSet | None:
-        """Return the group's configuration or None."""
+        """Return the group's configuration, or None."""
         return self.by_name.get(name)
 
     def set(self, record: GroupSet, wall_ms: int, writes: TableWrites) -> GroupChanged:
@@ -223,7 +223,7 @@ class GroupTable:
         return GroupChanged(record.name, changed=True, mode_changed=mode_changed)
 
     def delete(self, name: str, wall_ms: int, writes: TableWrites) -> bool:
-        """Remove a group's configuration and return whether there was one."""
+        """Remove a group's configuration and return whether it existed."""
         if self.by_name.pop(name, None) is None:
             return False
         writes.delete(Table.GROUPS, name)

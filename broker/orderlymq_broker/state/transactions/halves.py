@@ -1,11 +1,11 @@
 """
 Half messages whose transaction is open, each until it is committed or rolled back.
 
-The rules: a half is open from the entry that stores it to the entry that ends it, and the copy that
-consumers see stands in the same entry as its end, so no crash can part them; a half that is not here
-has ended for all who ask again; one that was given up after too many checks stays known, so that a late
-answer or an administrator can still end it, until retention takes its message. Next step:
-``processors/transactions/halves.py`` begins and ends them, ``checks.py`` there asks the producers.
+The rules: a half message is open from the entry that stores it to the entry that ends it. The copy that
+consumers see is in the same entry as its end, so a crash cannot separate them. A half message that is not in this table
+counts as ended if a client asks again. One that was given up after too many checks stays in the table, so that a late
+answer or an administrator can still end it, until retention removes its message. Next step:
+``processors/transactions/halves.py`` begins and ends half messages, and ``checks.py`` there asks the producers.
 """
 
 from collections import Counter
@@ -28,12 +28,13 @@ from orderlymq_broker.state.transactions.halfrecords import (
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
-# Each that has not ended costs some 400 bytes of memory on every replica, also when it was given up. A producer group that
-# never ends its transactions must take neither all of the memory nor the room of the other groups of a topic. Its name is what a
-# producer says it is, so it is the group of one topic: who may write another topic must take the room of neither.
+# Each half message that has not ended takes about 400 bytes of memory on every replica, even after it was given up. A
+# producer group that never ends its transactions must take neither all of the memory nor the room of a topic's other
+# groups. The producer chooses the group's name, so a group counts per topic: a client that may write one topic must
+# not use up the room of another topic's groups.
 OPEN_MAX: Final = 500_000
 OPEN_OF_GROUP_MAX: Final = OPEN_MAX // 2
-# Offsets of ended halves that are kept at most beside twice as many as there are halves.
+# The most offsets of ended half messages that are kept, in addition to twice the number of half messages.
 ENDED_MAX: Final = 1_024
 
 
@@ -41,10 +42,10 @@ class Half(msgspec.Struct, frozen=True, array_like=True):
     """One half message.
 
     Attributes:
-        opened: the record that opened it: where it is, whose it is, since when.
+        opened: the record that opened it, with its place, owner and time.
         checks: how often its producer group was asked.
-        checked_ms: when it was last asked, wall ms of the leader; 0 before.
-        given_up: nobody is asked any more.
+        checked_ms: when it was last asked, wall ms of the leader; 0 before that.
+        given_up: no producer is asked any more.
     """
 
     opened: HalfOpened
@@ -54,14 +55,15 @@ class Half(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def offset(self) -> int:
-        """Queue offset in the topic of halves, by which everybody names this half."""
+        """The queue offset in the topic of half messages, which identifies this one."""
         return self.opened.offset
 
 
 class Oldest:
-    """Which of some halves is the oldest, in any order of their coming and going.
+    """Finds the oldest of some half messages, which come and go in any order.
 
-    Offsets in a heap; one whose half is gone leaves when it is met, or when there are too many of them.
+    It keeps offsets in a heap. An offset whose half message is gone is removed when it is reached, or when there are
+    too many.
     """
 
     def __init__(self, halves: dict[int, Half]) -> None:
@@ -69,14 +71,14 @@ class Oldest:
         self._offsets: list[int] = []
 
     def add(self, offset: int) -> None:
-        """Learn of a half that has come."""
+        """Add the offset of a new half message."""
         if len(self._offsets) > 2 * len(self._halves) + ENDED_MAX:
             self._offsets = list(self._halves)
             heapify(self._offsets)
         heappush(self._offsets, offset)
 
     def find(self) -> Half | None:
-        """Return the half with the lowest offset, hence the lowest place in the log."""
+        """Return the half message with the lowest offset, which is also the lowest in the log."""
         offsets = self._offsets
         while offsets:
             half = self._halves.get(offsets[0])
@@ -86,7 +88,7 @@ class Oldest:
         return None
 
     def behind(self, count: int) -> Half | None:
-        """Return the oldest but *count* of them, None when there are no more."""
+        """Return the oldest one after the first *count*, or None if there are no more."""
         skipped: list[int] = []
         while len(skipped) < count and self.find() is not None:
             skipped.append(heappop(self._offsets))
@@ -97,9 +99,10 @@ class Oldest:
 
 
 class TransactionTable:
-    """All halves that are open, and those that were given up, by their offsets.
+    """All half messages that are open, and those that were given up, by their offsets.
 
-    ``OPEN_MAX`` bounds both together, and *room* is what topics have of it; retention takes all whose messages it has taken.
+    ``OPEN_MAX`` limits both together, and *room* counts the share of each topic. Retention removes those whose
+    messages it has removed.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -116,49 +119,49 @@ class TransactionTable:
             self._add(half)
 
     def get(self, offset: int) -> Half | None:
-        """Return a half that has not ended, given up or not."""
+        """Return a half message that has not ended, whether given up or not."""
         return self.open.get(offset) or self.given_up.get(offset)
 
     def oldest_open(self) -> Half | None:
-        """Return the open half that began first, None when there is none."""
+        """Return the open half message that began first, or None."""
         return self._oldest_open.find()
 
     def first_open(self) -> int | None:
-        """Return the physical offset of the oldest open half: retention must not pass it."""
+        """Return the physical offset of the oldest open half message, or None; retention must not pass it."""
         oldest = self.oldest_open()
         return None if oldest is None else oldest.opened.physical
 
     def floor_up_to(self, floor: int, most: int) -> int:
-        """Return the physical offset, up to *floor*, below which no half is open, and no more than *most* were given up."""
+        """Return the highest offset up to *floor* below which no half message is open and at most *most* were given up."""
         halves = (self.oldest_open(), self._oldest_given_up.behind(most))
         return min([floor, *(half.opened.physical for half in halves if half is not None)])
 
     def of_group(self, group: str, topic: str) -> int:
-        """Return how many halves that a producer group has sent to a topic have not ended."""
+        """Return how many half messages from a producer group to a topic have not ended."""
         return self._by_source[group, topic]
 
     def of_topic(self, topic: str) -> int:
-        """Return how many halves of a topic may still be committed, those that were given up included."""
+        """Return how many half messages of a topic may still be committed, including those that were given up."""
         return self.room.part(topic)
 
     def given_up_of_topic(self, topic: str) -> int:
-        """Return how many halves of a topic were given up and may still be committed."""
+        """Return how many half messages of a topic were given up and may still be committed."""
         return self._given_up_by_topic[topic]
 
     # -- records -----------------------------------------------------------------------------------
 
     def begin(self, record: HalfOpened, writes: TableWrites) -> HalvesMoved:
-        """Open a half; its message stands in the same entry."""
+        """Open a half message; its message is in the same entry."""
         assert self.get(record.offset) is None, f"{record} is open already"
         self._put(Half(record), writes)
 
         return HalvesMoved((record.offset,))
 
     def end(self, record: HalfEnded, writes: TableWrites) -> HalvesMoved:
-        """End a half; one leader ends each only once, because it remembers pending ends.
+        """End a half message; a leader ends each only once, because it remembers pending ends.
 
-        Retention may have taken one that was given up since its end was proposed. The end counts all the
-        same: what is committed stands in the same entry.
+        Retention may have removed one that was given up after its end was proposed. The end counts
+        anyway, because the committed message is in the same entry.
         """
         half = self.get(record.offset)
         if half is None:
@@ -169,7 +172,7 @@ class TransactionTable:
         return HalvesMoved((record.offset,))
 
     def check_again(self, record: HalvesChecked, wall_ms: int, writes: TableWrites) -> HalvesMoved:
-        """Count a check of each half that is still open."""
+        """Count a check of each half message that is still open."""
         asked = []
         for offset in record.offsets:
             half = self.open.get(offset)
@@ -183,7 +186,7 @@ class TransactionTable:
         return HalvesMoved(tuple(asked))
 
     def give_up(self, record: HalfGivenUp, writes: TableWrites) -> HalvesMoved:
-        """Ask nobody about a half any more."""
+        """Stop asking about a half message."""
         half = self.open.get(record.offset)
         if half is None:
             return HalvesMoved(())
@@ -193,7 +196,7 @@ class TransactionTable:
         return HalvesMoved((record.offset,))
 
     def resume(self, record: HalfResumed, writes: TableWrites) -> HalvesMoved:
-        """Begin to ask about a half again; one that nobody was asked about yet stays as it is."""
+        """Start asking about a half message again; one that was not asked about yet does not change."""
         half = self.get(record.offset)
         if half is None or not (half.given_up or half.checks):
             return HalvesMoved(())
@@ -203,7 +206,7 @@ class TransactionTable:
         return HalvesMoved((record.offset,))
 
     def drop_below(self, floor: int, writes: TableWrites) -> list[int]:
-        """Forget halves whose messages retention has taken; return where these were."""
+        """Remove half messages whose messages retention has removed; return the physical offsets of these."""
         dropped = []
         for oldest in (self._oldest_open, self._oldest_given_up):
             while (half := oldest.find()) is not None and half.opened.physical < floor:
@@ -216,13 +219,13 @@ class TransactionTable:
     # -- for the digest and tests ------------------------------------------------------------------
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield halves for the digest."""
+        """Yield half messages for the digest."""
         for halves in (self.open, self.given_up):
             for offset in sorted(halves):
                 yield (halves[offset],)
 
     def check(self) -> None:
-        """Assert what always holds."""
+        """Assert the invariants."""
         for oldest, halves in (
             (self._oldest_open, self.open),
             (self._oldest_given_up, self.given_up),
