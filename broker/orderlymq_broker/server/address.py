@@ -1,11 +1,11 @@
 """
-The group's stable address on one machine: the leader binds it, no other replica.
+The broker group's stable address on one machine: the leader binds it, no other replica.
 
-The rule: the port says who serves. A leader listens as soon as it can serve, and tries every ten
-milliseconds while its predecessor still holds the port; a replica that leads no more releases
-it first and deals with everything else afterwards. A leader that cannot have the address says so, is not
-ready, and after a while leaves the group to a replica that may. The port minus two serves the same protocol,
-because clients up to 4.4 send there (RocketMQ's VIP channel, ``MixAll.brokerVIPChannel``).
+The rule: the port shows which replica serves. A leader listens as soon as it can serve, and tries every ten
+milliseconds while its predecessor still holds the port. A replica that no longer leads first releases
+the port and then does everything else. A leader that cannot bind the address reports this, is not
+ready, and after some time hands the leadership to a replica that may bind it. The port minus two serves the same
+protocol, because clients up to 4.4 send there (RocketMQ's VIP channel, ``MixAll.brokerVIPChannel``).
 """
 
 import asyncio
@@ -23,19 +23,19 @@ _log = logging.getLogger(__name__)
 
 BIND_RETRY_S: Final = 0.01
 
-# A predecessor releases it within milliseconds of losing its leadership; somebody else who holds the
-# port for seconds is a mistake that a person must hear of, again and again.
+# A predecessor releases the port within milliseconds of losing its leadership. If another process holds the
+# port for seconds, that is a mistake that a person must notice, so it is logged repeatedly.
 COMPLAIN_AFTER_S: Final = 3.0
 
-# A port that is free again by then was held by a predecessor that hung; one that is not needs a person, or
-# another replica.
+# If the port is free again by then, a predecessor that hung had it; if not, a person or another replica
+# is needed.
 GIVE_UP_AFTER_S: Final = 10.0
 
 VIP_PORT_DISTANCE: Final = 2
 
 
 class Endpoint(NamedTuple):
-    """Where a replica listens for clients, and for which further listener."""
+    """An address at which a replica listens for clients, and the further listener that it belongs to, if any."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoints_of(settings: BrokerSettings) -> list[Endpoint]:
-    """Return the group's own endpoint, that of its further listeners, and the one that old clients derive.
+    """Return the group's own endpoint, those of its further listeners, and the one that old clients derive.
 
     Raises:
         TlsError: a file of a listener cannot be used.
@@ -67,12 +67,12 @@ class LeaderAddress:
 
     Args:
         unreachable: called when the address could not be bound for *give_up_after_s*, and again each time
-            so much has passed.
+            this time has passed.
 
     Attributes:
         failures: how often the address could not be bound for COMPLAIN_AFTER_S.
-        bound: whether the group's own address is; a further one may be missing.
-        complaint: why it is not bound at present, "" when it is or nobody wants it.
+        bound: whether the group's own address is bound; a further one may be missing.
+        complaint: why it is not bound now, "" if it is or is not wanted.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LeaderAddress:
         self._replace(self._server.close_listeners)
 
     async def close(self) -> None:
-        """Stop whatever is under way, and release the address."""
+        """Stop any work in progress, and release the address."""
         self.bound = False
         if self._task is not None:
             self._task.cancel()
@@ -135,7 +135,7 @@ class LeaderAddress:
         await self._server.close_listeners()
         own, *further = self._endpoints
         await self._bind_one(own)
-        # With the group's own it can be reached.
+        # With the group's own address, clients can reach it.
         self.bound = True
         self.complaint = ""
         async with asyncio.TaskGroup() as tasks:

@@ -2,7 +2,7 @@
 Admin requests about the process instead of its state: status, leadership transfer, membership.
 
 They are answered here and not in the core, because they need the raft node and the addresses of
-the replicas. The rule: "done" is answered only when it is done: the other replica leads, the
+the replicas. The rule: "done" is answered only after it is done: the other replica leads, or the
 membership is applied.
 """
 
@@ -36,12 +36,12 @@ from orderlymq_runtime.sockets.addresses import split_address
 
 _log = logging.getLogger(__name__)
 
-# Some turns of the loop: what is committed when a leader ends is applied in the same one, or in a few.
+# A few turns of the event loop: what is committed when a leadership ends is applied in the same turn or soon after.
 APPLIED_WITHIN_S: Final = 0.1
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
-    """Body of 20504; *address* ("host:port" for its peers) is needed to add a replica."""
+    """The body of 20504; *address* ("host:port" for its peers) is needed to add a replica."""
 
     action: str
     node: NodeNumber
@@ -49,23 +49,23 @@ class MembershipRequest(msgspec.Struct, frozen=True):
 
 
 class Administered(Protocol):
-    """The process, as admin requests act on it."""
+    """The interface of the process for admin requests."""
 
     def status(self, asked: RemotingCommand | None = None) -> Mapping[str, object]:
-        """Return what ``/status`` shows, or who *asked* with a request of its account."""
+        """Return what ``/status`` shows or, with *asked*, what the sender of that request may read."""
 
     async def move_leadership(self, target: NodeId | None) -> NodeId:
-        """Let *target*, or the best of the others, lead; return the new leader.
+        """Transfer the leadership to *target*, or to the best other replica; return the new leader.
 
         Raises:
             NotLeader: this replica does not lead.
-            ProposalRefused: it cannot be done, the text says why.
+            ProposalRefused: the transfer is not possible; the text says why.
         """
 
     def change_membership(
         self, change: MembershipChange, address: Address | None
     ) -> tuple[Index, Term]:
-        """Propose a change and return its entry; raises as `move_leadership`."""
+        """Propose a change and return its entry; raises the same as `move_leadership`."""
 
 
 class AdminRequests:
@@ -77,7 +77,7 @@ class AdminRequests:
         self._replica = replica
         self._supervisor = supervisor or Supervisor()
         self._tasks: set[asyncio.Task[None]] = set()
-        # Entry of a proposed membership -> who waits for it.
+        # The entry of a proposed membership -> the request that waits for it.
         self._waiting: dict[tuple[Index, Term], tuple[Line, RemotingCommand]] = {}
         for code, handler in (
             (RequestCode.ORDERLYMQ_GROUP_STATUS, self._status),
@@ -94,9 +94,9 @@ class AdminRequests:
             line.send(command.reply())
 
     def leadership_lost(self) -> None:
-        """Answer those whose change is not applied in a moment that nobody here can say how it ends.
+        """Answer requests whose change is not applied within a moment with an error: this replica cannot know the outcome.
 
-        A leader that is removed leads no more before it has applied that.
+        A removed leader steps down only after it has applied its removal.
         """
         if self._waiting:
             self._spawn("give up membership changes", self._give_up(list(self._waiting)))

@@ -1,9 +1,10 @@
 """
-Answering QUERY_ASSIGNMENT (400): the core computes the assignment, the route comes from a name server.
+Answers QUERY_ASSIGNMENT (400): the core computes the assignment, and a name server provides the route.
 
-It is answered here because a topic's queues may stand on several groups and only the name servers know
-them all. The rule: no guess; only who leads when the answer is given divides, because a client drops all its queues where
-it is no member. While no name server answers, the answer says so and the client keeps what it has. A route is kept for a moment, because all members of a group ask at the same time.
+It is answered here because a topic's queues may be in several broker groups, and only the name servers know them all.
+The rule: never guess. Only a replica that leads when the answer is given computes it, because a client that is not a
+member in the answer drops all its queues. While no name server answers, the answer says so and the client keeps its
+queues. A route is cached for a moment, because all members of a consumer group ask at the same time.
 """
 
 import asyncio
@@ -38,19 +39,19 @@ _log = logging.getLogger(__name__)
 # Clients wait 3 s for the whole answer.
 NAME_SERVER_TIMEOUT_S: Final = 1.0
 ROUTE_AGE_S: Final = 1.0
-# Clients ask every 20 s per topic; more at a time than this is a storm, and they ask again.
+# Clients ask every 20 s for each topic; more open requests than this are a storm, and these clients ask again.
 OPEN_MAX: Final = 1_024
 ROUTES_MAX: Final = 1_024
 
 
 class RouteUnknownError(Exception):
-    """No name server could say where the topic is; the text is for the client."""
+    """No name server could provide the topic's route; the text is for the client."""
 
 
 class Assigning:
     """Answers 400.
 
-    Life cycle: made with the clients, `close` at the end.
+    Life cycle: made with the clients; call `close` at the end.
     """
 
     def __init__(
@@ -106,9 +107,9 @@ class Assigning:
         return assign(asked, queues, ages, state.assignments.get(asked.consumer_group, asked.topic))
 
     async def _fetch(self, line: Line, command: RemotingCommand, topic: str) -> None:
-        """Fetch the route of a topic and take the request again: another replica may lead by now.
+        """Fetch the route of a topic and handle the request again, because another replica may lead by then.
 
-        It counts again, too: a quota of one request a second is enough for it.
+        It also counts again: a quota of one request per second is enough for that.
         """
         try:
             queues = await self._ask(topic)
@@ -143,7 +144,7 @@ class Assigning:
 
 
 def readable_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Return the queues of a route that consumers read."""
+    """Return the queues of a route that consumers may read."""
     return tuple(
         MessageQueue(topic, data.broker_name, number)
         for data in route.queue_datas

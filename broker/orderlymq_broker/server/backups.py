@@ -1,11 +1,11 @@
 """
 Requests 20520 to 20522: an administrator reads the files of a consistent copy of this replica.
 
-The copy is a checkpoint of the store: hard links to files that never change, at one applied index. The rules: one
-copy at a time; who asks gets pieces of a bounded size at a bounded rate, so that clients of the group are served beside
-it; its links hold disk space, so a table goes when it was read, and the copy goes when nobody reads it any more, or before
-sends would be refused. The leader alone makes one: it knows that whatever was acknowledged before the request is in it.
-The package ``orderlymq_backup`` stores the files.
+The copy is a checkpoint of the store: hard links to files that never change, at one applied index. The rules: there
+is one copy at a time. The reader gets pieces of a limited size at a limited rate, so that the group's clients are
+served meanwhile. The links hold disk space, so a table file is deleted once it was read. The copy is deleted when it
+is no longer read, or before sends would be refused. Only the leader makes a copy, because it knows that everything
+acknowledged before the request is in it. The package ``orderlymq_backup`` stores the files.
 """
 
 import asyncio
@@ -40,24 +40,24 @@ from orderlymq_runtime.wallclock import machine_ms
 
 OUTGOING: Final = "backup-out"
 
-# One piece of one file, as raft's snapshots have it: a frame of a sixteenth of the largest.
+# The size of one piece of a file, as for raft's snapshots: a sixteenth of the largest frame.
 PIECE_SIZE_MAX: Final = 1 << 20
-# Pieces that are promised and not sent yet; the reader has a few under way, so that the link is never idle.
+# Pieces that are promised but not sent yet; the reader requests several at a time, so that the link is never idle.
 PIECES_WAITING_MAX: Final = 16
-# A reader that is silent for so long is gone.
+# A reader that is silent for this long counts as gone.
 IDLE_MAX_S: Final = 60.0
-# This field of 20520 says for which backup the copy is: who asks again for the same one gets it.
+# This field of 20520 names the backup for which the copy is made: a repeated request with the same name gets it again.
 CREATION: Final = "creation"
-# With this field a piece is sent only while every topic has the queue list that it had when the copy was begun.
+# With this field, a piece is sent only while every topic has the queue list that it had when the copy began.
 UNCHANGED: Final = "unchanged"
-# RocksDB writes the properties of a table close to its end. They hold the identity of the database and of the session
-# and the number of the file, so that equal ends mean equal tables, also on different replicas.
+# RocksDB writes the properties of a table near its end. They contain the identity of the database and of the session
+# and the number of the file, so equal ends mean equal tables, even on different replicas.
 TAIL_SIZE: Final = 16 << 10
 
-# They are most of a copy, and each is read once.
+# Table files make up most of a copy, and each is read once.
 _TABLES: Final = (".sst", ".blob")
 _NEARLY_FULL: Final = "the disk is nearly full, and a copy keeps files from going; make room first"
-# What a store needs to be opened again. Options, also of the binding, come from the program that opens it.
+# The files needed to open a store again. Options, including those of the binding, come from the program that opens it.
 _WANTED: Final = re.compile(r"[0-9]+\.(sst|blob|log)|MANIFEST-[0-9]+|CURRENT")
 
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}\Z")]
@@ -77,9 +77,9 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer to 20520: the copy that can be read under *session*, and its content.
 
     Attributes:
-        index, term: the last raft entry that was applied.
-        physical_end: where the messages up to there end.
-        taken_ms: wall clock of the replica when the copy was made.
+        index, term: those of the last raft entry that was applied.
+        physical_end: the end of the messages at that entry.
+        taken_ms: the replica's wall clock when the copy was made.
     """
 
     session: str
@@ -93,7 +93,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     files: Annotated[tuple[CopiedFile, ...], msgspec.Meta(min_length=1, max_length=FILES_MAX)]
 
 
-# The opened state of the replica; None while it does not lead and serve.
+# The open state of the replica, or None while it does not lead and serve.
 Serving = Callable[[], Instance | None]
 
 
@@ -104,7 +104,7 @@ class CopyRefused(Exception):  # noqa: N818 - named for what the caller must kno
 
 
 class CopyLost(CopyRefused):
-    """The replica leads no more, or its copy is gone: the leader makes another one."""
+    """The replica no longer leads, or its copy is gone; the leader can make another one."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 
@@ -114,12 +114,12 @@ Answer = tuple[bytes, Mapping[str, str]]
 
 @dataclass(slots=True)
 class _Session:
-    """A copy that is read.
+    """A copy that is being read.
 
     Attributes:
-        creation: for which backup it was made; empty where the reader did not say.
+        creation: the backup for which it was made; empty if the reader did not name one.
         body: the answer that describes it, until something is read.
-        lists: how many queues each ordered topic that ever grew had when the copy was begun.
+        lists: the number of queues of each ordered topic that ever grew, when the copy began.
         unread: how many bytes of each file were not read yet.
     """
 
@@ -135,21 +135,21 @@ class _Session:
 
 
 class Pace:
-    """When the next piece may be read, so that *rate* bytes a second are never exceeded for long."""
+    """Computes when the next piece may be read, so that *rate* bytes a second are never exceeded for long."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._next_at = 0.0
 
     def wait_s(self, size: int, now: float) -> float:
-        """Take *size* bytes at *now*; return how long to wait before they are read."""
+        """Take *size* bytes at *now*; return how long to wait before reading them."""
         begins = max(now, self._next_at)
         self._next_at = begins + size / self._rate
         return begins - now
 
 
 class BackupRequests:
-    """Answers 20520 (make a copy), 20521 (read a piece of a file) and 20522 (the copy may go)."""
+    """Answers 20520 (make a copy), 20521 (read a piece of a file) and 20522 (delete the copy)."""
 
     def __init__(
         self,
@@ -166,12 +166,12 @@ class BackupRequests:
         self._directory = settings.data_dir / OUTGOING
         self._pace = Pace(settings.storage.backup_rate)
         self._session: _Session | None = None
-        # The session whose copy went because the disk was nearly full.
+        # The session whose copy was deleted because the disk was nearly full.
         self._given_up = ""
         self._making: asyncio.Event | None = None
-        # For which backup the copy is that is being made.
+        # The backup for which a copy is being made.
         self._creation = ""
-        # A crash may have left some behind.
+        # A crash may have left files behind.
         _remove(self._directory)
         for code, handler in (
             (RequestCode.ORDERLYMQ_BACKUP_BEGIN, self._begin),
@@ -181,7 +181,7 @@ class BackupRequests:
             router.intercept(code, handler, of_replica=True)
 
     def step(self, *, is_disk_full: bool) -> None:
-        """Delete a copy that nobody reads, or that fills the disk as `is_nearly_full` says; called about every second."""
+        """Delete a copy that is not read, or if the disk is nearly full (`is_nearly_full`); called about every second."""
         session = self._session
         if session is None:
             return
@@ -192,7 +192,7 @@ class BackupRequests:
             self._drop()
 
     async def quiet(self) -> None:
-        """Return when nothing here uses the store, which is closed next."""
+        """Wait until nothing here uses the store, which is closed next."""
         if self._making is not None:
             await self._making.wait()
 
@@ -248,10 +248,10 @@ class BackupRequests:
         self._making, self._creation = asyncio.Event(), creation
         taken_ms = machine_ms()
         try:
-            # An acknowledged entry is applied, and an applied entry waits in memory for the next write.
+            # An acknowledged entry is applied, but an applied entry waits in memory for the next write.
             await instance.write_staged()
             manifest, files = await finish_in_thread(copy_files, instance.store, directory)
-            # One that began meanwhile may be part of the copy.
+            # An expansion that began meanwhile may be part of the copy.
             _refuse_expansion(instance.state)
         except BaseException:
             await asyncio.to_thread(_remove, directory)
@@ -276,12 +276,12 @@ class BackupRequests:
         return body, {}
 
     async def _copy_for(self, creation: str) -> bytes | None:
-        """Return the description of a copy that was made for this backup; None where one is to be made.
+        """Return the description of an existing copy for this backup, or None if one has to be made.
 
-        Its reader asks again where it got no answer: it waited too long, or lost its connection.
+        A reader asks again if it got no answer, because it waited too long or lost its connection.
 
         Raises:
-            CopyRefused: there is a copy for another backup.
+            CopyRefused: a copy for another backup exists.
         """
         if creation and self._making is not None and self._creation == creation:
             await self._making.wait()
@@ -290,7 +290,7 @@ class BackupRequests:
             if session.body:
                 session.read_at = self._seconds()
                 return session.body
-            self._drop()  # something was read, and may be gone
+            self._drop()  # a part was read already, and may be deleted
         if self._making is not None or self._session is not None:
             raise CopyRefused(
                 f"a backup of this replica is under way; wait for its end, or {IDLE_MAX_S:g} s if it was given up"
@@ -324,17 +324,17 @@ class BackupRequests:
         return data, {"checksum": str(zlib.crc32(data))}
 
     def _refuse_grown(self, session: _Session) -> None:
-        """Refuse a copy of former queue lists: those of other groups may have been made behind the growth.
+        """Refuse a copy with former queue lists, because copies of other groups may have been made after the growth.
 
         Raises:
-            CopyLost: the queue list of a topic has changed since the copy was begun, or nobody knows.
+            CopyLost: the queue list of a topic has changed since the copy began, or that is not known.
         """
         instance = self._serving()
         if instance is None or _lists(instance.state) != session.lists:
             raise CopyLost("the queue list of a topic has grown since the copy was begun")
 
     def _gone(self, session: str) -> CopyRefused:
-        """Return why nothing of a copy can be read any more; only where another one would not help it is no `CopyLost`."""
+        """Return why a copy cannot be read any more; `CopyLost`, unless another copy would not help."""
         if session and session == self._given_up:
             return CopyRefused(_NEARLY_FULL)
         return CopyLost(
@@ -353,10 +353,10 @@ def _lists(state: BrokerState) -> dict[str, int]:
 
 
 def _refuse_expansion(state: BrokerState) -> None:
-    """Refuse while a topic grows: its phases on several groups belong together.
+    """Refuse a copy while a topic grows, because its phases in several groups belong together.
 
     Raises:
-        CopyRefused: with the topics.
+        CopyRefused: topics grow; the text names them.
     """
     growing = sorted(
         topic
@@ -370,7 +370,7 @@ def _refuse_expansion(state: BrokerState) -> None:
 
 
 def _wanted(ext: Mapping[str, str], sizes: Mapping[str, int]) -> tuple[str, int, int]:
-    """Read which piece is wanted; the name is one of the copy's own, never a path of the request.
+    """Return name, offset and size of the requested piece; the name is one of the copy's files, never a given path.
 
     Raises:
         CopyRefused: there is no such piece.

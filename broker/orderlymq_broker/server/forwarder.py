@@ -1,10 +1,10 @@
 """
-Client requests between replicas: from the one that was asked to the one that leads.
+Client requests between replicas: from the replica that received a request to the leader.
 
-The rule: forwarded requests are answered by the leader or by the end of the connection, never by
-a guess here; nobody stays here for an answer that the leader may not give (``reads_no_code``). A client that was passed on keeps
-its own host and port at the leader, because locks and membership know it by them. `Outbox` stands at the replica that has the client's connection,
-`Inbox` at the leader, where each forwarded client is a line among the others (``router.py``).
+The rule: the leader answers forwarded requests, or the connection is closed; nothing here guesses. A request whose
+answer the leader may withhold is not waited for (``reads_no_code``). A forwarded client keeps its own host and port
+at the leader, because locks and membership identify it by them. `Outbox` is at the replica that has the client's
+connection, `Inbox` at the leader, where each forwarded client is a line like the others (``router.py``).
 """
 
 import asyncio
@@ -44,23 +44,24 @@ from orderlymq_runtime.remoting.failures import unsendable_reply
 
 _log = logging.getLogger(__name__)
 
-# Java clients pull again immediately on this one; any other answer but data costs them three seconds.
+# Java clients pull again immediately after this code; any other answer without data delays them by three seconds.
 PULL_AGAIN: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
 # An offset is an int64.
 _OFFSET_LENGTH_MAX: Final = 20
 
 
 class FrameSender(Protocol):
-    """Sends one frame to a peer; False when the link is down."""
+    """Sends one frame to a peer; returns False if the link is down."""
 
     def __call__(self, node: NodeId, pieces: list[bytes]) -> bool:
         """Send *pieces* to *node*."""
 
 
 class _Passed:
-    """Requests of one client through us that are not answered, and the time of its last one.
+    """The unanswered requests of one client that we have forwarded, and the time of its last request.
 
-    *leader* is the node that was passed the last one, None while no link has taken any: it knows nothing of the client.
+    *leader* is the node that got the last request. It is None while no link has accepted any; then it does not know
+    the client.
     """
 
     __slots__ = ("asked_at", "leader", "pulls", "requests")
@@ -68,16 +69,17 @@ class _Passed:
     def __init__(self) -> None:
         self.leader: NodeId | None = None
         self.requests: set[int] = set()
-        # With what each is answered if its client is disconnected: the pulls themselves may be long.
+        # The answer for each if its client is disconnected; the pulls themselves may be long.
         self.pulls: dict[int, RemotingCommand] = {}
         self.asked_at = 0.0
 
     def expect(self, command: RemotingCommand, now: float) -> None:
         if command.code not in PULL_CODES:
-            # A consumer never stops pulling; everything else shows whether a line is idle.
+            # A consumer never stops pulling; only other requests show whether a line is idle.
             self.asked_at = now
         if command.is_oneway or command.is_response or reads_no_code(command):
-            # The last may stay without an answer; a client that waited for it would never be disconnected.
+            # `reads_no_code` requests may stay without an answer; if we waited for it, the client would never be
+            # disconnected.
             return
         if command.code in PULL_CODES:
             self.pulls[command.opaque] = pull_again(command)
@@ -90,7 +92,7 @@ class _Passed:
 
 
 class Outbox:
-    """Passes requests of clients that are connected here to the leader, and answers back."""
+    """Forwards requests of clients that are connected here to the leader, and answers back to the clients."""
 
     def __init__(self, send: FrameSender, seconds: Callable[[], float]) -> None:
         self.leader: NodeId | None = None
@@ -98,11 +100,11 @@ class Outbox:
         self._send = send
         self._seconds = seconds
         self._passed: dict[int, _Passed] = {}
-        # Clients that are gone, or ask nothing more there, with the node that could not be notified yet.
+        # Clients that are gone, or that no longer use that node, with the node that could not be notified yet.
         self._unnotified: set[tuple[NodeId, int]] = set()
 
     def forward(self, line: Line, command: RemotingCommand) -> bool:
-        """Pass *command* to the leader; False when it is unknown or cannot be reached."""
+        """Forward *command* to the leader; return False if it is unknown or cannot be reached."""
         if self.leader is None:
             return False
         passed = self._passed.get(line.id)
@@ -110,13 +112,13 @@ class Outbox:
             passed = self._passed[line.id] = _Passed()
         former = passed.leader
         if former != self.leader and (passed.requests or passed.pulls):
-            # The answers would have to come from a leader that is none any more.
+            # The answers would have to come from a node that no longer leads.
             line.close(orderly=False, kind="leader_changed")
             return True
         try:
             parts = codec.encode_parts(command)
         except FrameError as error:
-            # A header that left fields out is longer when it is written again.
+            # A header that left fields out becomes longer when it is encoded again.
             reason = f"a request cannot be passed on: {error}"
             line.close(orderly=False, kind="forwarding", reason=reason)
             return True
@@ -131,13 +133,13 @@ class Outbox:
         return True
 
     def line_lost(self, connection: int) -> None:
-        """Notify the leader that a client is gone, now or when its link takes it."""
+        """Notify the leader that a client is gone, now or when its link accepts the notice."""
         passed = self._passed.pop(connection, None)
         if passed is not None and passed.leader is not None:
             self._send_closed(passed.leader, connection)
 
     def retry(self) -> None:
-        """Notify nodes of closed clients again whose links were full: until then they drop requests of these clients."""
+        """Notify nodes of closed clients again if their links were full; until then they drop requests of these clients."""
         for node, connection in list(self._unnotified):
             self._send_closed(node, connection)
 
@@ -156,7 +158,7 @@ class Outbox:
         if frame.kind is FrameKind.FORWARDED_CLOSE:
             if line is not None and passed is not None and passed.leader == node:
                 line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
-            # Behind all that was passed on to that node: it drops what comes before.
+            # This notice follows everything forwarded to that node, which drops what comes before.
             else:
                 self._send_closed(node, connection)
             return
@@ -168,7 +170,7 @@ class Outbox:
             line.send(command)
 
     def leader_lost(self, node: NodeId) -> None:
-        """End the connections whose requests *node* was to answer: their outcome is unknown."""
+        """Close the connections whose requests *node* was to answer, because their outcome is unknown."""
         for connection, passed in list(self._passed.items()):
             if passed.leader != node or not (passed.requests or passed.pulls):
                 continue
@@ -178,7 +180,7 @@ class Outbox:
                 line.close(orderly=False, kind="leader_lost", reason=reason)
 
     def node_lost(self, node: NodeId) -> None:
-        """Note that a link with *node* is lost: it forgets our clients itself, and answers nothing."""
+        """Note that the link with *node* is lost: the node removes our clients itself, and answers nothing."""
         self._unnotified.difference_update([each for each in self._unnotified if each[0] == node])
         self.leader_lost(node)
         self._passed = {
@@ -186,7 +188,7 @@ class Outbox:
         }
 
     def is_quiet(self, line: Line, since: float) -> bool:
-        """Return whether *line* has asked nothing but pulls after *since*, and waits for nothing."""
+        """Return whether *line* has sent nothing but pulls after *since*, and waits for no other answer."""
         passed = self._passed.get(line.id)
         return passed is None or (not passed.requests and passed.asked_at <= since)
 
@@ -196,7 +198,7 @@ class Outbox:
         return passed is not None and bool(passed.requests)
 
     def release_pulls(self, line: Line) -> None:
-        """Answer the pulls of *line* so that the client pulls again, elsewhere."""
+        """Answer the pulls of *line* so that the client pulls again, from another replica."""
         passed = self._passed.get(line.id)
         if passed is None:
             return
@@ -207,16 +209,18 @@ class Outbox:
 
 class Inbox:
     """
-    The clients that other replicas have passed on to this leader.
+    The clients that other replicas have forwarded to this leader.
 
-    Their requests come on one connection, which must not wait for one of them. So each line has a queue of its own for what
-    the turn, or the link to its replica, has no room for, and takes its place among the connections of this replica.
+    The requests of all clients of a replica come on one connection, so one request must not block the others.
+    Therefore each line has its own queue for requests that do not fit into the turn, or into the link to its replica.
+    A line waits for its turn like the connections of this replica.
 
-    Where one request of a client is dropped none that it sent after it is served: it would overtake it. So what comes of a client whose
-    end was asked for is dropped until its replica says that nothing more of it follows.
+    If one request of a client is dropped, no later request of it may be served, because it would overtake the dropped
+    one. So after we have asked for a client's end, its requests are dropped until its replica confirms that no more
+    of them follow.
 
     Args:
-        is_slow: whether much that was sent to a replica waits to be written: its clients are not served on.
+        is_slow: returns whether much data for a replica waits to be written; its clients are then not served.
     """
 
     def __init__(
@@ -228,10 +232,10 @@ class Inbox:
         self._held_count = self._held_bytes = 0
         self._close_log = CloseLog(_log)
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
-        # Clients whose end was asked for, and of them those whose replica could not be notified yet.
+        # Clients whose end was requested, and those of them whose replica could not be notified yet.
         self._ended: set[tuple[NodeId, int]] = set()
         self._unnotified: set[tuple[NodeId, int]] = set()
-        # Below zero, so that they never meet the numbers of accepted connections.
+        # Negative, so that they never collide with the numbers of accepted connections.
         self._next_id = -1
 
     def frame_received(self, node: NodeId, frame: Frame, *, leads: bool) -> None:
@@ -246,7 +250,7 @@ class Inbox:
         if (node, forward.connection) in self._ended:
             return
         if not leads:
-            # Passed on by a replica that is behind the times; its client must ask again.
+            # It was forwarded by a replica with outdated knowledge; its client must send it again.
             self._end(node, forward.connection)
             return
         line = self._lines.get((node, forward.connection))
@@ -295,7 +299,7 @@ class Inbox:
             self._forget(largest)
 
     def _wait(self, line: "ForwardedLine") -> None:
-        """Go on in the next turn; `retry` looks again whether a slow link has caught up."""
+        """Continue in the next turn; `retry` checks again whether a slow link has caught up."""
         turns = self._router.turns
         if not line.held or line.awaits_turn or self._is_slow(line.node):
             return
@@ -306,7 +310,7 @@ class Inbox:
         turns.wait(line)
 
     def _go_on(self, line: "ForwardedLine") -> None:
-        """Hand over what *line* holds until the turn is over or the link is full."""
+        """Handle what *line* holds until the turn is over or the link is full."""
         turns = self._router.turns
         line.awaits_turn = False
         while line.held and not self._is_slow(line.node):
@@ -320,14 +324,14 @@ class Inbox:
                 return
 
     def node_lost(self, node: NodeId) -> None:
-        """Forget the clients that *node* had passed on; it resets them itself."""
+        """Remove the clients that *node* had forwarded; it resets them itself."""
         for line in [line for line in self._lines.values() if line.node == node]:
             self._forget(line)
         for ended in (self._ended, self._unnotified):
             ended.difference_update([origin for origin in ended if origin[0] == node])
 
     def retry(self) -> None:
-        """Notify replicas of closes again whose links were full, and go on with clients of those that were too slow."""
+        """Notify replicas of closes again if their links were full, and continue with clients of slow links."""
         for node, connection in list(self._unnotified):
             self._end(node, connection)
         if self._held_count:
@@ -335,7 +339,7 @@ class Inbox:
                 self._wait(line)
 
     def _end(self, node: NodeId, connection: int) -> None:
-        """Ask *node* to end a client's connection, now or when its link takes it."""
+        """Ask *node* to close a client's connection, now or when its link accepts the notice."""
         self._ended.add((node, connection))
         gone = ForwardedConnection(connection)
         if self._send(node, encode_frame(FrameKind.FORWARDED_CLOSE, gone)):
@@ -344,7 +348,7 @@ class Inbox:
             self._unnotified.add((node, connection))
 
     def clear(self) -> None:
-        """End all forwarded lines, because this replica leads no more."""
+        """Close all forwarded lines, because this replica no longer leads."""
         for line in list(self._lines.values()):
             line.close(orderly=False, kind="leads_no_more")
             self._forget(line)
@@ -361,12 +365,12 @@ class Inbox:
 
 class ForwardedLine:
     """
-    A client that is connected to another replica, which *end* asks to end the connection.
+    A client connected to another replica; *end* asks that replica to close the connection.
 
     Attributes:
-        is_closing: its end was asked for.
-        held: requests that wait for this line's turn, with what each holds in memory.
-        awaits_turn: it stands in the line of its server's turns.
+        is_closing: its end was requested.
+        held: requests that wait for this line's turn, each with the bytes that it holds in memory.
+        awaits_turn: it waits in the queue of its server's turns.
     """
 
     def __init__(
@@ -398,14 +402,14 @@ class ForwardedLine:
         return "the client {}:{} at node {}".format(*self.peer, self.node)
 
     def resume(self) -> None:
-        """Hand over held requests, in a turn that has begun."""
+        """Handle held requests, in a turn that has begun."""
         self._hand_over(self)
 
     def send(self, command: RemotingCommand) -> None:
-        """Write *command* to the client by way of the replica that has its connection.
+        """Write *command* to the client through the replica that has its connection.
 
         Raises:
-            FrameError: A request cannot be written; an answer that cannot is replaced.
+            FrameError: a request cannot be encoded; an answer that cannot is replaced.
         """
         try:
             parts = codec.encode_parts(command)
@@ -421,7 +425,7 @@ class ForwardedLine:
             )
 
     def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
-        """Ask that replica to end the client's connection; it counts the close, only we know why."""
+        """Ask the replica to close the client's connection; it counts the close, but only we know the reason."""
         if self.is_closing:
             return
         self.is_closing = True
@@ -432,7 +436,7 @@ class ForwardedLine:
 def _commands(
     line: Line, node: NodeId, frame: Frame, header_size_max: int
 ) -> list[RemotingCommand]:
-    """Decode a frame that *node* passed on; end the line when it is invalid."""
+    """Decode a frame that *node* forwarded; close the line if it is invalid."""
     try:
         return FrameDecoder(header_size_max=header_size_max).receive_data(frame.payload)
     except FrameError as error:

@@ -1,41 +1,41 @@
 """
-Whether a broker process should live on, and whether it does its work: the truth behind ``/healthz`` and ``/readyz``.
+Decides whether a broker process should live on and whether it does its work, for ``/healthz`` and ``/readyz``.
 
-The rule: not alive is what only another process can cure (ticks that stopped, a swap or a disk that does
-not end, a task that fails for ever); not ready is everything that keeps clients from being served. Pure:
-``app.py`` takes the signs, ``status.py`` asks.
+The rule: a process is not alive if only another process can cure the problem (ticks that stopped, a swap or a disk
+write that does not end, a task that always fails). It is not ready if anything keeps clients from being served. Pure:
+``app.py`` collects the signs, and ``status.py`` asks.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# Ticks come every 25 ms. One that is seconds late has met a long call; ten seconds are no such call any more.
+# Ticks come every 25 ms. If one is seconds late, a long call delayed it; no call takes ten seconds.
 TICK_LATE_MAX_S: Final = 10.0
 
-# Opening a store and syncing its files takes seconds, minutes with slow disks.
+# Opening a store and syncing its files takes seconds, or minutes with slow disks.
 SWAP_MAX_S: Final = 300.0
 
-# The leader has gone after two seconds. A disk that is back after a minute was away for a while; one that is
-# not keeps its replica out of the group, and a new start finds another disk or says what is wrong.
+# The leader has changed after two seconds. A disk that returns within a minute was away for a while. One that does
+# not keeps its replica out of the group; a new start finds another disk or reports what is wrong.
 DISK_MAX_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Result of one look at the process.
+    """The observed signs of the process.
 
     Attributes:
-        idle_s: how long ago the last tick was.
-        swapping_s: for how long a snapshot has been taking the place of the store; None when none is.
-        disk_waits_s: for how long a write has been under way while none ended.
+        idle_s: the time since the last tick.
+        swapping_s: for how long a snapshot has been replacing the store; None if none is.
+        disk_waits_s: for how long a write has been in progress without any write ending.
         is_disk_stalled: whether that is too long for a leader.
-        stores_nothing: whether the disk of a replica that does not serve is full. A leader still serves what is there; without
-            what a follower should store, a node that is drained takes the majority with it.
-        lacks_log: whether it follows a leader and lacks what the group has committed. It counts for no majority then, so that a drain
-            must leave the others alone.
-        ailing: what fails again and again.
-        address_complaint: why this leader cannot be reached, "" when it can or does not lead.
+        stores_nothing: whether the disk of a replica that does not serve is full. A leader still serves what is
+            stored. If a follower cannot store entries, draining another node breaks the majority.
+        lacks_log: whether it follows a leader and lacks entries that the group has committed. It then counts for no
+            majority, so a drain must leave the others alone.
+        ailing: the tasks that fail again and again.
+        address_complaint: why clients cannot reach this leader, "" if they can or it does not lead.
         has_failed: whether the process ends because of a failure.
         is_ending: whether the process ends.
     """
@@ -53,7 +53,7 @@ class Signs:
 
 
 def alive(signs: Signs) -> tuple[bool, str]:
-    """Return whether the process should live on, and why not."""
+    """Return whether the process should live on, and the reason if not."""
     if signs.has_failed:
         return False, "has failed and ends"
     if signs.swapping_s is not None:
@@ -69,7 +69,7 @@ def alive(signs: Signs) -> tuple[bool, str]:
 
 
 def hindrance(signs: Signs) -> str:
-    """Return what keeps the process from its work, "" when nothing does."""
+    """Return what keeps the process from its work, or "" if nothing does."""
     is_alive, reason = alive(signs)
     if not is_alive:
         return reason

@@ -1,10 +1,10 @@
 """
 Effects of a change of leadership on clients.
 
-The rules: a replica that leads no more first stops listening, then passes on what its clients
-still ask, and disconnects each client when it is quiet; nobody is answered a guess. A planned move
-holds requests back for the moment in which nobody leads, so that none of them fails. Requests
-that nobody can answer for too long end with their connection, which a client notices immediately.
+The rules: a replica that no longer leads first stops listening, then forwards the requests that its clients
+still send, and disconnects each client when it is quiet. No request is answered with a guess. A planned move
+holds requests back while no replica leads, so that none of them fails. If no replica can answer requests
+for too long, their connections are closed, which a client notices immediately.
 """
 
 import asyncio
@@ -19,39 +19,39 @@ from orderlymq_broker.server.router import Admission, Line, Router
 from orderlymq_raft import RoleChange
 from orderlymq_raft.types import NodeId
 
-# Below the three seconds after which a Java client gives a send up: it tries again meanwhile.
+# Less than the three seconds after which a Java client gives a send up, so that it tries again before that.
 WAIT_MAX_S: Final = 1.5
 
-# A client that asks nothing but pulls for so long is disconnected; a busy one is disconnected between two
-# requests when it has been passed on for QUIET_BY_FORCE_S: a hop for ever costs more than one
+# A client that sends nothing but pulls for this long is disconnected. A busy one is disconnected between two
+# requests after it has been forwarded for QUIET_BY_FORCE_S, because the extra hop costs more in the long run than one
 # new connection.
 QUIET_S: Final = 1.0
 QUIET_BY_FORCE_S: Final = 10.0
 
-# A client that came to a replica that does not lead is passed on; it is disconnected by and by, so that it
-# comes to the leader itself. So is one that came to a replica which knows of no leader: the group may have
+# A client that connected to a replica which does not lead is forwarded, and disconnected after a while, so that it
+# connects to the leader itself. The same holds at a replica that knows no leader: the group may have
 # removed it, and its heartbeats are answered.
 FOLLOWER_CLIENT_S: Final = 3.0
 
-# A commit takes milliseconds; with a disk that hangs leadership had better move anyway.
+# A commit takes milliseconds; if the disk hangs, it is better to move the leadership anyway.
 SETTLE_S: Final = 0.3
 SETTLE_POLL_S: Final = 0.001
-# Raft says so to nobody; everybody who asks for something is held back meanwhile.
+# Raft does not report a given up transfer, and all requests are held back meanwhile.
 GIVEN_UP_POLL_S: Final = 0.02
 
-# In Kubernetes clients come by a Service, which follows the leader's label: its EndpointSlice immediately, the
-# rules of the nodes up to a second later. Until then clients come here, and the address of a pod that is
-# gone answers nothing at all: a Java client waits three seconds for its connection. A pod that is deleted
-# by force has two seconds from SIGTERM on.
+# In Kubernetes, clients come through a Service, which follows the leader's label: its EndpointSlice immediately, the
+# rules of the nodes up to a second later. Until then clients come here. The address of a deleted pod
+# does not answer at all: a Java client waits three seconds for its connection. A pod that is deleted
+# by force has two seconds after SIGTERM.
 SERVICE_FOLLOWS_S: Final = 1.6
 PASS_ON_TICK_S: Final = 0.1
-# Of the two seconds that leaves two tenths for the store.
+# Of these two seconds, this leaves two tenths for the store.
 LAST_ANSWERS_S: Final = 0.2
 
-# A former leader votes, and hears the next one: 8,000 clients that leave in one tick keep its loop for a quarter of a second.
+# A former leader still votes and hears the next leader; disconnecting 8,000 clients in one tick blocks its loop for 0.25 s.
 DISCONNECTED_MAX: Final = 500
 
-# The answer that makes a client pull again must be out before its connection is reset.
+# The answer that makes a client pull again must be sent before its connection is reset.
 FAREWELL_S: Final = 0.02
 
 
@@ -85,13 +85,13 @@ class Leadership:
     # -- what the loop says ----------------------------------------------------------------------
 
     def role_changed(self, change: RoleChange, *, leads: bool) -> None:
-        """Turn to the leader that is known now."""
+        """Switch to the leader that is known now."""
         former, self.leader = self._outbox.leader, change.leader
         self._outbox.leader = None if leads else change.leader
         if former is not None and former != self._outbox.leader:
             self._outbox.leader_lost(former)
         if not leads:
-            # Nobody here answers requests that were passed on to a leader that never came to serve.
+            # No one here answers requests that were forwarded to a leader that never came to serve.
             self._inbox.clear()
         if self._outbox.leader is not None:
             self._moved.set()
@@ -100,7 +100,7 @@ class Leadership:
             self._router.set_admission(Admission.WAIT)
 
     def serving_began(self) -> None:
-        """Serve: bind the address, answer waiting requests."""
+        """Begin to serve: bind the address, and answer waiting requests."""
         self.serving = True
         self._ended_at = None
         self._outbox.leader = None
@@ -109,7 +109,7 @@ class Leadership:
             self._address.acquire()
 
     def serving_ended(self) -> None:
-        """Release the address; what arrives from now on waits for the next leader."""
+        """Release the address; requests from now on wait for the next leader."""
         self.serving = False
         self._ended_at = self._seconds()
         if self._address is not None:
@@ -118,7 +118,7 @@ class Leadership:
         self._inbox.clear()
 
     def needed_until(self) -> float | None:
-        """Return how long a Service may lead clients here if this replica ends now, by the loop's clock."""
+        """Return until when (loop time) a Service may send clients here if this replica ends now, or None."""
         just_led = (
             self._ended_at is not None and self._seconds() - self._ended_at < SERVICE_FOLLOWS_S
         )
@@ -129,7 +129,7 @@ class Leadership:
     # -- time ------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """End waiting that lasts too long, and disconnect quiet clients; about every 100 ms."""
+        """Close clients that waited too long, and disconnect quiet ones; called about every 100 ms."""
         now = self._seconds()
         self._outbox.retry()
         self._inbox.retry()
@@ -137,7 +137,7 @@ class Leadership:
         if not self._router.waiting:
             self._waiting_since = None
         elif self._waiting_since is None or self._worked_off != self._router.worked_off:
-            # Each waits for one confirmation on a slow link; the queue moves, and may never be empty.
+            # On a slow link, each request waits for one confirmation; the queue moves, but may never be empty.
             self._waiting_since = now
             self._worked_off = self._router.worked_off
         elif now - self._waiting_since > WAIT_MAX_S:
@@ -172,7 +172,7 @@ class Leadership:
             self._ended_at = None
 
     def _disconnect_some(self, lines: Iterable[Line]) -> None:
-        """Disconnect the first of *lines* that can leave; the next tick comes to the others."""
+        """Disconnect the first of *lines* that can leave; later ticks disconnect the others."""
         able = (each for each in lines if self._can_leave(each))
         for line in list(islice(able, DISCONNECTED_MAX)):
             self.disconnect(line)
@@ -190,7 +190,7 @@ class Leadership:
     def disconnect(self, line: Line) -> None:
         """Answer the held pulls of a client, then reset its connection, so that it connects again.
 
-        A client that waits for another answer stays: its pulls would be sent back at every tick.
+        A client that waits for another answer stays; otherwise its pulls would be sent back at every tick.
         """
         if not self._can_leave(line):
             return
@@ -199,7 +199,7 @@ class Leadership:
 
         def close() -> None:
             self._leaving.discard(line.id)
-            # Asked in the very last moment: it is disconnected the next time.
+            # If it sent a request at the last moment, it is disconnected the next time.
             if not self._outbox.waits(line):
                 line.close(orderly=False, kind="leads_no_more")
 
@@ -215,18 +215,19 @@ class Leadership:
         given_up: Callable[[], bool],
         timeout_s: float,
     ) -> bool:
-        """Hold requests back, finish pending ones, call *transfer*, wait for another leader.
+        """Hold requests back, finish pending ones, call *transfer*, and wait for another leader.
 
-        *settled* says that no request is pending any more: what did not reach the log before the
-        transfer could only be refused. *given_up* says that this replica leads on, as the other one did not come
-        as far as to be asked. Returns whether another replica leads; if not, this one serves on. What *transfer* raises passes.
+        *settled* returns whether no request is pending any more: requests that did not reach the log before the
+        transfer could only be refused. *given_up* returns whether this replica goes on leading because the other one
+        was never asked to lead. Returns whether another replica leads; if not, this one serves on. Exceptions of
+        *transfer* pass through.
         """
         self._moved.clear()
         self._router.set_admission(Admission.HOLD)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
         try:
-            # Polled for milliseconds, once per move.
+            # Polling lasts milliseconds and happens once per move.
             while not settled() and loop.time() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(SETTLE_POLL_S)
             transfer()
@@ -258,7 +259,7 @@ class Leadership:
         while loop.time() < deadline and any(map(self._outbox.waits, self._lines_here())):  # noqa: ASYNC110
             await asyncio.sleep(FAREWELL_S)
         for line in self._lines_here():
-            # The process ends: also the pulls of a client that still waits need their answer.
+            # The process ends, so the pulls of clients that still wait for other answers also need an answer.
             self._outbox.release_pulls(line)
             self.disconnect(line)
         await asyncio.sleep(2 * FAREWELL_S)

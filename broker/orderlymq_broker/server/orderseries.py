@@ -1,7 +1,8 @@
 """
-Metrics of order and load: who holds which queue, how long keys have waited for a person, what each group has to do.
+Metrics of order and load: the holder of each queue, how long keys have waited for a person, and the backlog of each group.
 
-The rule: only the leader reports, and each metric has an end. Where there is too much, the series that changed hands last are kept.
+The rule: only the leader reports, and each metric is limited. If there are too many locks, those that changed hands
+last are kept.
 """
 
 from collections import Counter
@@ -21,10 +22,10 @@ _Labels: TypeAlias = tuple[str, ...]
 
 
 def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
-    """Return the metrics as they are at *wall_ms*; rows only while this replica leads."""
+    """Return the metrics as of *wall_ms*; rows only while this replica leads."""
     state = context.state
     held = state.locks.held() if context.leading else ()
-    # Of 250,000 locks a sort takes 100 ms, this 30 ms.
+    # With 250,000 locks, sorting takes 100 ms, but this 30 ms.
     locks = nlargest(SERIES_MAX, held, key=attrgetter("held_since_ms"))
     holders: list[tuple[_Labels, float]] = [
         ((lock.group, lock.topic, str(lock.queue_id), lock.client_id), float(lock.epoch))
@@ -64,9 +65,9 @@ def backlog_series(
 ) -> dict[str, Series]:
     """Return how many messages each group has to consume, from the *watched* series by group and topic.
 
-    An autoscaler takes a row that is missing for trouble and a zero for leave to stop everybody: so a group that has
-    consumed all has a row, and none has one before the leader has examined them. A group that broadcasts has none: its members
-    alone know what they have consumed.
+    An autoscaler takes a missing row for a problem, and a zero for permission to stop all consumers. So a group that
+    has consumed everything has a row, but there are no rows before the leader has examined the groups. A broadcasting
+    group has none, because only its members know what they have consumed.
     """
     lags = watched["group_lag_messages"].rows
     counts: Counter[str] = Counter()
@@ -94,7 +95,7 @@ def backlog_series(
 
 
 def _ages(since: Mapping[_Labels, int], wall_ms: int) -> list[tuple[_Labels, float]]:
-    """Return for how many seconds each has been so, the oldest first."""
+    """Return the age of each in seconds, the oldest first."""
     ages = [(labels, max(0.0, (wall_ms - since_ms) / 1000)) for labels, since_ms in since.items()]
 
     return sorted(ages, key=lambda each: -each[1])
@@ -113,7 +114,7 @@ def _held_since(state: BrokerState, lanes: Mapping[_Labels, int]) -> dict[_Label
 
 
 def _lanes_since(state: BrokerState) -> dict[_Labels, int]:
-    """Return since when the oldest lane of each group and state has been in it."""
+    """Return since when the oldest lane of each group and state has been in that state."""
     found: dict[_Labels, int] = {}
     for queue in state.lanes.busy.by_place.values():
         for lane_state, name in NAMES.items():

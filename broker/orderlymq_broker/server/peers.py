@@ -1,9 +1,9 @@
 """
 Messages between the replicas of a group, as one process receives and sends them.
 
-The rules: messages of raft go to the loop and come from it; frames of clients that a peer has passed on go to the two ends
-of forwarding (``forwarder.py``); where a peer is called is noted as soon as it says so. While a snapshot replaces the
-store there is nobody to hear, so nothing reaches the loop.
+The rules: raft messages go to and from the loop. Frames of clients that a peer has forwarded go to the two ends of
+forwarding (``forwarder.py``). The address of a peer is stored as soon as the peer names it. While a snapshot replaces
+the store, there is no loop to receive messages, so they are dropped.
 """
 
 import logging
@@ -26,11 +26,11 @@ from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
 
-# As the leader that has sent a state (orderlymq_raft/node.py): a slow disk opens a large one within that.
+# The same limit as for the leader that sent the state (orderlymq_raft/node.py); a slow disk opens a large one within it.
 INSTALL_MAX_S: Final = 60.0
-# Within that the leader hears a replica that has put a state in place, and keeps what it lacks.
+# Within this time the leader hears from a replica that has installed a state, and keeps the entries that it lacks.
 HEARD_S: Final = 5.0
-# Peers say each second what they take in: who has not for so long may have ended.
+# Peers report every second which state they receive; one that was silent for this long may have ended.
 SAID_S: Final = 3.0
 
 
@@ -40,7 +40,7 @@ class Peers:
     Life cycle: made, `connect`, then `watch` for each instance.
 
     Attributes:
-        book: where each replica is called.
+        book: the addresses of the replicas.
         is_swapping: whether a snapshot replaces the store of the instance.
     """
 
@@ -54,30 +54,30 @@ class Peers:
         self.book = AddressBook(settings.peers, {})
         self._inbox = inbox
         self._outbox = outbox
-        # Up to which entry the states go that others take in, and until when what follows is kept.
+        # The last index of the state that each other replica receives, and until when later entries are kept.
         self._taken_in: dict[NodeId, tuple[int, float]] = {}
-        # Until when they are expected to be at it.
+        # Until when each is expected to be receiving it.
         self._busy_until: dict[NodeId, float] = {}
 
     def connect(self, transport: Transport, receiver: SnapshotReceiver) -> None:
-        """Send by *transport*, and let *receiver* take snapshots in."""
+        """Send with *transport*, and let *receiver* receive snapshots."""
         self._transport = transport
         self._receiver = receiver
 
     def watch(self, instance: Instance, sender: SnapshotSender) -> None:
-        """Speak for *instance* from now on, and call its members."""
+        """Work for *instance* from now on, and connect to its members."""
         self._instance = instance
         self._sender = sender
         self._receiver.takes_in = 0
         learned = self.book.learned
         self.book = AddressBook.load(instance.store, self._settings.peers)
         for node, address in learned.items():
-            # A peer whose link is up does not say again where it is.
+            # A peer whose link is up does not send its address again.
             self.book.learn(node, address)
         self.call()
 
     def call(self) -> None:
-        """Keep links to all that must be answered."""
+        """Keep links to all replicas that must be answered."""
         node = self._instance.node
         memberships = node.memberships
         membership = memberships[-1]
@@ -85,15 +85,16 @@ class Peers:
         self._clock.keep(membership.members - {self._node_id}, membership.voters)
 
     def tick(self) -> None:
-        """Look after the links with the peers and show them this machine's time of day; to be called each second.
+        """Maintain the links with the peers and send them this machine's time of day; called every second.
 
-        Nobody says that the leader is another one, or that an entry which changed the membership is lost.
+        This is needed because no event tells that the leader has changed, or that an entry which changed the
+        membership is lost.
         """
         self.call()
         self._transport.tick(self._clock.own_ms(), self._receiver.takes_in)
 
     def learn(self, node: NodeId, address: Address) -> bool:
-        """Note where *node* is called; return whether that is news."""
+        """Store the address of *node*; return whether it is new."""
         if not self.book.learn(node, address):
             return False
         if not self.is_swapping:
@@ -105,12 +106,12 @@ class Peers:
     # -- what the transport brings (Receiver) ----------------------------------------------------
 
     def messages_received(self, messages: list[Message]) -> None:
-        """Give raft messages to the loop; raises ProtocolViolation."""
+        """Pass raft messages to the loop; raises ProtocolViolation."""
         if not self.is_swapping:
             self._instance.loop.receive(messages)
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
-        """Give frames of forwarded clients to whom they concern."""
+        """Pass frames of forwarded clients to the inbox or the outbox."""
         if frame.kind in {FrameKind.FORWARD, FrameKind.ORIGIN_CLOSED}:
             leads = not self.is_swapping and self._instance.node.is_leader
             self._inbox.frame_received(node, frame, leads=leads)
@@ -122,12 +123,12 @@ class Peers:
         self._clock.shown(node, wall_ms)
 
     def stickiness_received(self, node: NodeId, sticks_ms: int) -> None:
-        """Let a lease rest on a peer for as long as it sticks."""
+        """Note for how long a peer sticks to its leader, so that the lease may count on it."""
         if not self.is_swapping:
             self._instance.loop.note_stickiness(node, sticks_ms)
 
     def snapshot_shown(self, node: NodeId, index: int) -> None:
-        """Keep the log after a state that *node* takes in: the next leader must have it."""
+        """Keep the log after a state that *node* receives, because the next leader must have it."""
         now = self._clock.seconds()
         self._busy_until[node] = now + SAID_S if index else now
         if index:
@@ -138,7 +139,7 @@ class Peers:
 
     @property
     def index_needed(self) -> int | None:
-        """Return the lowest index that a state ends at which this replica sends or a member takes in; its successors must stay."""
+        """The lowest last index of a state that is being sent or received, or None; later entries must be kept."""
         members, now = self._instance.node.memberships[-1].members, self._clock.seconds()
         needed = [
             index
@@ -150,28 +151,28 @@ class Peers:
         return min(needed, default=None)
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
-        """Let raft send dropped messages again, or close the clients whose requests were dropped."""
+        """Let raft resend dropped messages, or close the clients whose requests were dropped."""
         if purpose == "clients":
             self._outbox.node_lost(node)
         elif not self.is_swapping:
             self._instance.loop.unreachable(node)
 
     def peer_wiped(self, node: NodeId) -> None:
-        """Begin again with a peer that has lost its log."""
+        """Start over with a peer that has lost its log."""
         if not self.is_swapping:
             self._instance.loop.report_wiped(node)
 
     def peer_reached(self, node: NodeId) -> None:
-        """Show a peer the time of day, and for how long this replica sticks, before it gets a vote or an answer."""
+        """Send a peer the time of day, and for how long this replica sticks to its leader, before any vote or answer."""
         self._transport.show_clock(node, self._clock.own_ms(), self._receiver.takes_in)
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
-        """Learn where a peer is called."""
+        """Store the address of a peer."""
         if self.learn(node, address):
             self.call()
 
     def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
-        """Forget the clients that a peer had passed on, and those we had passed on to it."""
+        """Remove the clients that a peer had forwarded, and those that we had forwarded to it."""
         if purpose == "clients":
             self._inbox.node_lost(node)
             self._outbox.node_lost(node)
@@ -179,9 +180,9 @@ class Peers:
             self._instance.loop.peer_lost(node)
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
-        """Take a snapshot in."""
+        """Receive a snapshot, or close the connection if it cannot be received now."""
         core = self._instance.node
-        # Where the disk is slow a state that was delivered waits to be swapped in: the next would be written over it.
+        # If the disk is slow, a received state waits to be installed; the next one would overwrite it.
         is_installing = self.is_swapping or core.is_restoring
         if is_installing or not core.hears(node):
             reason = "one is being installed" if is_installing else "it is no member"
@@ -197,11 +198,11 @@ class Peers:
         self._transport.send(messages)
 
     def send_snapshot(self, message: InstallSnapshot) -> None:
-        """Bring the present state to a replica that the log cannot reach."""
+        """Send the present state to a replica that needs entries which the log no longer has."""
         address = self.book.get(message.target)
         is_busy = self._clock.seconds() < self._busy_until.get(message.target, 0.0)
         if address is None or is_busy:
-            # What a former leader has begun to send counts in any term, and another offer would end it. Raft asks again.
+            # A transfer begun by a former leader is valid in any term, and another offer would end it. Raft asks again.
             self.snapshot_sent(message.target, ok=False)
         else:
             self._sender.send(message, address)

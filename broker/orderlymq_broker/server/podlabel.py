@@ -1,12 +1,13 @@
 """
-In Kubernetes: the pod of the replica that serves carries the label by which the group's Service finds it.
+In Kubernetes, the pod of the replica that serves has the label by which the group's Service finds it.
 
-The rules: a new leader labels itself first and then takes the label from its siblings, so that there is always
-somewhere to go; who serves no longer takes its own label off a little later, in case nobody else can. Of two
-pods the one that leads in the higher term is right: a label is only taken from a pod of a lower term, and only
-as it was read. Nothing here delays or fails a request; whatever the API server refuses is tried again. A leader whose
-pod lacks the label, and is refused it, says so and is not ready. It goes on: a predecessor with the label passes requests
-on, and what is refused to one pod is refused to the others as a rule. Of an API server that does not answer nothing is said.
+The rules: a new leader labels itself first and then removes the label from its siblings, so that there is always an
+endpoint. A replica that no longer serves removes its own label a little later, in case no other replica can serve. Of
+two pods, the one that leads in the higher term is right: a label is removed only from a pod of a lower term, and only
+if the pod is unchanged since it was read. Nothing here delays or fails a request; refused calls to the API server are
+repeated. If a leader's pod lacks the label and the API server refuses it, the leader reports this and is not ready.
+It goes on, because a predecessor with the label forwards requests, and what is refused to one pod is usually refused
+to the others. An API server that does not answer is not reported.
 """
 
 import asyncio
@@ -37,13 +38,13 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MERGE: Final = "application/merge-patch+json"
 _TIMEOUT_S: Final = 2.0
 RETRY_FIRST_S: Final = 0.05
-# An API server that is away for a minute is back when it is back; twice a second costs it nothing.
+# An outage of the API server may last a minute; two calls per second do no harm.
 RETRY_MAX_S: Final = 0.5
-# A successor labels itself within some hundred milliseconds and passes requests on meanwhile.
+# A successor labels itself within some hundred milliseconds, and requests are forwarded meanwhile.
 FAREWELL_S: Final = 1.0
 
 
-# Of these, "too many requests" and "time-out" are no judgement of the request.
+# Of these, "too many requests" and "time-out" do not refuse the request itself.
 _REFUSALS: Final = frozenset(range(400, 500)) - {408, 429}
 
 
@@ -56,7 +57,7 @@ class LabelError(Exception):
 
 
 class ApiServer:
-    """The API server as a pod sees it: its address from the environment, its rights from a mounted token."""
+    """The API server for a pod: its address comes from the environment, its credentials from a mounted token."""
 
     def __init__(self, url: str | None = None, account: Path = _ACCOUNT) -> None:
         host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
@@ -64,14 +65,14 @@ class ApiServer:
         self._url = url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
         self._account = account
         self._session: aiohttp.ClientSession | None = None
-        # Of the authority that the session trusts.
+        # The stamp of the certificate authority that the session trusts.
         self._stamp = NO_FILE
 
     async def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Return the metadata of a pod; None when there is none.
+        """Return the metadata of a pod, or None if it does not exist.
 
         Raises:
-            LabelError: nobody answered, or with a refusal.
+            LabelError: the API server did not answer, or refused.
         """
         status, body = await self._call("GET", namespace, name, None)
         if status == 404:
@@ -79,10 +80,10 @@ class ApiServer:
         return _metadata(status, body)
 
     async def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> None:
-        """Merge *change* into the metadata of a pod; nothing happens when there is none.
+        """Merge *change* into the metadata of a pod; do nothing if the pod does not exist.
 
         Raises:
-            LabelError: likewise, also when the pod has changed since its resourceVersion.
+            LabelError: as in `pod`; also if the pod has changed since its resourceVersion.
         """
         status, body = await self._call("PATCH", namespace, name, {"metadata": change})
         if status != 404:
@@ -112,7 +113,7 @@ class ApiServer:
             raise LabelError(f"the API server does not answer: {error!r}") from error
 
     async def _following_session(self) -> aiohttp.ClientSession:
-        """Return a session that trusts the authority of today: a cluster may get another one while this pod runs."""
+        """Return a session that trusts the present authority, because a cluster may get another one while this pod runs."""
         authority = self._account / "ca.crt"
         stamp = file_stamp(authority)
         if self._session is not None and stamp == self._stamp:
@@ -132,15 +133,15 @@ class ApiServer:
 
 
 class PodLabel:
-    """Keeps the labels of this pod and its siblings in step with who serves.
+    """Keeps the labels of this pod and its siblings in step with the serving replica.
 
     Life cycle: `serving_began` and `serving_ended` any number of times, `close` at the end.
 
     Args:
-        term: in which raft term this replica leads at present.
+        term: returns the raft term in which this replica leads now.
 
     Attributes:
-        complaint: why this leader's pod lacks the label, "" when it has it, or may have it, or does not lead.
+        complaint: why this leader's pod lacks the label; "" if it has or may have the label, or does not lead.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class PodLabel:
     ) -> None:
         self.complaint = ""
         self._supervisor = supervisor or Supervisor()
-        # None where nobody knows: a former process of this pod may have led.
+        # None if it is unknown, because a former process of this pod may have led.
         self._has_label: bool | None = None
         self._settings = settings
         self._server = server
@@ -160,22 +161,22 @@ class PodLabel:
         self._task: asyncio.Task[None] | None = None
 
     def serving_began(self) -> None:
-        """Take the label, then take it from the siblings."""
+        """Set the label on this pod, then remove it from the siblings."""
         self._start(partial(self._take, self._term()))
 
     def serving_ended(self) -> None:
-        """Give the label up unless a successor has taken it meanwhile."""
+        """Remove the label from this pod unless a successor has done so meanwhile."""
         self.complaint = ""
         self._start(self._give_up)
 
     async def close(self) -> None:
-        """Stop trying; a pod that ends is no endpoint any more."""
+        """Stop trying; a pod that ends is no longer an endpoint."""
         if self._task is not None:
             await end_tasks([self._task])
         await self._server.close()
 
     async def wait(self) -> None:
-        """Wait until the labels are as they should be; for tests."""
+        """Wait until the labels are set as intended; for tests."""
         if self._task is not None:
             await self._task
 
@@ -201,7 +202,7 @@ class PodLabel:
             raise
 
     def _refusals(self) -> Callable[[LabelError], None]:
-        """Return a function that gets each failure to take the label, and complains when refusals last."""
+        """Return a function that gets each failure to set the label, and complains if refusals last."""
         now = asyncio.get_running_loop().time
         complain_at = now() + COMPLAIN_AFTER_S
 
@@ -221,7 +222,7 @@ class PodLabel:
         await self._strip(self._settings.name, None)
 
     async def _strip(self, name: str, term: int | None) -> None:
-        """Take the label off a pod, unless it leads in a higher term than *term*."""
+        """Remove the label from a pod, unless the pod leads in a higher term than *term*."""
         await self._persist(name, lambda: self._strip_once(name, term))
 
     async def _strip_once(self, name: str, term: int | None) -> None:
@@ -234,7 +235,7 @@ class PodLabel:
             self._has_label = False
 
     async def _look(self, name: str) -> Mapping[str, Any] | None:
-        """Return the metadata of a pod that has the label, None of one that has not."""
+        """Return the metadata of a pod if it has the label, otherwise None."""
         found = await self._server.pod(self._settings.namespace, name)
         has_label = found is not None and ROLE in (found.get("labels") or {})
         if name == self._settings.name:

@@ -1,11 +1,11 @@
 """
 Registers this group and its topics at every name server.
 
-The rule: every replica registers the group's one stable address, leader or not, so that the route
-stays published when one dies. The connection stays open, because its end takes this replica's
-registration away. A replica that leaves does not unregister (104): the address is the group's and
-not its own, and a name server drops it by itself when the last replica's connection is gone. The table of
-topics is encoded once for all name servers, in pieces, because the same loop beats for raft.
+The rule: every replica registers the group's one stable address, whether it leads or not, so that the route
+stays published when a replica dies. The connection stays open, because its end removes this replica's
+registration. A replica that leaves does not unregister (104): the address belongs to the group and
+not to the replica, and a name server drops it by itself when the last replica's connection is gone. The table of
+topics is encoded once for all name servers, in pieces, because the same event loop sends raft's heartbeats.
 """
 
 import asyncio
@@ -44,14 +44,15 @@ _log = logging.getLogger(__name__)
 INVOKE_TIMEOUT_S: Final = 3.0
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 1.0
-# To a name server that refuses it in so many words: to build a registration of many topics takes a leader's loop long.
+# The longest pause after an explicit refusal, because building a registration of many topics takes much time of a
+# leader's loop.
 REFUSED_MAX_S: Final = 10.0
 
-# What old brokers use for replication; clients show it and do nothing with it.
+# The port that old brokers use for replication; clients show it but do not use it.
 HA_PORT_DISTANCE: Final = 1
 
 
-# Three milliseconds; the election time-out may be 200.
+# Encoding this many takes three milliseconds; the election time-out may be 200.
 PIECE_TOPICS: Final = 256
 _TOPICS_BEGIN: Final = b'"topicConfigTable":{'
 
@@ -59,7 +60,7 @@ _TOPICS_BEGIN: Final = b'"topicConfigTable":{'
 def registration(
     body: bytes, *, cluster: str, group: str, address: Address, restored_groups: str | None = None
 ) -> RemotingCommand:
-    """Return the request that registers a group with the topics of *body*, see `body_pieces`."""
+    """Return the request that registers a group with the topics in *body*; see `body_pieces`."""
     header = RegisterBrokerHeader(
         broker_name=group,
         broker_addr=str(address),
@@ -73,7 +74,7 @@ def registration(
 
 
 def body_pieces(state: BrokerState) -> Iterator[bytes]:
-    """Yield the body of a registration, the topics as they are at the first piece, some in each."""
+    """Yield the body of a registration, some topics in each piece, as the topics are at the first piece."""
     version = DataVersion(state.topics_version, state.topics_timestamp)
     configs = [topic.config for topic in state.topics.by_name.values()]
     empty = RegisterBrokerBody(TopicConfigTable({}, version)).encode()
@@ -90,8 +91,8 @@ class Registration:
 
     Life cycle: `start`, then `announce` whenever something has changed, `close` at the end.
 
-    With a secret of the cluster it signs what it registers, with the time of day of *clock_ms*. *restored* are the groups that were
-    restored together with this one.
+    With a cluster secret, it signs registrations with the time of day of *clock_ms*. *restored* has the names of the
+    groups that were restored together with this one.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Registration:
         self._client = RemotingClient(
             on_connection_lost=self._connection_lost, tls=settings.tls.peer_contexts()
         )
-        # The request, and what it was made of; one task of all makes it.
+        # The request, and the versions from which it was made; one of the tasks makes it for all.
         self._command: tuple[tuple[DataVersion, str | None], RemotingCommand] | None = None
         self._turn = asyncio.Lock()
         self._wakes = {name_server: asyncio.Event() for name_server in self._name_servers}
@@ -131,12 +132,12 @@ class Registration:
         ]
 
     def announce(self) -> None:
-        """Register again immediately: the topics or the leader have changed."""
+        """Register again immediately, because the topics or the leader have changed."""
         for wake in self._wakes.values():
             wake.set()
 
     async def close(self) -> None:
-        """Close the connections; the name servers notice the end of the connections."""
+        """Close the connections; the name servers notice that."""
         await end_tasks(self._tasks)
         await self._client.close()
 
@@ -169,7 +170,7 @@ class Registration:
         )
 
     async def _encoded(self) -> RemotingCommand:
-        """Return the request for the topics of now; each turn of the loop does a part, for one name server."""
+        """Return the request for the present topics; each turn of the loop does a part of the work, for one name server."""
         async with self._turn:
             await asyncio.sleep(0)
             state, settings = self.state, self._settings
@@ -192,9 +193,9 @@ class Registration:
             return command
 
     async def _register(self, name_server: str, *, has_answered: bool) -> float:
-        """Register, and return how long to wait at most before it is tried again; 0 when it succeeded.
+        """Register; return the longest time to wait before the next try, or 0 if it succeeded.
 
-        *has_answered* says that the attempt before succeeded, whatever became of the connection since.
+        *has_answered* tells that the previous attempt succeeded, even if the connection was lost since.
         """
         settings = self._settings
         command = await self._encoded()

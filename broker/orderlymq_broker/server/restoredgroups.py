@@ -1,9 +1,10 @@
 """
-The broker groups that were restored from the same backup as this one; they are named until every name server knows all of them.
+The broker groups that were restored from the same backup as this one; kept until every name server knows all of them.
 
-The rule: a name server that knows one of them only may not give a route of an ordered topic, because a part of its queues
-moves keys. So the restore writes the names into each replica, which names them when it registers. They are forgotten when
-every name server has said that it awaits none: a group that is removed later is not waited for.
+The rule: a name server that knows only some of them may not return the route of an ordered topic, because with a part
+of its queues, keys would go to other queues. So the restore writes the names into each replica, which sends them when
+it registers. They are removed when every name server has answered that it awaits none, so that a group removed later
+is not waited for.
 """
 
 import logging
@@ -15,12 +16,12 @@ from orderlymq_broker.store.layout import META_RESTORED
 
 _log = logging.getLogger(__name__)
 
-# As the name server's header has them; no group has one in its name.
+# The separator in the name server's header; no group's name contains it.
 SEPARATOR: Final = ";"
 
 
 def note_groups(batch: Batch, groups: Iterable[str]) -> None:
-    """Write down, at a restore, the names of all groups that are restored together."""
+    """Store, at a restore, the names of all groups that are restored together."""
     batch.put(Family.META, META_RESTORED, SEPARATOR.join(sorted(groups)).encode())
 
 
@@ -35,7 +36,7 @@ class RestoredGroups:
         self.names = None if value is None else value.decode()
 
     def heard(self, name_server: str, awaited: str | None) -> None:
-        """Take over the names that a name server awaits, in the form of its answer; forget names that none awaits."""
+        """Note which groups a name server awaits, in the form of its answer; remove the names when none awaits any."""
         if self.names is None:
             return
         if awaited:

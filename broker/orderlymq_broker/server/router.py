@@ -1,13 +1,12 @@
 """
 The router of requests: it decides which replica answers a client's request.
 
-The rule: a request is answered by this replica only while it surely speaks for the group. While
-that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
-wait here in the order they came, and a leader asks the others to confirm it; when another
-replica leads, those on connections that were accepted here are passed on to it. Order on one
-connection is kept across all of it. Waiting requests are worked off in turns (``turns.py``), before anything that is
-read meanwhile.
-``replication/loop.py`` serves requests here, ``forwarder.py`` carries the others to the leader.
+The rule: this replica answers a request only while it certainly speaks for the group. While that is in doubt (a
+leadership about to begin, an expired lease, a process that was paused), requests wait here in their order of arrival,
+and a leader asks the others to confirm it. If another replica leads, requests on connections that were accepted here
+are forwarded to it. The order on one connection is kept in all cases. Waiting requests are processed in turns
+(``turns.py``), before anything that is read meanwhile. ``replication/loop.py`` serves requests here, ``forwarder.py``
+forwards the others to the leader.
 """
 
 import asyncio
@@ -29,21 +28,22 @@ from orderlymq_runtime.remoting.turns import Turns
 
 _log = logging.getLogger(__name__)
 
-# Beyond this the queue is a leak: the connection with the most in it is closed, so that
-# nobody takes the places of others. At 1 KiB a request it is 16 MiB.
+# A longer queue is a leak: the connection with the most requests in it is closed, so that it
+# cannot take the places of others. At 1 KiB per request, this is 16 MiB.
 WAITING_MAX: Final = 16_384
-# Nobody has judged the senders of what waits. Beside the budget of unfinished input (``inputbudget``), for these are finished.
+# The senders of waiting requests are not checked yet. This is in addition to the budget of unfinished input
+# (``inputbudget``).
 WAITING_BYTES_MAX: Final = 64 << 20
 
 PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
 class Admission(Enum):
-    """Admission of a request that arrives now."""
+    """What happens to a request that arrives now."""
 
     SERVE = "serve"  # this replica answers
-    HOLD = "hold"  # this replica leads and is about to hand that over
-    WAIT = "wait"  # nobody knows yet who answers
+    HOLD = "hold"  # this replica leads and is about to hand the leadership over
+    WAIT = "wait"  # it is not known yet which replica answers
     FORWARD = "forward"  # another replica leads and is known
 
 
@@ -62,13 +62,13 @@ class Line(Protocol):
 
     @property
     def is_closing(self) -> bool:
-        """Return whether its end is on the way: its further requests are dropped."""
+        """Whether it is being closed; its further requests are dropped."""
 
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""
 
     def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
-        """End the connection; *kind* is the label of the counter, *reason* the text of the log."""
+        """Close the connection; *kind* is the label of the counter, *reason* the text for the log."""
 
 
 class Service(Protocol):
@@ -78,26 +78,26 @@ class Service(Protocol):
         """Answer *request*, now or later."""
 
     def may_answer(self) -> bool:
-        """Return whether an answer given now is the truth."""
+        """Return whether an answer given now is certainly valid."""
 
     def refusal(self, request: RemotingCommand, peer: Peer) -> RemotingCommand | None:
-        """Return the refusal of a request that its sender may not make, None for one that it may."""
+        """Return the refusal of a request that its sender may not make, or None if it may."""
 
     def request_confirmation(self) -> int:
-        """Ask the group whether this replica may answer the requests that have arrived; `Router.retry` follows."""
+        """Ask the group to confirm that this replica may answer the requests so far; `Router.retry` is called then."""
 
     def is_confirmed(self, number: int) -> bool:
-        """Return whether the group has confirmed what `request_confirmation` gave *number* to."""
+        """Return whether the group has confirmed the round with this *number* of `request_confirmation`."""
 
     def connection_closed(self, connection: int) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
 
 
 class Forwarder(Protocol):
-    """The carrier of requests to the leader."""
+    """Carries requests to the leader."""
 
     def forward(self, line: Line, command: RemotingCommand) -> bool:
-        """Pass *command* on; False when the leader cannot be reached."""
+        """Forward *command*; return False if the leader cannot be reached."""
 
     def line_lost(self, connection: int) -> None:
         """Notify the leader that a client is gone."""
@@ -105,7 +105,7 @@ class Forwarder(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request that waits; *confirmation* is the round that it waits for while this replica serves."""
+    """A request that waits; *confirmation* is the round for which it waits while this replica serves."""
 
     line: Line
     command: RemotingCommand
@@ -120,13 +120,13 @@ class Router:
     """All lines to clients; the `FrameHandler` of the remoting server.
 
     Life cycle of a line: made, requests, lost. *always_open* marks a replica that listens whether
-    it leads or not (Kubernetes): a service follows the leader a moment late, so what comes to a
-    follower is passed on. While no leader is known the core itself answers it (closing, refusing
-    or ignoring as each code demands).
+    it leads or not (Kubernetes): a Service follows the leader with a delay, so requests to a
+    follower are forwarded. While no leader is known, the core itself answers them (it closes, refuses
+    or ignores, as each code demands).
 
     Attributes:
-        service: who answers; the loop of the present instance, set before the first client comes.
-        turns: those of the server whose connections these are; without them nobody else is looked at meanwhile.
+        service: the loop of the present instance, which answers; set before the first client comes.
+        turns: the turns of the server that has these connections; without them, no other work runs in between.
     """
 
     service: Service
@@ -137,13 +137,13 @@ class Router:
         self._forwarder = forwarder
         self._always_open = always_open
         self._lines: dict[int, Line] = {}
-        # Requests of lines that are lost stay in the queue until it comes to them, or until they are half of it.
+        # Requests of lost lines stay in the queue until they are reached, or until they make up half of it.
         self._waiting: deque[_Waiting] = deque()
         self._waiting_of: Counter[int] = Counter()
         self._bytes_of: Counter[int] = Counter()
         self._lost = 0
         self._waiting_bytes = 0
-        # How many at the end of the queue have not asked for a confirmation yet.
+        # The number of requests at the end of the queue for which no confirmation was requested yet.
         self._unasked = 0
         self.worked_off = 0
         self._awaits_turn = False
@@ -164,8 +164,9 @@ class Router:
     ) -> None:
         """Let *handler* answer requests of *code*, which need more than the state.
 
-        It gets those that their sender may make, as `Service.refusal` judges. Where they ask about the very replica that they
-        reach (*of_replica*), one that does not lead answers, too; others are held or passed on like any request.
+        It gets requests that their sender may make, as `Service.refusal` decides. With *of_replica*, the requests
+        concern the very replica that they reach, so a replica that does not lead also answers; others are held or
+        forwarded like any request.
         """
         self._intercepts[code] = handler
         if of_replica:
@@ -178,7 +179,7 @@ class Router:
         handled: Callable[[Line, RemotingCommand], None],
         lost: Callable[[Line], None],
     ) -> None:
-        """Call *handled* after each request of these *codes*, *lost* before a line is forgotten."""
+        """Call *handled* after each request of these *codes*, and *lost* before a line is removed."""
         self._watched = codes
         self._on_handled = handled
         self._on_lost = lost
@@ -190,23 +191,24 @@ class Router:
 
     @property
     def waiting(self) -> int:
-        """Return how many requests wait for a replica that may answer."""
+        """The number of requests that wait for a replica that may answer."""
         return len(self._waiting) - self._lost
 
     def connection_made(self, line: Line) -> None:
-        """Take note of a client."""
+        """Add a client."""
         self._lines[line.id] = line
         leads = self.admission in (Admission.SERVE, Admission.HOLD)
-        # Forwarded lines have numbers below zero: who passes them on takes this replica for the leader, which it is about to be.
+        # Forwarded lines have negative numbers: the forwarding replica takes this one for the leader, which it is
+        # about to be.
         if self._always_open and not leads and line.id >= 0:
             self._follower_clients.add(line.id)
 
     def received(self, line: Line, command: RemotingCommand) -> None:
-        """Handle a request; one of a line that was forgotten is dropped."""
+        """Handle a request; requests of a removed line are dropped."""
         if not self._is_here(line):
             return
         if command.code == RequestCode.ORDERLYMQ_PING:
-            # Whether this process is there is no secret, and overtakes what waits for the disk or the group.
+            # That this process runs is no secret, and the answer may overtake requests that wait for the disk or the group.
             _answer(line, command.reply(), command)
             return
         if self.admission is Admission.SERVE and not self._waiting and self.service.may_answer():
@@ -233,11 +235,11 @@ class Router:
         own = f"{self._waiting_of[line.id]} of {self._bytes_of[line.id]}"
         reason = f"waiting for a leader: {whole}, of this one {own}"
         line.close(orderly=False, kind="too_many_waiting", reason=reason)
-        # Now: the end of a forwarded line comes a while after its close, and others come meanwhile.
+        # Remove it now: the end of a forwarded line comes later than its close, and other requests come meanwhile.
         self.connection_lost(line)
 
     def connection_lost(self, line: Line) -> None:
-        """Forget a client and its waiting requests."""
+        """Remove a client and its waiting requests."""
         if self._lines.pop(line.id, None) is None:
             return
         self._lost += self._waiting_of.pop(line.id, 0)
@@ -262,17 +264,17 @@ class Router:
         return list(self._lines.values())
 
     def line(self, connection: int) -> Line | None:
-        """Return the line with this number, while it exists."""
+        """Return the line with this number, or None if it is gone."""
         return self._lines.get(connection)
 
     def came_to_follower(self, line: Line) -> bool:
-        """Return whether the client came to this replica while it did not lead."""
+        """Return whether the client connected while this replica did not lead."""
         return line.id in self._follower_clients
 
     # -- what the loop calls (ClientPort) --------------------------------------------------------
 
     def send(self, connection: int, command: RemotingCommand) -> None:
-        """Write a command to a client, if it is still there."""
+        """Write a command to a client, if it is still connected."""
         line = self._lines.get(connection)
         if line is not None:
             line.send(command)
@@ -286,7 +288,7 @@ class Router:
     # -- who answers -----------------------------------------------------------------------------
 
     def set_admission(self, admission: Admission) -> None:
-        """Change what happens to requests, and work off those that wait if they can go on."""
+        """Change how requests are handled, and process the waiting ones if possible."""
         self.admission = admission
         if admission is Admission.SERVE:
             self._follower_clients.clear()
@@ -296,12 +298,12 @@ class Router:
         self._work_off()
 
     def retry(self) -> None:
-        """Look again whether waiting requests can be answered."""
+        """Check again whether waiting requests can be answered."""
         if self._waiting:
             self._work_off()
 
     def drop_waiting(self, reason: str) -> None:
-        """Close the clients whose requests nobody will answer, so that they try again."""
+        """Close the clients whose requests no replica will answer, so that they try again."""
         lines = {each.line.id: each.line for each in self._waiting if self._is_here(each.line)}
         self._waiting.clear()
         self._waiting_of.clear()
@@ -313,7 +315,7 @@ class Router:
             line.close(orderly=False, kind="not_served", reason=reason)
 
     def resume(self) -> None:
-        """Work off waiting requests, in a turn that has begun."""
+        """Process waiting requests, in a turn that has begun."""
         self._awaits_turn = False
         self._work_off()
 
@@ -328,7 +330,7 @@ class Router:
                 self._do(first)
                 self._end_turn()
             elif self.admission is Admission.FORWARD:
-                # Taken before: a line that cannot be reached may be lost meanwhile.
+                # Take it out first, because a line that cannot be reached may be lost meanwhile.
                 self._take_first()
                 if not self._do(first):
                     if self._is_here(first.line):
@@ -342,16 +344,16 @@ class Router:
             self._ask_for_confirmation()
 
     def _end_turn(self) -> None:
-        """Go on in the next turn if this one is over and more waits."""
+        """Continue in the next turn if this one is over and more requests wait."""
         if self.turns is not None and self.turns.is_over(asyncio.get_running_loop().time()):
             self._awaits_turn = bool(self._waiting)
             if self._awaits_turn:
                 self.turns.wait_first(self)
 
     def _do(self, waiting: _Waiting) -> bool:
-        """Serve a request that has waited, or pass it on; False when the leader cannot be reached.
+        """Serve a waiting request or forward it; return False if the leader cannot be reached.
 
-        The loop that runs raft calls this: what one request raises ends its line, and nothing else.
+        The loop that runs raft calls this, so an exception of one request closes its line and nothing else.
         """
         line, command = waiting.line, waiting.command
         if line.is_closing:
@@ -372,7 +374,7 @@ class Router:
         return self.service.may_answer()
 
     def _ask_for_confirmation(self) -> None:
-        """Let the group confirm this replica for all that have not asked for it: one round for them."""
+        """Let the group confirm this replica, in one round, for all requests without a round so far."""
         number = self.service.request_confirmation()
         for position in range(-self._unasked, 0):
             self._waiting[position].confirmation = number
@@ -404,7 +406,7 @@ class Router:
         return self._lines.get(line.id) is line
 
     def _serve(self, line: Line, command: RemotingCommand) -> None:
-        # Earlier requests of this line may have been dropped with the end of the line: it must not overtake them.
+        # Earlier requests of this line may have been dropped when it was closed; this one must not overtake them.
         if line.is_closing or _refused(line, command):
             return
         peer = Peer(line.id, line.peer[0], line.peer[1], listener=line.listener)

@@ -1,7 +1,7 @@
 """
-The settings file of a replica while that runs: its live settings take effect, others wait for the next start.
+The settings file of a running replica: its live settings take effect, others wait for the next start.
 
-Rule: a file that cannot be used leaves the present settings effective, and is logged once.
+Rule: if a file cannot be used, the present settings stay effective, and this is logged once.
 """
 
 import logging
@@ -20,13 +20,13 @@ class SettingsReload:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Not as it is now: it may have changed since it was read for the start.
+        # Do not take the file's present state as read: it may have changed since it was read for the start.
         self._followed = FollowedFiles(
             path, log=_log, stays="the present settings stay effective", are_read=False
         )
 
     def refresh(self, before: BrokerSettings) -> BrokerSettings:
-        """Return the settings that take effect after those *before*: the same while the file says nothing new."""
+        """Return the settings that take effect after *before*; the same object if the file says nothing new."""
         fresh = self._followed.read_changed(lambda: load(self._path), SettingsError)
         if fresh is None:
             return before

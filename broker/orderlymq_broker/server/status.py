@@ -1,8 +1,8 @@
 """
-How a broker process reports its state: ``/status``, ``/readyz`` and the readings behind ``/metrics``.
+How a broker process reports its state: ``/status``, ``/readyz`` and the readings for ``/metrics``.
 
-The rule: reporting reads and changes nothing. Rates and the figures of the store are taken once a
-second, so that nobody who asks can make the store busy.
+The rule: reporting only reads and changes nothing. Rates and the figures of the store are taken once a
+second, so that frequent scrapes cannot burden the store.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from orderlymq_runtime.remoting.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
-# A leader that works hard for a moment is no leader that is busy.
+# The averaging time of the CPU use: a leader that works hard for a moment is not a busy leader.
 _AVERAGED_S: Final = 60.0
 
-# The look at all files of a store takes a thread 50 ms where they are ten thousand.
+# Reading the sizes of all files of a store takes a thread 50 ms if there are ten thousand.
 _SIZE_EVERY_S: Final = 5.0
 
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
 
-# What the core says of the state, by its name there.
+# Figures that the core reports about the state, by their names there.
 _GROUP_GAUGES: Final = {
     "topics": ("topics", "Topics, system topics included"),
     "groups": ("consumer_groups", "Consumer groups"),
@@ -55,13 +55,13 @@ _GROUP_GAUGES: Final = {
     ),
 }
 
-# What the core says of transactions, by its name there.
+# Figures that the core reports about transactions, by their names there.
 _TRANSACTION_GAUGES: Final = {
     "open": ("transactions_open", "Half messages that are neither committed nor rolled back"),
     "givenUp": ("transactions_given_up", "Half messages whose checks are used up"),
 }
 
-# What the store says of itself, by its name there.
+# Figures that the store reports, by their names there.
 _STORE_COUNTERS: Final = {
     "commits": "Batches written to the store since it was opened",
     "write_stalls": "Writes that RocksDB delayed, since the store was opened",
@@ -76,7 +76,7 @@ _STORE_GAUGES: Final = {
 
 
 class Reporter:
-    """Knows the parts whose figures are shown; `watch` when there is a new instance."""
+    """Has references to the parts whose figures are shown; call `watch` for each new instance."""
 
     def __init__(  # noqa: PLR0913 - each of them shows other figures
         self,
@@ -138,11 +138,11 @@ class Reporter:
         self._raft_address = raft_address
 
     def close(self) -> None:
-        """Leave the store alone until the next `watch`: another one is taking its place."""
+        """Do not use the store until the next `watch`, because another one is replacing it."""
         self._is_closed = True
 
     def step(self, disk_ratio: float) -> None:
-        """Take over the disk's use and compute the rates of the last second."""
+        """Store the disk's use and compute the rates of the last second."""
         self._disk_ratio = disk_ratio
         self._disk_bytes = self._instance.store.disk_bytes()
         self._store_figures = self._instance.store.statistics()
@@ -227,14 +227,14 @@ class Reporter:
         )
 
     def status(self, asked: RemotingCommand | None = None) -> Mapping[str, object]:
-        """Return the status of the group as far as the sender of *asked* may read it, and that of this replica."""
+        """Return the status of the group, as far as the sender of *asked* may read it, and that of this replica."""
         return {**self._group_status(asked), **self.replica_status()}
 
     def _group_status(self, asked: RemotingCommand | None = None) -> Mapping[str, Any]:
         return {} if self._is_closed else self._instance.core.group_status(asked)
 
     def replica_status(self) -> dict[str, object]:
-        """Return how this replica is and, when it leads, how the others are."""
+        """Return the status of this replica and, if it leads, that of the others."""
         settings = self._settings
         status = self._instance.node.status()
         return {
@@ -270,7 +270,7 @@ class Reporter:
         }
 
     def reading(self) -> Reading:
-        """Return the metrics of a scrape; none of the state while another store takes its place."""
+        """Return the metrics of a scrape; without those of the state while another store replaces it."""
         status = self._instance.node.status()
         group = self._group_status()
         gauges: dict[str, tuple[str, float]] = {
@@ -375,7 +375,7 @@ class Reporter:
 
 
 def _group_gauges(group: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
-    """Return the gauges of the state as the core reports it; none when it reports nothing."""
+    """Return the gauges of the state that the core reports; none if it reports nothing."""
     if not group:
         return {}
     transactions = group["transactions"]
@@ -387,7 +387,7 @@ def _group_gauges(group: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
 
 
 def replica_reports(status: Status, sender: SnapshotSender) -> dict[str, object]:
-    """Return how the leader sees each replica; empty for one that does not lead."""
+    """Return the leader's view of each replica; empty if this one does not lead."""
     return {
         str(node): {
             "match": peer.match,
@@ -395,7 +395,7 @@ def replica_reports(status: Status, sender: SnapshotSender) -> dict[str, object]
             "active": peer.is_alive or node == status.id,
             "state": peer.state.value,
             "snapshot": _snapshot(sender.sent.get(node)),
-            # One that came by the log meanwhile needs none any more.
+            # A replica that has caught up from the log meanwhile no longer needs a snapshot.
             "snapshot_failure": None
             if peer.state is ProgressState.REPLICATE
             else _failure(sender.failures.get(node)),
@@ -405,7 +405,7 @@ def replica_reports(status: Status, sender: SnapshotSender) -> dict[str, object]
 
 
 def _snapshot(sent: SentSnapshot | None) -> dict[str, int] | None:
-    """Return the last state that a replica took over from this process; None where it needed none."""
+    """Return the last state that a replica received from this process, or None if it needed none."""
     if sent is None:
         return None
     age_ms = int(1000 * (time.monotonic() - sent.at_s))
@@ -413,7 +413,7 @@ def _snapshot(sent: SentSnapshot | None) -> dict[str, int] | None:
 
 
 def _failure(failed: FailedSnapshot | None) -> dict[str, object] | None:
-    """Return what keeps a replica from taking over the state that it needs; None where nothing does."""
+    """Return what keeps a replica from receiving the state that it needs, or None if nothing does."""
     if failed is None:
         return None
     since_ms = int(1000 * (time.monotonic() - failed.since_s))

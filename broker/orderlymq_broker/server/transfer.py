@@ -1,8 +1,8 @@
 """
-Handing leadership over: when somebody asks for it, when this replica leaves, and when it cannot serve.
+Transfer of leadership: on request, when this replica leaves, and when it cannot serve.
 
-The rule: a planned move fails no request, and nothing here waits without a limit: a process that was asked
-to end has seconds.
+The rule: a planned move fails no request, and nothing here waits without a limit, because a process that was told
+to end has only seconds.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
 
-# Raft gives a transfer up after one election time; then somebody is elected within three more.
+# Raft gives a transfer up after one election time-out; then another replica is elected within three more.
 MOVE_TIMEOUT_FACTOR: Final = 5
-# The request to run, its votes and the first entry of the next leader need so many round trips.
+# The request to run for election, its votes and the first entry of the next leader need this many round trips.
 MOVE_ROUND_TRIPS: Final = 4
-# With long election times a planned end would take longer than the whole process has.
+# With long election time-outs, a planned end would otherwise take longer than the whole process has.
 MOVE_MAX_S: Final = 5.0
 DRAIN_S: Final = 1.0
 POLL_S: Final = 0.005
@@ -48,11 +48,12 @@ class LeadershipTransfer:
         self._address = address
 
     async def move(self, target: NodeId | None) -> NodeId:
-        """Let *target*, or the best of the others, lead; return the new leader.
+        """Transfer the leadership to *target*, or to the best other replica; return the new leader.
 
         Raises:
             NotLeader: this replica does not lead.
-            ProposalRefused: there is nobody who could, it did not take over in time, or another one than *target* did.
+            ProposalRefused: no other replica could lead, it did not take over in time, or a replica other than
+                *target* did.
         """
         instance = self._instance()
         node, loop = instance.node, instance.loop
@@ -77,7 +78,7 @@ class LeadershipTransfer:
         return leader
 
     async def give_up(self, reason: str) -> None:
-        """Hand over because this leader cannot serve; go on if there is nobody else."""
+        """Hand over because this leader cannot serve; continue if no other replica takes over."""
         _log.warning("%s, another replica should lead", reason)
         try:
             await self.move(None)
@@ -85,7 +86,7 @@ class LeadershipTransfer:
             _log.warning("leadership was not handed over: %s", error)
 
     async def leave(self) -> None:
-        """Hand over and let the clients go, so that a planned end fails nobody's request."""
+        """Hand over and let the clients go, so that a planned end fails no request."""
         _log.info("leaving")
         is_open = self._settings.bind == "always"
         until = self._leadership.needed_until() if is_open else None
@@ -102,7 +103,7 @@ class LeadershipTransfer:
         await self._leadership.drain(DRAIN_S if until is None else LAST_ANSWERS_S)
 
     async def _finish_alone(self) -> None:
-        """Take no new requests and answer those in the log: there is no other replica to hand over to."""
+        """Accept no new requests and answer those in the log, because there is no other replica to hand over to."""
         if self._address is not None:
             self._address.release()
         clock = asyncio.get_running_loop()

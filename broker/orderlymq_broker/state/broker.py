@@ -113,7 +113,7 @@ class BrokerState:
         return config is not None and config.by_key
 
     def only_broadcasts(self, group: str) -> bool:
-        """Return whether all members of a group broadcast, so that each keeps its own offsets and nothing here waits for them.
+        """Return whether all members of a group broadcast: each keeps its own offsets, and nothing here waits for them.
 
         One member that broadcasts does not mean that the others do. A lock of a client that is no member belongs to an
         ordered consumer, and no broadcasting member gets lanes.
@@ -126,7 +126,7 @@ class BrokerState:
         return held == self.locks.held_of[group]
 
     def oldest_kept_ms(self, wall_ms: int, age_ms: int) -> int:
-        """Return the store time below which messages are older than *age_ms*; for restored ones, age counts from the restore."""
+        """Return the store time below which messages are older than *age_ms*; after a restore, age counts from it."""
         oldest_ms = wall_ms - age_ms
 
         return oldest_ms if oldest_ms > self.restored_ms else 0

@@ -1,11 +1,11 @@
 """
 Proof that a client of this machine is dead.
 
-The rule: a lock moves before its lease ends only on proof, and a closed connection is none: it is
-the reason to go and look. While a client is connected we find the processes that hold the other end
-of its connection (``sockets.py``). When the connection is gone, each of them is gone, a zombie, or
-another one under its number, and nobody holds the socket any more, the client is dead. Everything
-that asks the operating system runs in a thread.
+The rule: a lock moves before its lease ends only on proof. A closed connection is no proof, only the reason to check.
+While a client is connected, we find the processes that hold the other end of its connection (``sockets.py``). After
+the connection closed, the client is dead if each of these processes is gone, is a zombie, or has been replaced by
+another one with its number, and no process holds the socket any more. All calls to the operating system run in a
+thread.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from orderlymq_runtime.process.waits import wait_for
 
 _log = logging.getLogger(__name__)
 
-# A process that was killed is gone within milliseconds, one that dumps its core within seconds.
+# A killed process is gone within milliseconds, one that dumps its core within seconds.
 LOOKS_S: Final = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)
-# Looks for new clients take at most this part of the time of a CPU, however many come.
+# Looks for new clients take at most this share of a CPU, however many clients come.
 LOOK_SHARE: Final = 0.1
-# They may take this much of it without a pause: ten looks, so that who comes soon after another one
+# They may take this much CPU time without a pause: ten looks, so that a client that comes soon after another one
 # is known before it can die.
 LOOK_RESERVE_S: Final = 0.2
-# A heartbeat follows every 30 s; what has stood in the way three times stays there.
+# A heartbeat follows every 30 s; an obstacle that was met three times will stay.
 QUESTIONS_MAX: Final = 3
-# Whom an unnamed connection is taken for at most: each costs an object per connection. More members of one group that run on
-# this machine wait for their heartbeats.
+# The most clients that may be guessed for an unnamed connection: each costs an object per connection. If more members
+# of a group run on this machine, the others wait for their heartbeats.
 GUESSES_MAX: Final = 64
 
 _PID_IN_CLIENT_ID: Final = re.compile(r"@([0-9]{1,9})(?:[#@].*)?$")
@@ -53,7 +53,7 @@ _P = ParamSpec("_P")
 
 
 def pid_of(client_id: str, said: str = "") -> int | None:
-    """Return the process that a client says it is, in a header field or inside a *client_id* of RocketMQ's form."""
+    """Return the process that a client names, in a header field or inside a *client_id* of RocketMQ's form, or None."""
     if _PID.fullmatch(said):
         return int(said)
     found = _PID_IN_CLIENT_ID.search(client_id)
@@ -67,7 +67,7 @@ def own_addresses() -> frozenset[str]:
 
 
 def is_local(host: str, addresses: frozenset[str]) -> bool:
-    """Return whether a peer's address may be of this machine, which has *addresses*."""
+    """Return whether a peer's address may be one of this machine, which has *addresses*."""
     address = ip_of(host)
     return address is not None and (address.is_loopback or str(address) in addresses)
 
@@ -76,11 +76,11 @@ def is_of_another_machine(host: str, replica: str | None) -> bool:
     """Return whether a forwarded client's address may mean another machine than this one.
 
     A loopback address means the machine of the *replica* that has the connection. That is this machine
-    only if this replica, too, calls the other one at a loopback address.
+    only if this replica also reaches the other one at a loopback address.
 
     Args:
         host: the client's address, as the other replica sees it.
-        replica: where the other replica is called; None when that is not known.
+        replica: the address of the other replica; None if it is not known.
     """
     return is_local(host, frozenset()) and not (replica and is_loopback(replica))
 
@@ -99,7 +99,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Guess:
-    """A question for the client at the other end of a connection: one of *candidates*, if that end is on this machine."""
+    """A question which of *candidates* is at the other end of a connection, if that end is on this machine."""
 
     known: "_Known"
     candidates: Callable[[], Iterable[str]]
@@ -109,12 +109,12 @@ class _Guess:
 
 @dataclass(slots=True)
 class _Client:
-    """One client that speaks, or may speak, on a connection.
+    """One client that uses, or may use, a connection.
 
     Attributes:
-        holding: the client, None while it is being looked for or cannot be proven.
-        is_named: whether it says which process it is, and that one holds its socket.
-        is_guess: whether it has sent no heartbeat and is known only as a member of the group that is asked for.
+        holding: its socket and processes; None while they are being looked for or cannot be proven.
+        is_named: whether it names its process and that process holds its socket.
+        is_guess: whether it has sent no heartbeat and is only known as a member of the requested group.
         asked: how often it was looked for.
         is_asked: whether it is being looked for.
     """
@@ -136,17 +136,17 @@ class _Known:
 
 
 class LookBudget:
-    """The CPU time that looks may take: a share of all time, and a reserve for some in a row.
+    """The CPU time that looks may take: a share of all time, and a reserve for several in a row.
 
-    The time that passes meanwhile does not count. A busy machine stretches a look, and who waits for the
-    next one could die first.
+    Elapsed time during a look does not count: a busy machine prolongs a look, and a client that waits for the
+    next look could die first.
     """
 
     def __init__(self) -> None:
         self._paid_at_s = 0.0
 
     def spend(self, cpu_s: float, now_s: float) -> None:
-        """Take *cpu_s* seconds of a CPU."""
+        """Spend *cpu_s* seconds of CPU time."""
         self._paid_at_s = max(self._paid_at_s, now_s) + cpu_s / LOOK_SHARE
 
     def pause_s(self, now_s: float) -> float:
@@ -157,11 +157,11 @@ class LookBudget:
 class Liveness:
     """Watches the clients that are connected from this machine.
 
-    Life cycle of a client: `seen` after each of its heartbeats, `lost` when its connection is
-    gone; *on_dead* is called at most once after it, with the client id, the proof, and the ends of the
-    connections that it spoke on when nothing but these distinguishes it from another program of the same id:
-    two programs of one machine may be given one instance name. One look at the machine answers for all clients
-    that wait for it, however many they are.
+    Life cycle of a client: call `seen` after each of its heartbeats, and `lost` when its connection is closed. After
+    that, *on_dead* is called at most once, with the client id, the proof, and the ends of the client's connections.
+    The ends are None unless only they distinguish it from another program with the same id: two programs on one
+    machine may be given the same instance name. One look at the machine answers for all clients that wait for it,
+    however many they are.
 
     Attributes:
         looks: how often the machine was looked at.
@@ -171,7 +171,7 @@ class Liveness:
         self._on_dead = on_dead
         self._supervisor = supervisor or Supervisor()
         self._known: dict[int, _Known] = {}
-        # How many clients each set of processes has.
+        # The number of clients of each set of processes.
         self._connected: Counter[Owners] = Counter()
         self._questions: list[_Question] = []
         self._guesses: list[_Guess] = []
@@ -191,9 +191,9 @@ class Liveness:
         ours: SocketEnd | None = None,
         forwarded: bool = False,
     ) -> None:
-        """Note which clients speak on a connection from *end*; *said* is their process, where they say it.
+        """Note which clients use a connection from *end*; *said* is their process, if they name it.
 
-        *ours* is this broker's end, where that is known. A *forwarded* connection ends at another broker.
+        *ours* is this broker's end, if it is known. A *forwarded* connection ends at another broker.
         """
         known = self._known.setdefault(connection, _Known())
         for client_id in client_ids:
@@ -201,7 +201,7 @@ class Liveness:
             client = known.clients.setdefault(client_id, _Client(end, is_guess=False))
             client.is_guess = False
             self._ask(client, _Question(known, client_id, end, ours, pid, forwarded))
-        # A program that speaks for several clients is none of them.
+        # If a program speaks for several clients, its process proves none of them.
         speakers = [each for each in known.clients.values() if not each.is_guess]
         if len(speakers) > 1:
             for client in speakers:
@@ -215,9 +215,9 @@ class Liveness:
         *,
         forwarded: bool = False,
     ) -> None:
-        """Note that one of *candidates* may speak on a connection: the client whose process holds its other end.
+        """Note that one of *candidates* may use a connection: the client whose process holds its other end.
 
-        They are asked for later, and only where *end* is of this machine: a group may have many members.
+        *candidates* is called later, and only if *end* is on this machine, because a group may have many members.
         """
         known = self._known.setdefault(connection, _Known())
         self._identify_soon()
@@ -225,15 +225,15 @@ class Liveness:
 
     @property
     def identified(self) -> int:
-        """How many connected clients would be proven dead: their processes are known."""
+        """The number of connected clients whose processes are known, so that their death could be proven."""
         return self._connected.total()
 
     def knows(self, connection: int) -> bool:
-        """Return whether it was said which clients may speak on a connection."""
+        """Return whether clients of a connection are known or guessed."""
         return connection in self._known
 
     def lost(self, connection: int) -> None:
-        """Go and look whether the clients of a closed connection are dead."""
+        """Check whether the clients of a closed connection are dead."""
         known = self._known.pop(connection, None)
         if known is None:
             return
@@ -281,7 +281,7 @@ class Liveness:
             del self._connected[owners]
 
     async def _identify(self) -> None:
-        """Answer the present questions; those that come meanwhile are next."""
+        """Answer the present questions, and then those that come meanwhile."""
         await asyncio.sleep(0)
         seconds = asyncio.get_running_loop().time
         while self._questions or self._guesses:
@@ -297,21 +297,21 @@ class Liveness:
             except OSError as error:
                 _log.warning("clients of this machine cannot be looked for: %s", error)
             except Exception as error:
-                # The questions of one look must not be the last ones that are asked.
+                # A failed look must not prevent later ones.
                 self._supervisor.report("liveness", "looking for clients of this machine", error)
             finally:
                 for question in asked:
                     question.known.clients[question.client_id].is_asked = False
-                # Who asked meanwhile may have connected after the look.
+                # Clients of later questions may have connected after the look.
                 del self._questions[: len(asked)]
 
     async def _take_guesses(self) -> None:
-        """Ask about the candidates of the guesses that there are."""
+        """Ask about the candidates of the present guesses."""
         guesses = self._guesses[:]
         try:
             hosts = await _local_hosts({each.end[0] for each in guesses})
             for each in guesses:
-                # Who has said meanwhile who it is needs no guess.
+                # A client that has identified itself meanwhile needs no guess.
                 if each.end[0] in hosts and not each.known.clients:
                     self._ask_candidates(each)
         finally:
@@ -328,10 +328,10 @@ class Liveness:
     async def _answers(
         self, asked: list[_Question]
     ) -> tuple[list[tuple[_Question, Holding | str]], float, float]:
-        """Return the answers about the local clients among those *asked* for.
+        """Return the answers about those clients in *asked* that are local.
 
         Returns:
-            Also when the connections were read, and the seconds of a CPU that it took.
+            Also the time when the connections were read, and the CPU seconds that it took.
         """
         hosts = await _local_hosts({each.end[0] for each in asked})
         local = [each for each in asked if each.end[0] in hosts]
@@ -344,7 +344,7 @@ class Liveness:
     def _answer(self, question: _Question, found: Holding | str, read_s: float) -> None:
         known, client = question.known, question.known.clients[question.client_id]
         if known.lost_s is not None and known.lost_s < read_s:
-            return  # the client's end may be another program's by now
+            return  # the client's end may belong to another program by now
         if isinstance(found, str):
             _log.debug("the death of client %s cannot be proven: %s", question.client_id, found)
             return
@@ -359,12 +359,12 @@ class Liveness:
         self._connected[found.owners] += 1
 
     async def _view(self) -> tuple[View, float]:
-        """Return the result of a scan that begins after this call, and its seconds of a CPU.
+        """Return the result of a scan that begins after this call, and its CPU seconds.
 
-        Callers that come meanwhile share the next one.
+        Callers that come meanwhile share the next scan.
         """
         if self._next_look is None:
-            # Its failure is that of each who waits for it.
+            # If it fails, every caller that waits for it gets the error.
             self._next_look = asyncio.create_task(self._take_view(), name="liveness view")
             self._own(self._next_look)
         return await asyncio.shield(self._next_look)
@@ -373,7 +373,7 @@ class Liveness:
         await asyncio.sleep(0)
         self._next_look = None
         self.looks += 1
-        # All sockets of a client that names no process are judged: the tables are read for it first.
+        # For a client that names no process, all its sockets are checked, so the tables are read first.
         asked = {(each.end, each.ours if each.pid else None) for each in self._questions}
         return await asyncio.to_thread(_timed, _machine.View, asked)
 
@@ -390,16 +390,16 @@ class Liveness:
                 looked = 0
             waiting.more.clear()
             proof = await asyncio.to_thread(_proof_of_death, owners)
-            # Of a dead process no connection stays open; those that do are lost in a moment.
+            # No connection of a dead process stays open; remaining ones are reported as lost in a moment.
             if proof is not None and owners not in self._connected:
                 await self._declare(waiting, proof)
             if not waiting.clients:
                 break
-            # A connection that broke since is one more reason to look often.
+            # Another connection that was lost since is a reason to look often again.
             looked = 0 if waiting.more.is_set() else looked + 1
 
     async def _declare(self, waiting: "_Lost", proof: str) -> None:
-        """Declare those dead whose socket nobody holds: not that of a process which an owner has made."""
+        """Declare clients dead whose socket no process holds; a child process of an owner may still hold it."""
         try:
             view, _ = await self._view()
         except OSError as error:
@@ -409,7 +409,7 @@ class Liveness:
             if any(map(view.is_held, gone.holdings)):
                 continue
             if not gone.is_in_id and self._speaks(client_id):
-                continue  # another program of the same id
+                continue  # another program with the same id
             del waiting.clients[client_id]
             _log.info("client %s is dead: %s", client_id, proof)
             self._on_dead(client_id, proof, None if gone.is_in_id else frozenset(gone.ends))
@@ -431,8 +431,8 @@ class _Gone:
     """A client whose connections are gone.
 
     Attributes:
-        is_in_id: its process is in its client id. One that it only says may belong to any program that
-            uses the id, too.
+        is_in_id: whether its process is in its client id. A process that it only names may belong to any program that
+            uses the id.
     """
 
     is_in_id: bool
@@ -442,14 +442,14 @@ class _Gone:
 
 @dataclass(slots=True)
 class _Lost:
-    """The clients of some processes whose connections are gone; *more* when another one is."""
+    """The clients of certain processes whose connections are gone; *more* is set when another one is."""
 
     clients: dict[str, _Gone] = field(default_factory=dict)
     more: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def _local_hosts(hosts: Collection[str]) -> set[str]:
-    """Return those of *hosts* that are of this machine."""
+    """Return those of *hosts* that belong to this machine."""
     addresses: frozenset[str] = frozenset()
     if not all(map(is_loopback, hosts)):
         addresses = await asyncio.to_thread(own_addresses)
@@ -457,7 +457,7 @@ async def _local_hosts(hosts: Collection[str]) -> set[str]:
 
 
 def _proof_of_death(owners: Owners) -> str | None:
-    """Return why all *owners* are certainly gone, None when one of them may live."""
+    """Return why all *owners* are certainly gone, or None if one of them may live."""
     try:
         proofs = [_machine.proof_of_death(each) for each in sorted(owners)]
     except OSError:
@@ -468,7 +468,7 @@ def _proof_of_death(owners: Owners) -> str | None:
 
 
 def _timed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> tuple[_T, float]:
-    """Do *work*, and return with its result the seconds of a CPU that this thread took for it."""
+    """Do *work*; return its result and the CPU seconds that this thread took for it."""
     began = time.thread_time()
     return work(*args, **kwargs), time.thread_time() - began
 

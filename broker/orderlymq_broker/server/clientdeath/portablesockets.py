@@ -1,8 +1,8 @@
 """
-The same questions as in ``sockets.py`` where there is no /proc: a client counts that names its process.
+The same interface as ``sockets.py`` for systems without /proc: only a client that names its process counts.
 
-Only the named process is looked at, and a number that was given to a later process counts as alive:
-less is proven, and never more.
+Only the named process is examined, and a process number that was given to a later process counts as alive.
+So fewer deaths are proven, but never a wrong one.
 """
 
 import math
@@ -17,7 +17,7 @@ class View:
     """Answers about one process at a time.
 
     Attributes:
-        read_s: when connections have been read, by the monotonic clock: never before the questions.
+        read_s: the monotonic time when connections were read: never before the questions.
     """
 
     def __init__(self, _: Iterable[tuple[SocketEnd, SocketEnd | None]] = ()) -> None:
@@ -39,12 +39,12 @@ class View:
         return f"process {pid}, which the client says it is, does not hold the other end"
 
     def is_held(self, holding: Holding) -> bool:
-        """Return whether any process holds the socket; nobody is known to."""
+        """Return whether any process holds the socket; here none is known to."""
         return False
 
 
 def proof_of_death(process: Process) -> str | None:
-    """Return why *process* is certainly gone, None when it may live."""
+    """Return why *process* is certainly gone, or None if it may live."""
     try:
         if psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE:
             return f"process {process.pid} has ended and was not collected yet"

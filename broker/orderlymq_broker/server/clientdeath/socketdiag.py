@@ -1,8 +1,8 @@
 """
-One TCP connection of this machine, asked for by its ends: Linux's sock_diag(7).
+Looks up one TCP connection of this machine by its ends: Linux's sock_diag(7).
 
 The TCP tables of /proc list every connection, which takes tens of milliseconds. The client of a new
-connection may be killed meanwhile. This answer takes some microseconds.
+connection may be killed meanwhile. This lookup takes a few microseconds.
 """
 
 import socket
@@ -17,7 +17,7 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _NLM_F_REQUEST: Final = 1
 _ANY_COOKIE: Final = (0xFFFFFFFF, 0xFFFFFFFF)
 _ESTABLISHED: Final = 1
-# A kernel without this answers with an error; one that says nothing must not hold up the look.
+# A kernel without sock_diag answers with an error; one that does not answer must not hold up the look.
 _ANSWER_MAX_S: Final = 0.05
 
 # linux/netlink.h and linux/inet_diag.h: nlmsghdr; inet_diag_req_v2 up to the ports, the rest of it; inet_diag_msg.
@@ -29,7 +29,7 @@ _ANSWER: Final = Struct("=BBBB48xIIIII")
 
 
 def inode_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
-    """Return the inode of the established connection that has these ends, None when none is shown."""
+    """Return the inode of the established connection that has these ends, or None if none is found."""
     if _FAMILY is None:
         return None
     addresses = [_packed(local[0]), _packed(remote[0])]
@@ -56,6 +56,6 @@ def inode_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
 
 
 def _packed(host: str) -> bytes:
-    """Return an address as packets have it, nothing for a text that is no address."""
+    """Return an address in the form of packets; empty if the text is not an address."""
     address = ip_of(host)
     return b"" if address is None else address.packed

@@ -1,8 +1,8 @@
 """
 Sockets of this machine as Linux shows them: which processes hold the other end of a connection.
 
-A look reads the descriptors of all processes, and the TCP tables where it needs them. It answers any number
-of questions, takes milliseconds, and belongs in a thread. What it cannot see it never guesses: no answer means that
+A look reads the descriptors of all processes, and the TCP tables if it needs them. It answers any number
+of questions, takes milliseconds, and belongs in a thread. It never guesses what it cannot see: without an answer,
 nothing is proven. ADR 16 has the argument for each rule.
 """
 
@@ -25,15 +25,15 @@ SocketEnd: TypeAlias = tuple[str, int]
 
 IS_READABLE: Final = (PROC / "net" / "tcp").exists()
 
-# What /proc says of a process, or a descriptor, that is gone.
+# The errors of /proc for a process or a descriptor that is gone.
 _ENDED: Final = (FileNotFoundError, ProcessLookupError)
 _ESTABLISHED: Final = "01"
 _LISTEN: Final = "0A"
 _MAPPED: Final = "0000000000000000FFFF0000"
-# Programs whose end of a connection shows that its other end is a client of OrderlyMQ.
+# If one of these programs holds one end of a connection, its other end is a client of OrderlyMQ.
 _SERVERS: Final = (b"orderlymq_broker", b"orderlymq_nameserver")
-# Threads that each consumer of the Java client runs. Linux keeps 15 characters of a name; Java cuts
-# its end off, newer ones its middle.
+# Threads that each consumer of the Java client runs. Linux keeps 15 characters of a name; Java cuts off
+# its end, newer versions its middle.
 _CONSUMER_THREADS: Final = (
     {b"RebalanceServic", b"PullMessageServ"},
     {b"Rebalan..ervice", b"PullMes..ervice"},
@@ -46,9 +46,9 @@ _QUIET_KINDS: Final = frozenset(
 
 
 class Process(NamedTuple):
-    """One process; its start, in ticks since the boot, distinguishes it from a later one of its number.
+    """One process; its start, in ticks since the boot, distinguishes it from a later process with the same number.
 
-    The time of day would not do: it changes for a living process when the clock is set.
+    The time of day would not work: it changes for a living process when the clock is set.
     """
 
     pid: int
@@ -73,13 +73,13 @@ class Holding:
     owners: Owners
 
     def is_held_by(self, pid: int | None) -> bool:
-        """Return whether one of the owners has this number."""
+        """Return whether one of the owners has this process number."""
         return any(owner.pid == pid for owner in self.owners)
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Descriptors that a process may read beside its sockets: ways that other programs may have into it."""
+    """Descriptors that a process may read in addition to its sockets: other programs may send it data through them."""
 
     runs_consumer: bool
     files: tuple[tuple[str, str], ...]
@@ -101,17 +101,17 @@ class _Tables:
 
 
 class View:
-    """Result of one look at the machine.
+    """The result of one look at the machine.
 
-    The client of one of the *connections*, each given by its far end and ours where that is known, may be
-    killed at any moment. So the look asks for these sockets first, and reads a process that holds one when
+    *connections* are given by their far ends, and by ours if known. The client of each may be
+    killed at any moment. So the look asks for these sockets first, and reads a process that holds one as soon as
     it finds the process.
 
     Attributes:
-        read_s: when the connections had been read, by the monotonic clock.
+        read_s: the monotonic time when the connections had been read.
 
     Raises:
-        OSError: this process may not open another file, or the like; nothing was shown.
+        OSError: for example, this process may not open another file; nothing was read.
     """
 
     def __init__(self, connections: Iterable[tuple[SocketEnd, SocketEnd | None]] = ()) -> None:
@@ -144,10 +144,10 @@ class View:
     ) -> Holding | str:
         """Return the client at the other *end* of a connection with us, or the reason why it is unknown.
 
-        One that is *forwarded* is connected with another broker.
+        A *forwarded* client is connected with another broker.
 
-        A client that is *pid*, as it says, counts when that process holds the socket. Any other counts
-        only when no process that holds the socket can speak for another program.
+        A client that names its process *pid* counts if that process holds the socket. Any other client counts
+        only if no process that holds the socket can speak for another program.
         """
         inode = self._inode_of(end, forwarded=forwarded)
         if inode is None:
@@ -172,7 +172,7 @@ class View:
             inode, ours = self._asked[end]
             return inode if os.getpid() in self._holders.get(ours, ()) else None
         tables = self._tables
-        # The client's end alone does not do: one port may have connections with several servers.
+        # The client's end alone is not enough: one port may have connections with several servers.
         found = [
             each
             for each in tables.established.get(_key(end), ())
@@ -182,11 +182,11 @@ class View:
         return found[0] if len(found) == 1 else None
 
     def is_held(self, holding: Holding) -> bool:
-        """Return whether any process holds the socket, also one that its owners have left behind."""
+        """Return whether any process holds the socket, including one that its owners have left behind."""
         return bool(self._holders.get(holding.inode)) or self._is_maybe_held(holding.owners)
 
     def _scan(self, asked: set[str]) -> None:
-        # A client that may die soon has mostly begun a short time ago, so the latest processes come first.
+        # A client that may die soon has usually started recently, so the latest processes come first.
         for pid in sorted((int(name) for name in os.listdir(PROC) if name.isdigit()), reverse=True):
             folder = f"{PROC}/{pid}/fd"
             try:
@@ -210,9 +210,9 @@ class View:
         return self._processes[pid]
 
     def _is_maybe_held(self, owners: Owners) -> bool:
-        """Return whether a process that cannot be looked into may be a copy of an owner.
+        """Return whether a process that cannot be inspected may be a copy of an owner.
 
-        It is none when it is older, or of another user while the owner may not change its user.
+        It is not if it is older, or belongs to another user while the owner may not change its user.
         """
         return any(
             hidden.started >= owner.started and owner.uid in (0, hidden.uid)
@@ -226,12 +226,12 @@ class View:
         return far is not None and os.getpid() in self._holders.get(far, ())
 
     def _is_served(self, row: _Row) -> bool:
-        """Return whether the far end of a connection belongs to brokers and name servers alone."""
+        """Return whether only brokers and name servers hold the far end of a connection."""
         far = self._tables.inodes.get((row.remote, row.local))
         return far is not None and _are_servers(self._holders.get(far, ()))
 
     def _way_in(self, pid: int) -> str | None:
-        """Return by what a process may get the bytes of another program, None when there is nothing."""
+        """Return the way by which a process may receive bytes from another program, or None if there is none."""
         if pid not in self._inputs:
             self._inputs[pid] = self._read_inputs(pid)
         inputs = self._inputs[pid]
@@ -270,13 +270,13 @@ class View:
 
 
 def _both_inodes(end: SocketEnd, ours: SocketEnd) -> tuple[str, str] | None:
-    """Return the sockets at both ends of a connection, a client's first, as descriptors name them."""
+    """Return the sockets at both ends of a connection, the client's first, in the form of descriptors."""
     found = inode_of(end, ours), inode_of(ours, end)
     return None if None in found else (f"socket:[{found[0]}]", f"socket:[{found[1]}]")
 
 
 def _way_of_file(pid: int, number: str, target: str) -> str | None:
-    """Return by what a descriptor other than a socket's may bring bytes, None when it brings none."""
+    """Return the way by which a descriptor that is no socket may bring bytes, or None if it brings none."""
     path = f"{PROC}/{pid}/fd/{number}"
     if not target or target in _QUIET_DEVICES or target in _QUIET_KINDS:
         return None
@@ -293,7 +293,7 @@ def _way_of_file(pid: int, number: str, target: str) -> str | None:
 
 
 def read_process(pid: int) -> Process | None:
-    """Return process *pid*, None when it has ended."""
+    """Return process *pid*, or None if it has ended."""
     try:
         return Process(pid, int(stat_fields(pid)[STARTED]), _uid(pid))
     except _ENDED:
@@ -301,21 +301,21 @@ def read_process(pid: int) -> Process | None:
 
 
 def proof_of_death(process: Process) -> str | None:
-    """Return why *process* is certainly gone, None when it may live."""
+    """Return why *process* is certainly gone, or None if it may live."""
     try:
         fields = stat_fields(process.pid)
     except _ENDED:
         return f"process {process.pid} does not exist any more"
     if int(fields[STARTED]) != process.started:
         return f"process {process.pid} has ended, its number belongs to a later process"
-    # A process whose first thread has ended shows as a zombie while others run.
+    # A process whose first thread has ended is shown as a zombie while other threads run.
     if fields[STATE] == "Z" and int(fields[THREADS]) <= 1:
         return f"process {process.pid} has ended and was not collected yet"
     return None
 
 
 def _target(descriptor: str) -> str:
-    """Return the target of a descriptor, nothing when it was closed meanwhile."""
+    """Return the target of a descriptor; empty if it was closed meanwhile."""
     try:
         return os.readlink(descriptor)
     except _ENDED:
@@ -330,7 +330,7 @@ def _uid(pid: int) -> int:
 
 
 def _table(name: str) -> dict[str, _Row]:
-    """Return the sockets of one TCP table by inode, as descriptors name them."""
+    """Return the sockets of one TCP table by inode, in the form of descriptors."""
     rows: dict[str, _Row] = {}
     try:
         lines = (PROC / "net" / name).read_text(encoding="ascii").splitlines()[1:]
@@ -346,7 +346,7 @@ def _table(name: str) -> dict[str, _Row]:
 
 
 def _unmapped(end: str) -> str:
-    """Return an end as the IPv4 table writes it: a socket of both families shows ::ffff:127.0.0.1."""
+    """Return an end in the form of the IPv4 table: a socket of both families shows ::ffff:127.0.0.1."""
     return end.removeprefix(_MAPPED)
 
 
@@ -355,7 +355,7 @@ def _port(end: str) -> str:
 
 
 def _key(end: SocketEnd) -> str:
-    """Return an end as the tables write it, words in the order of this CPU; nothing for a text that is no address."""
+    """Return an end in the form of the tables, words in this CPU's byte order; empty if the text is not an address."""
     address = ip_of(end[0])
     if address is None:
         return ""
@@ -380,7 +380,7 @@ def _is_server(pid: int) -> bool:
 
 
 def _runs_consumer(pid: int) -> bool:
-    """Return whether RocketMQ's Java client runs a consumer in a process, by the names of its threads."""
+    """Return whether RocketMQ's Java client runs a consumer in a process, judged by the names of its threads."""
     names = set()
     try:
         for thread in (PROC / str(pid) / "task").iterdir():
