@@ -1,8 +1,8 @@
 """
 The subcommands of ``orderlymq`` that need the broker's own files: ``doctor``.
 
-Exit codes of ``doctor``: 0 nothing is wrong, 1 something is, 2 it could not look. What is
-checked: ``state.py``.
+Exit codes of ``doctor``: 0 means no findings, 1 means findings, 2 means that it could not examine the directory.
+``state.py`` lists the checks.
 """
 
 from pathlib import Path

@@ -2,9 +2,9 @@
 The part of the doctor that needs the store alone: the raft log, the messages, the positions.
 
 The rule: nothing in the directory changes. RocksDB opens a directory of links in a temporary
-place, read-only, and every value is read once, so that a damaged byte meets a checksum: those of
-RocksDB, of the raft entry, or of the message body. What the tables mean, and whether they agree
-with each other, is checked by ``orderlymq_broker/doctor/state.py``, which also is where to begin.
+place, read-only. Every value is read once, so that a checksum detects each damaged byte: that of
+RocksDB, of the raft entry, or of the message body. ``orderlymq_broker/doctor/state.py`` checks what the
+tables mean and whether they agree with each other; begin there.
 """
 
 import shutil
@@ -28,14 +28,14 @@ from orderlymq_broker.store.snapshot import effective_store
 from orderlymq_protocol.message.record import RecordError, StoredMessage, body_crc, decode_record
 from orderlymq_raft.types import EntryKind, Membership
 
-# A damaged directory may hold a million broken entries; nobody reads more than these.
+# A damaged directory may have a million broken entries; no person reads more findings than this.
 FINDINGS_MAX: Final = 200
 
-# Values in memory at the same time: messages reach 4 MiB each, everything else is small.
+# Values in memory at the same time: messages may have 4 MiB each, everything else is small.
 MESSAGES_PER_PAGE: Final = 16
 PAIRS_PER_PAGE: Final = 512
 
-# RocksDB writes into or over these, so that the doctor works on copies; all others are linked.
+# Files that RocksDB never writes to are linked; the doctor works on copies of all others.
 _LINKED: Final = frozenset({".sst", ".blob", ".log"})
 
 _META_KEYS: Final = frozenset(
@@ -56,7 +56,7 @@ _META_KEYS: Final = frozenset(
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong: which check, at which place, and what."""
+    """One problem: which check found it, in which place, and what it is."""
 
     check: str
     place: str
@@ -64,12 +64,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """Findings of an examination; clean when *findings_count* is zero.
+    """The findings of an examination; it is clean if *findings_count* is zero.
 
     Attributes:
-        counts: how many entries, messages and so on were looked at.
+        counts: how many entries, messages and so on were examined.
         findings: the first ones, at most `FINDINGS_MAX`.
-        findings_count: all of them.
+        findings_count: the number of all findings.
     """
 
     path: str
@@ -80,7 +80,7 @@ class Report(msgspec.Struct):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return self.findings_count == 0
 
     def add(self, check: str, place: object, problem: object) -> None:
@@ -90,18 +90,18 @@ class Report(msgspec.Struct):
             self.findings.append(Finding(check, str(place), str(problem)))
 
     def judge(self, check: str, place: object, *rules: tuple[bool, object]) -> None:
-        """Note a finding for each rule that is broken; a rule is whether it is kept, and the problem if not."""
+        """Add a finding for each broken rule; a rule consists of whether it is kept, and the problem if not."""
         for is_kept, problem in rules:
             if not is_kept:
                 self.add(check, place, problem)
 
     def count(self, what: str) -> None:
-        """Note that one more of *what* was looked at."""
+        """Count one more examined *what*."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
 class Positions(msgspec.Struct, frozen=True):
-    """Where the replica says that it stands."""
+    """The positions that the replica has stored about itself."""
 
     applied: Applied
     compaction: Compaction
@@ -110,11 +110,11 @@ class Positions(msgspec.Struct, frozen=True):
 
 @contextmanager
 def reading_copy(data_dir: Path) -> Iterator[RocksStore]:
-    """Open the store of *data_dir* (or a bare store) for reading, without touching it.
+    """Open the store of *data_dir* (or a bare store) for reading, without changing it.
 
     Raises:
         NoReplica: there is no store.
-        DirectoryInUse: a running process would change it under our hands.
+        DirectoryInUse: a running process could change it during the examination.
         FormatTooNew: a newer release has written it.
         StoreFailed: RocksDB finds damage immediately.
     """
@@ -144,10 +144,10 @@ def reading_copy(data_dir: Path) -> Iterator[RocksStore]:
 
 
 def examine_positions(reader: Reader, report: Report) -> Positions:
-    """Check META: everything in it decodes and is known.
+    """Check META: everything in it can be decoded and is known.
 
     Raises:
-        StoreError: it cannot be read; nothing else makes sense then.
+        StoreError: it cannot be read; no other check makes sense then.
     """
     report.identity = read_identity(reader, Path(report.path))
     if report.identity is None:
@@ -180,7 +180,7 @@ def examine_positions(reader: Reader, report: Report) -> Positions:
 
 
 class LogExamination:
-    """Walks the raft log once; the fields hold where it has come."""
+    """Walks the raft log once; the fields hold its present position."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ def examine_messages(
     end: int,
     on_message: Callable[[int, StoredMessage], None],
 ) -> None:
-    """Check that messages are dense from the retention floor to *end*, and each of them."""
+    """Check each message, and that messages are dense from the retention floor to *end*."""
     expected: int | None = None
     for key, value in read_pages(reader, Family.MESSAGES, MESSAGES_PER_PAGE):
         report.count("messages")
@@ -325,7 +325,7 @@ def examine_messages(
 
 
 def examine_message(report: Report, physical: int, value: bytes) -> StoredMessage | None:
-    """Check one stored message by itself; None when it cannot even be decoded."""
+    """Check one stored message on its own; return None if it cannot even be decoded."""
     place = f"physical offset {physical}"
     try:
         message = decode_record(value)

@@ -1,11 +1,11 @@
 """
-The doctor: whether everything in a replica's directory agrees with everything else.
+The doctor: checks whether everything in a replica's directory agrees with everything else.
 
-The rule: it only reads, it never repairs; a replica with findings is restored from its peers. It
-goes through each family once: raft log and messages (``doctor/log.py``), then the consume
-queues against the messages in both directions, the index, the duplicate window and the tables.
-Index entries can be missed only for messages whose entry is still in the raft log: older ones
-have no second witness.
+The rule: it only reads and never repairs; a replica with findings is restored from its peers. It
+reads each family once: raft log and messages (``doctor/log.py``), then the consume queues, which it compares
+with the messages in both directions, the index, the duplicate window and the tables.
+Missing index entries can be found only for messages whose entry is still in the raft log, because for older ones
+there is nothing to compare with.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ def examine(path: Path) -> Report:
 
     Raises:
         StoreError: there is nothing that can be examined (`NoReplica`, `DirectoryInUse`,
-            `FormatTooNew`); damage is no error, it is a finding.
+            `FormatTooNew`); damage is a finding and not an error.
     """
     report = Report(str(path))
     try:
@@ -60,7 +60,7 @@ def examine(path: Path) -> Report:
 
 
 class _Examination:
-    """One walk over all families, in an order in which each can use what the former found."""
+    """One walk over all families, in an order in which each step can use what earlier steps found."""
 
     def __init__(self, reader: Reader, report: Report) -> None:
         self._reader = reader
@@ -68,12 +68,12 @@ class _Examination:
         self._positions = examine_positions(reader, report)
         self._state = _load_state(reader, report)
         self._floors = _load_floors(reader, report)
-        # Per topic where its first queued message stands: messages before it are of a deleted
+        # Per topic: the place of its first queued message. Messages before it belong to a deleted
         # topic of the same name.
         self._first_physical: dict[int, int] = {}
 
     def run(self) -> None:
-        """Go through all families; damage of one does not keep the others from being read."""
+        """Go through all families; if one is damaged, the others are still read."""
         log = LogExamination(self._reader, self._report, self._positions, self._entry)
         end = self._positions.applied.physical_end
         for check, step in (
@@ -166,9 +166,9 @@ class _Examination:
                 f"holds {entry}, but at that place stands {message.topic} queue "
                 f"{message.queue_id} offset {message.queue_offset}, {size} bytes",
             )
-        # In these topics the code is the time when the message is due.
+        # In these topics, the code is the time when the message is due.
         if message.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
-            # Nobody reads a half by its tag; its message gets the code when it is committed.
+            # No consumer reads a half message by its tag; the message gets the code when it is committed.
             half = message.topic == TRANS_HALF_TOPIC
             code = 0 if half else tags_code(find_property(message.properties, TAGS))
             if code != entry.tags_code:
@@ -212,7 +212,7 @@ class _Examination:
                 f"{topic.name} queue {record.queue_id} offset {record.queue_offset}",
                 f"is not what raft entry {index} has put there",
             )
-        # Further ones are there only while an entry has some to spare.
+        # Further keys are indexed only while an entry has spare ones.
         tokens = [(IndexKind.KEY, token) for token in record.keys.split(" ")[:KEYS_MAX] if token]
         if record.unique_key:
             tokens.append((IndexKind.UNIQUE, record.unique_key))
@@ -246,7 +246,7 @@ class _Examination:
             )
 
     def _may_be_deleted(self, topic: Topic, physical: int) -> bool:
-        """Whether the message may be of a former topic of the same name."""
+        """Return whether the message may belong to a former topic of the same name."""
         assert self._state is not None, "the caller found the topic in it"
         none_deleted = self._state.topics.next_id - 1 == len(self._state.topics.by_id)
         first = self._first_physical.get(topic.id)
@@ -266,7 +266,7 @@ class _Examination:
                 self._report.add("index", key.hex(), error)
                 continue
             if physical < applied.floor:
-                continue  # dropped by retention, the sweep has not come here yet
+                continue  # dropped by retention, but not yet swept here
             place = f"{self._topic_name(topic_id)} {kind.name.lower()} {text.decode(errors='replace')!r}"
             found = self._read_message(physical)
             if found is None:
@@ -331,7 +331,7 @@ class _Examination:
         return topic.name if topic else f"topic id {topic_id}"
 
     def _read_message(self, physical: int) -> tuple[int, StoredMessage] | None:
-        """Return size and message; None when there is none or `examine_messages` reports it."""
+        """Return size and message, or None if there is none or if `examine_messages` reports it."""
         value = self._reader.get(Family.MESSAGES, layout.message_key(physical))
         if value is None:
             return None
@@ -342,14 +342,14 @@ class _Examination:
 
 
 def _load_state(reader: Reader, report: Report) -> BrokerState | None:
-    """Return the tables as a broker would load them, None when it could not."""
+    """Return the tables as a broker would load them, or None if it could not."""
     try:
         state = BrokerState(reader)
         state.check_invariants()
     except StoreError as error:
         report.add("tables", "files", error)
         return None
-    except Exception as error:  # any damage may break any decoder; which one is the finding
+    except Exception as error:  # damage may break any decoder in any way; the error is the finding
         report.add("tables", "TABLES", f"a broker cannot load them: {error!r}")
         return None
 
@@ -357,7 +357,7 @@ def _load_state(reader: Reader, report: Report) -> BrokerState | None:
 
 
 def _load_floors(reader: Reader, report: Report) -> dict[tuple[int, int], int]:
-    """Return where trimmed queues begin, as their rows say: the entries themselves may be lost."""
+    """Return where trimmed queues begin, according to their rows, because the entries themselves may be lost."""
     floors = {}
     try:
         for row in read_as(reader, layout.Table.QUEUES, FloorRow):
