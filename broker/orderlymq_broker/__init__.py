@@ -1,6 +1,6 @@
 """
 The broker process: one replica of one raft group.
 
-Inside, imports only point downwards: app > server > replication > processors > core > state > store.
-Nothing here is imported by the SDK or the operator: they meet on the wire. Begin with ``app.py``, which wires everything.
+Imports only point downwards: app > server > replication > processors > core > state > store. The SDK and the operator
+import nothing from here: they use the protocol on the wire. Begin with ``app.py``, which wires everything.
 """

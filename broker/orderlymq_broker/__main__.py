@@ -1,8 +1,8 @@
 """
 `python -m orderlymq_broker --settings FILE`: run one replica until a signal stops it.
 
-Exit codes: 0 after SIGTERM or SIGINT, 2 when it cannot start with what it was given (one sentence
-says what to do), 70 when the store failed and 71 when an invariant broke: start it again, it
+Exit codes: 0 after SIGTERM or SIGINT; 2 if it cannot start with its arguments or settings (one sentence
+says what to do); 70 if the store failed; 71 if an invariant broke. After 70 and 71, start it again: it
 recovers from its log.
 """
 
@@ -23,10 +23,10 @@ from orderlymq_runtime.process import logs
 from orderlymq_runtime.process.loop import run
 from orderlymq_runtime.settingsfile import SettingsError
 
-# The tail cache holds some hundred thousand small objects that live for seconds and form no cycles;
-# Python's default looks through all of them after every few thousand sends. Cycles are rare here
-# (an exception with its traceback), so that looking seldom costs little memory. What has survived is looked through
-# again after ten such times: half a million objects take some 50 ms, and the loop stands still meanwhile.
+# The tail cache holds some hundred thousand small objects that live for seconds and form no cycles.
+# Python's default scans all of them after every few thousand sends. Cycles are rare here
+# (an exception with its traceback), so rare scans cost little memory. The oldest generation is scanned
+# after ten scans of the younger one: half a million objects take about 50 ms, during which the event loop stands still.
 GC_THRESHOLDS: Final = (50_000, 10, 5_000)
 
 _log = logging.getLogger("orderlymq_broker")
@@ -66,10 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _serve(settings: BrokerSettings, file: Path) -> int:
-    # Making the parser takes 50 ms: now, and not when the first such subscription arrives at a loop that serves.
+    # Building the parser takes 50 ms; do it now, so that the first such subscription does not delay a serving loop.
     compile_sql("a IS NULL")
     gc.collect()
-    gc.freeze()  # modules, classes and settings stay: there is nothing to find among them
+    gc.freeze()  # modules, classes and settings stay; scanning them finds nothing
     gc.set_threshold(*GC_THRESHOLDS)
     return await BrokerProcess(settings, file).run()
 

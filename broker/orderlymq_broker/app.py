@@ -1,9 +1,9 @@
 """
-One broker process: everything is made here and put together, and ends here.
+One broker process: everything is created, connected and ended here.
 
-The rule: the parts know each other only by what is handed to them in this module. What outlives a
-change of store (connections, address, registration, HTTP) belongs to `BrokerProcess`; what is made
-again with it is an `Instance` (``replication/replicainstance.py``). Start with `BrokerProcess.run`.
+The rule: the parts know each other only through what this module passes to them. `BrokerProcess` owns what outlives a
+change of store (connections, address, registration, HTTP). What is created
+again with the store is an `Instance` (``replication/replicainstance.py``). Start with `BrokerProcess.run`.
 """
 
 import asyncio
@@ -69,19 +69,19 @@ EXIT_BROKEN_INVARIANT: Final = 71
 CORE_TICK_S: Final = 0.1
 SLOW_TICK_S: Final = 1.0
 
-# What a socket of both families puts before an address of IPv4.
+# The prefix that a socket of both families puts before an IPv4 address.
 IPV4_MAPPED: Final = "::ffff:"
 
-# Clients with these requests say who they are.
+# In these requests, clients identify themselves.
 _IDENTIFYING: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ})
-# And from these it can be known, when they have not said so yet.
+# From these, a client that has not identified itself yet can be guessed.
 _SIGNS: Final = PULL_CODES | {RequestCode.ORDERLYMQ_FETCH_LANES}
 
 
 class BrokerProcess:
     """One replica of one group, from start to end.
 
-    Implements what the loop, the clients and the admin requests ask of the process.
+    It implements the interfaces that the loop, the clients and the admin requests need from the process.
     """
 
     def __init__(self, settings: BrokerSettings, file: Path | None = None) -> None:
@@ -106,7 +106,7 @@ class BrokerProcess:
     # -- life ------------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Serve until the process is asked to end (cancelled) or must; return the exit code.
+        """Serve until the process is told to end (cancelled) or must end; return the exit code.
 
         Raises:
             StoreError: the data directory cannot be used.
@@ -266,13 +266,13 @@ class BrokerProcess:
                 self._supervisor,
             )
             self._stack.push_async_callback(self._label.close)
-            # A pod whose process crashed while it led begins with the label.
+            # A pod whose process crashed while it led starts with the label.
             self._label.serving_ended()
 
     def _open_instance(self) -> None:
-        """Make what belongs to the present store."""
+        """Create the objects that belong to the present store."""
         settings = self.settings
-        # Its writer says it again; that of the former store may have ended without another word.
+        # The new store's writer reports it again; that of the former store may have ended without a report.
         self._disk_is_full = False
         events = WriterEvents(full=self._disk_full, failed=self._store_failed)
         environment = Environment(self._peers, self._router, self, self._clock, events)
@@ -309,7 +309,7 @@ class BrokerProcess:
         await self._stop_writing(orderly=not self._has_failed())
 
     async def _stop_writing(self, *, orderly: bool) -> bool:
-        """Close the instance; False when its disk hangs, and with it the thread that uses the store."""
+        """Close the instance; return False if its disk hangs, and so does the thread that uses the store."""
         self.instance.stop(orderly=orderly)
         ended = await finish_in_thread(self.instance.close)
         if not ended:
@@ -323,11 +323,11 @@ class BrokerProcess:
         try:
             self._replica.close()
         except StoreError as error:
-            # What was promised is in the log; the next start reads it from there.
+            # Everything acknowledged is in the log; the next start reads it from there.
             _log.error("the store could not be closed: %s", error)
 
     def _has_failed(self) -> bool:
-        """Return whether this process ends by itself: to be asked for it cancels what waits for the exit code."""
+        """Return whether this process ends by itself; a request to end cancels the wait for the exit code instead."""
         return self._exit.done() and not self._exit.cancelled()
 
     def _end(self, code: int) -> None:
@@ -378,14 +378,14 @@ class BrokerProcess:
             self._store_failed(error)
 
     def service(self) -> Service:
-        """Return who answers the requests of clients while the present instance lasts."""
+        """Return the service that answers client requests while the present instance lasts."""
         return self.instance.loop
 
     # -- what the request router notices ---------------------------------------------------------
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
         if line.listener:
-            return  # its address is that of a node port or a balancer, so that no process can be found behind it
+            return  # its address is that of a node port or a balancer, so no process can be found behind it
         forwarded = isinstance(line, ForwardedLine)
         if isinstance(line, ForwardedLine):
             replica = self._peers.book.get(line.node)
@@ -400,14 +400,14 @@ class BrokerProcess:
                 line.id, clients, line.peer, said, ours=line.local, forwarded=forwarded
             )
         elif command.code in PULL_CODES and not self._liveness.knows(line.id):
-            # After a change of leader a client pulls immediately and names itself up to 30 s later.
+            # After a change of leader, a client pulls immediately but identifies itself up to 30 s later.
             candidates = partial(
                 self._members_at, command.ext.get("consumerGroup", ""), line.peer[0]
             )
             self._liveness.guess(line.id, candidates, line.peer, forwarded=forwarded)
 
     def _members_at(self, group: str, host: str) -> list[str]:
-        """Return the members of a group that were last heard from *host*."""
+        """Return the members of a group that were last heard of from *host*."""
         plain = host.removeprefix(IPV4_MAPPED)
         table = self.instance.state.members
         hosts = (plain, IPV4_MAPPED + plain)
@@ -424,11 +424,11 @@ class BrokerProcess:
     # -- what the loop says (Host) ---------------------------------------------------------------
 
     def role_changed(self, change: RoleChange) -> None:
-        """Turn clients and status to the new role."""
+        """Switch clients and status to the new role."""
         self._leadership.role_changed(change, leads=change.role is Role.LEADER)
 
     def serving_began(self) -> None:
-        """Serve clients, and show name servers that the group is there."""
+        """Serve clients, and show name servers that the group is available."""
         self._leadership.serving_began()
         self._registration.announce()
         if self._label is not None:
@@ -442,7 +442,7 @@ class BrokerProcess:
         self._admin_requests.leadership_lost()
 
     def lease_changed(self) -> None:
-        """Answer what waited for certainty."""
+        """Answer the requests that waited for certainty."""
         self._router.retry()
 
     def membership_changed(self, index: int, membership: Membership) -> None:
@@ -460,7 +460,7 @@ class BrokerProcess:
         self._registration.announce()
 
     def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
-        """Put the received state in the place of the present one."""
+        """Replace the present state by the received one."""
         self._swapping = self._peers.is_swapping = True
         self._swapping_since = self._clock.seconds()
         self._reporter.close()
@@ -468,19 +468,19 @@ class BrokerProcess:
         self._swap = self._supervisor.once("swap store", work, is_vital=True)
 
     def failed(self, error: Exception) -> None:
-        """End the process; what is certain is in the log."""
-        # What the operating system refuses beside the store (a rename, a sync) is the disk's, too.
+        """End the process; everything acknowledged is in the log."""
+        # Errors of the operating system outside of the store (a rename, a sync) also count as disk errors.
         is_disk = isinstance(error, StoreError | OSError)
         self._end(EXIT_STORE_FAILED if is_disk else EXIT_BROKEN_INVARIANT)
 
     def _unreachable(self) -> None:
-        """Leave the group to a replica that may have the address: clients cannot come here."""
+        """Hand the leadership to a replica that may bind the address, because clients cannot reach this one."""
         self._supervisor.once(
             "hand over", self._transfer.give_up("clients cannot reach this leader")
         )
 
     def _complaint(self) -> str:
-        """Return why clients cannot reach this leader, "" when they can or it does not lead."""
+        """Return why clients cannot reach this leader, or "" if they can or it does not lead."""
         way = self._address or self._label
         return way.complaint if way is not None else ""
 
@@ -491,7 +491,7 @@ class BrokerProcess:
         self._disk_is_full = is_full
         self.instance.loop.writes.set_full(is_full=is_full)
         if not self._swapping:
-            # A write that has succeeded says that there is some space, not that there is enough.
+            # A successful write shows that there is some space, but not that there is enough.
             status = self._reporter.replica_status()
             self.instance.core.set_environment(self._disk_ratio(), status)
 
@@ -540,23 +540,23 @@ class BrokerProcess:
             self._peers.send(
                 [InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)]
             )
-        # Nobody waits for that; the next swap does.
+        # No code waits for this, except the next swap.
         await finish_in_thread(self._replica.remove_replaced)
 
     # -- admin requests --------------------------------------------------------------------------
 
     def status(self, asked: RemotingCommand | None = None) -> Mapping[str, object]:
-        """Return what ``/status`` shows, or who *asked* with a request of its account."""
+        """Return what ``/status`` shows or, with *asked*, what the sender of that request may read."""
         return self._reporter.status(asked)
 
     async def move_leadership(self, target: NodeId | None) -> NodeId:
-        """Let *target*, or the best of the others, lead; return who does; raises as `LeadershipTransfer.move`."""
+        """Transfer the leadership as `LeadershipTransfer.move` does, with the same errors; return the new leader."""
         return await self._transfer.move(target)
 
     def change_membership(
         self, change: MembershipChange, address: Address | None
     ) -> tuple[Index, Term]:
-        """Propose a change of the members and return its entry; *address* is where a new one is called."""
+        """Propose a change of the members and return its entry; *address* is that of a new member."""
         entry = Index(self.instance.loop.change_membership(change)), self.instance.node.term
         if address is not None:
             self._peers.learn(change.node, address)

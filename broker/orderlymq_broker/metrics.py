@@ -1,7 +1,7 @@
 """
 Metrics of a broker process, for Prometheus.
 
-The rule: the hot path adds to plain numbers; what can be asked for is asked when somebody scrapes.
+The rule: the hot path only adds to plain numbers; everything that can be queried is queried at a scrape.
 Three histograms are observed once per entry or write, never per message.
 """
 
@@ -24,14 +24,14 @@ from orderlymq_runtime.pages.trafficmetrics import (
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 
-# From a fast disk's sync to an election.
+# From the sync of a fast disk to an election.
 _SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)
 _COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Figures of one scrape; *counters* rise, *gauges* go up and down."""
+    """The figures of one scrape; *counters* only rise, *gauges* go up and down."""
 
     gauges: Mapping[str, tuple[str, float]]
     counters: Mapping[str, tuple[str, float]]
@@ -69,7 +69,7 @@ class BrokerMetrics:
         self.registry.register(_Readings(read))
 
     def watch(self, figures: LoopFigures) -> None:
-        """Observe what a loop does from now on."""
+        """Observe a loop from now on."""
         figures.on_commit = self._committed
         figures.on_sync = self._sync_seconds.observe
 
@@ -85,7 +85,7 @@ class _Readings(Collector):
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        """Return everything as it stands now."""
+        """Return all present values."""
         reading = self._read()
         return [
             *(
@@ -130,7 +130,7 @@ class _Readings(Collector):
         ]
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing in advance: the instance may not exist yet."""
+        """Describe nothing in advance, because the instance may not exist yet."""
         return []
 
 
