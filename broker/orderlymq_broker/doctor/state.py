@@ -1,11 +1,10 @@
 """
 The doctor: checks whether everything in a replica's directory agrees with everything else.
 
-The rule: it only reads and never repairs; a replica with findings is restored from its peers. It
-reads each family once: raft log and messages (``doctor/log.py``), then the consume queues, which it compares
-with the messages in both directions, the index, the duplicate window and the tables.
-Missing index entries can be found only for messages whose entry is still in the raft log, because for older ones
-there is nothing to compare with.
+The rule: it only reads and never repairs; a replica with findings is restored from its peers. It reads each family
+once: raft log and messages (``doctor/log.py``), then consume queues, index, duplicate window and tables. It compares
+the consume queues with the messages in both directions. Missing index entries can be found only for messages whose
+entry is still in the raft log, because for older ones there is nothing to compare with.
 """
 
 from pathlib import Path

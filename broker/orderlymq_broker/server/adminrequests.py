@@ -96,7 +96,7 @@ class AdminRequests:
     def leadership_lost(self) -> None:
         """Answer requests whose change is not applied within a moment with an error: this replica cannot know the outcome.
 
-        A removed leader steps down only after it has applied its removal.
+        A leader that is removed stops leading before it has applied its removal, so this waits for a moment.
         """
         if self._waiting:
             self._spawn("give up membership changes", self._give_up(list(self._waiting)))

@@ -2,9 +2,10 @@
 Answers QUERY_ASSIGNMENT (400): the core computes the assignment, and a name server provides the route.
 
 It is answered here because a topic's queues may be in several broker groups, and only the name servers know them all.
-The rule: never guess. Only a replica that leads when the answer is given computes it, because a client that is not a
-member in the answer drops all its queues. While no name server answers, the answer says so and the client keeps its
-queues. A route is cached for a moment, because all members of a consumer group ask at the same time.
+The rule: never guess. Only a replica that leads when the answer is given computes it. A replica with an old list of
+members could miss the client, which would then drop all its queues. While no name server answers, the answer says so
+and the client keeps its queues. A route is cached for a moment, because all members of a consumer group ask at the
+same time.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """
 Decides whether a broker process should live on and whether it does its work, for ``/healthz`` and ``/readyz``.
 
-The rule: a process is not alive if only another process can cure the problem (ticks that stopped, a swap or a disk
-write that does not end, a task that always fails). It is not ready if anything keeps clients from being served. Pure:
-``app.py`` collects the signs, and ``status.py`` asks.
+The rule: a process is not alive if only a new process can cure the problem. Examples are ticks that stopped, a swap
+or a disk write that does not end, and a task that always fails. It is not ready if anything keeps clients from being
+served. Pure: ``app.py`` collects the signs, and ``status.py`` asks.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """
 Effects of a change of leadership on clients.
 
-The rules: a replica that no longer leads first stops listening, then forwards the requests that its clients
-still send, and disconnects each client when it is quiet. No request is answered with a guess. A planned move
-holds requests back while no replica leads, so that none of them fails. If no replica can answer requests
-for too long, their connections are closed, which a client notices immediately.
+The rules: a replica that no longer leads first stops listening. Then it forwards the requests that its clients still
+send, and disconnects each client when it is quiet. No request is answered with a guess. A planned move holds requests
+back while no replica leads, so that none of them fails. If no replica can answer requests for too long, their
+connections are closed, which a client notices immediately.
 """
 
 import asyncio
@@ -22,9 +22,8 @@ from orderlymq_raft.types import NodeId
 # Less than the three seconds after which a Java client gives a send up, so that it tries again before that.
 WAIT_MAX_S: Final = 1.5
 
-# A client that sends nothing but pulls for this long is disconnected. A busy one is disconnected between two
-# requests after it has been forwarded for QUIET_BY_FORCE_S, because the extra hop costs more in the long run than one
-# new connection.
+# A client that sends nothing but pulls for this long is disconnected. A busy one is disconnected between two requests
+# after it has been forwarded for QUIET_BY_FORCE_S. In the long run, the extra hop costs more than one new connection.
 QUIET_S: Final = 1.0
 QUIET_BY_FORCE_S: Final = 10.0
 

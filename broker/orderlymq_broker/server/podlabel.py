@@ -3,11 +3,11 @@ In Kubernetes, the pod of the replica that serves has the label by which the gro
 
 The rules: a new leader labels itself first and then removes the label from its siblings, so that there is always an
 endpoint. A replica that no longer serves removes its own label a little later, in case no other replica can serve. Of
-two pods, the one that leads in the higher term is right: a label is removed only from a pod of a lower term, and only
-if the pod is unchanged since it was read. Nothing here delays or fails a request; refused calls to the API server are
-repeated. If a leader's pod lacks the label and the API server refuses it, the leader reports this and is not ready.
-It goes on, because a predecessor with the label forwards requests, and what is refused to one pod is usually refused
-to the others. An API server that does not answer is not reported.
+two pods, the one that leads in the higher term is right. So a label is removed only from a pod of a lower term, and
+only if the pod is unchanged since it was read. Nothing here delays or fails a request; refused calls to the API
+server are repeated. If a leader's pod lacks the label and the API server refuses it, the leader reports this and is
+not ready. It goes on, because a predecessor with the label forwards requests, and what is refused to one pod is
+usually refused to the others. An API server that does not answer is not reported.
 """
 
 import asyncio

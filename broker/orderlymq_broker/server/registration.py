@@ -1,11 +1,11 @@
 """
 Registers this group and its topics at every name server.
 
-The rule: every replica registers the group's one stable address, whether it leads or not, so that the route
-stays published when a replica dies. The connection stays open, because its end removes this replica's
-registration. A replica that leaves does not unregister (104): the address belongs to the group and
-not to the replica, and a name server drops it by itself when the last replica's connection is gone. The table of
-topics is encoded once for all name servers, in pieces, because the same event loop sends raft's heartbeats.
+The rule: every replica registers the group's one stable address, whether it leads or not, so that the route stays
+published when a replica dies. The connection stays open, because its end removes this replica's registration. A
+replica that leaves does not unregister (104), because the address belongs to the group. A name server drops it by
+itself when the last replica's connection is gone. The table of topics is encoded once for all name servers, in
+pieces, because the same event loop sends raft's heartbeats.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """
 The broker groups that were restored from the same backup as this one; kept until every name server knows all of them.
 
-The rule: a name server that knows only some of them may not return the route of an ordered topic, because with a part
-of its queues, keys would go to other queues. So the restore writes the names into each replica, which sends them when
-it registers. They are removed when every name server has answered that it awaits none, so that a group removed later
-is not waited for.
+The rule: a name server that knows only some of them may not return the route of an ordered topic. With only a part of
+its queues, keys would go to other queues. So the restore writes the names into each replica, which sends them when it
+registers. They are removed when every name server has answered that it awaits none, so that a group removed later is
+not waited for.
 """
 
 import logging

@@ -1,12 +1,12 @@
 """
 The router of requests: it decides which replica answers a client's request.
 
-The rule: this replica answers a request only while it certainly speaks for the group. While that is in doubt (a
-leadership about to begin, an expired lease, a process that was paused), requests wait here in their order of arrival,
-and a leader asks the others to confirm it. If another replica leads, requests on connections that were accepted here
-are forwarded to it. The order on one connection is kept in all cases. Waiting requests are processed in turns
-(``turns.py``), before anything that is read meanwhile. ``replication/loop.py`` serves requests here, ``forwarder.py``
-forwards the others to the leader.
+The rule: this replica answers a request only while it certainly speaks for the group. While that is in doubt,
+requests wait here in their order of arrival, and a leader asks the others to confirm it. It is in doubt before a
+leadership begins, after a lease has expired, or after the process was paused. If another replica leads, requests on
+connections that were accepted here are forwarded to it. The order on one connection is kept in all cases. Waiting
+requests are processed in turns (``turns.py``), before anything that is read meanwhile. ``replication/loop.py`` serves
+requests here, ``forwarder.py`` forwards the others to the leader.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 The ranges of numbers in records: those of the fields of RocketMQ's protocol from which the numbers come.
 
 Decoding refuses a number outside of its range, and any value that is not a number. So a record never contains a
-number that a key or a row of the store cannot hold, and the leader notices this before the record is in the log.
+number that a key or a row of the store cannot hold. The leader notices such a number before the record is in the log.
 """
 
 from typing import Annotated, Final, TypeAlias

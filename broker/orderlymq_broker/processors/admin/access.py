@@ -1,9 +1,9 @@
 """
 Access control: decides whether a request is served to the account that signed it.
 
-The rules are RocketMQ's (PlainPermissionManager, AclUtils). They check, in this order: the global white addresses,
-the account, the account's own white address, the signature over the raw header fields and the body, and the
-permissions that the request needs. Signatures are compared in constant time. Some rules are stricter than RocketMQ's:
+The rules are RocketMQ's (PlainPermissionManager, AclUtils). They check, in this order: global white addresses,
+account, the account's own white address, signature, and the permissions that the request needs. The signature covers
+the raw header fields and the body. Signatures are compared in constant time. Some rules are stricter than RocketMQ's:
 
 - An account has no more permissions at its white address than elsewhere.
 - Its default permission gives nothing in the broker's own topics.
@@ -13,8 +13,8 @@ permissions that the request needs. Signatures are compared in constant time. So
 - Changes of accounts and of the cluster need an administrator.
 
 Requests of our own operator and command (`OPERATOR_CODES`) always need a signature of version 2 (``signature.py`` of
-the protocol), made by the operator's account or, with access control, by an administrator. An address or a signature
-of RocketMQ's form proves nothing there. The same holds for changes of accounts while access control is off
+the protocol). It must be that of the operator's account or, with access control, of an administrator. An address or a
+signature of RocketMQ's form proves nothing there. The same holds for changes of accounts while access control is off
 (`_ACCOUNT_CODES`). A broker without an operator's account and without access control serves all of these unsigned.
 Such a broker is one that a person starts on its own, never one of `orderlymq up` or the operator.
 ``state/admin/access.py`` holds the accounts; ``accounts.py`` serves the requests that change them.
@@ -359,8 +359,8 @@ class AccessControl:
     def _needs_by_state(self, request: RemotingCommand) -> list[Need]:
         """Return the permissions that a request needs for topics that it names only indirectly.
 
-        It needs to read the topic of a message that it names by physical offset, to write the topic of a transaction
-        that it ends, and to read all topics whose offsets it copies without naming one.
+        It needs to read the topic of a message that it names by physical offset, and to write the topic of a
+        transaction that it ends. If it copies offsets without naming a topic, it needs to read all of their topics.
         """
         ext, physical = request.ext, -1
         try:

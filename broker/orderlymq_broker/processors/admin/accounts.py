@@ -142,7 +142,7 @@ class AccessAdministration:
         """Return the account as the request wants it.
 
         Raises:
-            ValueError: a field is missing or wrong, or the secret is sealed for another account or with an unknown key.
+            ValueError: a field is missing or wrong, or the secret is sealed for another account or by an unknown sender.
         """
         accounts = self._context.state.access.accounts
         key = ext.get("accessKey", "")

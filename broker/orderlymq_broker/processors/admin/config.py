@@ -1,9 +1,9 @@
 """
 Administration of the broker itself: 25, 26, 306, 329.
 
-The rules: settings are shown under RocketMQ's keys. A change of a setting that may change while the broker runs goes
-through the log and holds for the whole broker group, so that a fail-over does not undo it. A change of any other key is
-refused; the refusal names the key and the reason, and then nothing is changed. The keys and their meaning are in
+The rules: settings are shown under RocketMQ's keys. Some settings may change while the broker runs. Their changes go
+through the log and hold for the whole broker group, so that a fail-over does not undo them. A change of any other key
+is refused; the refusal names the key and the reason, and then nothing is changed. The keys and their meaning are in
 ``orderlymq_protocol.brokerkeys``. Model: AdminBrokerProcessor.
 """
 

@@ -3,7 +3,7 @@ Administration of statistics: 28, 315, 321.
 
 The rules: every key that RocketMQ's tools read is present, in the later spelling as well as in the earlier one
 (getTransferedTps, getTransferredTps). A figure without a counterpart in this broker, such as the queues of thread
-pools, is 0, because the tools fail if a key is missing but not if it is 0. The figures come from ``observe/rates.py``.
+pools, is 0. The tools fail if a key is missing, but not if it is 0. The figures come from ``observe/rates.py``.
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 The grammar of SQL92 subscriptions, for lark; ``sql.py`` evaluates the expressions.
 
 The rule: it accepts everything that RocketMQ's SelectorParser accepts, and more in two cases. NOT binds weaker than a
-comparison, as in SQL (RocketMQ takes ``NOT a = 1`` as a comparison of ``NOT a`` with 1), and the text operators of
+comparison, as in SQL, whereas RocketMQ takes ``NOT a = 1`` as a comparison of ``NOT a`` with 1. The text operators of
 RocketMQ 5 are known. Every pattern takes time linear in the length of the text. Keywords may be in any case and end
 where a name could not continue.
 """

@@ -21,8 +21,8 @@ from orderlymq_protocol.message.record import record_properties
 
 MESSAGES_MAX: Final = 32  # maxTransferCountOnMessageInMemory
 SIZE_MAX: Final = 262_144  # maxTransferBytesOnMessageInMemory
-# For readers of whole ranges, which ask for it: the fixed cost of an answer is that of about twenty messages, and
-# the event loop, which also serves sends, reads this much in about a millisecond.
+# For readers of whole ranges, which ask for it. The fixed cost of an answer is that of about twenty messages. The
+# event loop, which also serves sends, reads this much in about a millisecond.
 BULK_MESSAGES_MAX: Final = 512
 BULK_SIZE_MAX: Final = 1 << 20
 SCAN_MAX: Final = 800  # entries of a queue that one pull looks at when a filter drops most

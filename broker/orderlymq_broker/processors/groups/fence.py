@@ -6,11 +6,11 @@ The rules: a queue of an ordered group in CLUSTERING serves only the holder of i
 known by the heartbeats and lock requests of its connection. Before these arrive, after a fail-over, a pull of
 RocketMQ's Java consumer has one value of its own: the millisecond in which it made its subscription. The holder's
 last heartbeat has put this value into the state. A client that sends the holder's value from the holder's address is
-taken for the holder, unless another member there has the same value, or the holder is known to pull over another
-connection. Such a connection may commit, too. Any other client is refused until its next heartbeat or lock request,
-20 s later at most (ADR 17). A client that released its lock may still commit until another client holds the queue,
-because Java unlocks first. Broadcasting members and tools under other groups pass. RocketMQ's RebalanceLockManager
-has no such fence.
+taken for the holder. It is not if another member there has the same value, or if the holder is known to pull over
+another connection. A connection that is taken for the holder's may also commit. Any other client is refused until its
+next heartbeat or lock request, 20 s later at most (ADR 17). A client that released its lock may still commit until
+another client holds the queue, because Java unlocks first. Broadcasting members and tools under other groups pass.
+RocketMQ's RebalanceLockManager has no such fence.
 """
 
 from collections.abc import Iterable

@@ -282,8 +282,8 @@ class LockProcessor:
 
         Holders that this leader has heard of are marked, and leave if their next heartbeat does not come.
 
-        Other members may return until the leader's grace ends. If the leader waited as long for these holders, they
-        would keep their share of the queues at each change of leader.
+        Other members may return until the leader's grace ends. If the leader waited as long for holders that it has
+        not heard of, they would keep their share of the queues at each change of leader.
         """
         state, sessions = self._context.state, self._context.sessions
         records: list[Record] = []

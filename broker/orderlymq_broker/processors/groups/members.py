@@ -5,7 +5,7 @@ The rules: a member is a record, written when it joins or changes, never for eac
 something, its reply leaves when the change is applied. Members from an earlier leader stay in the list until they
 fail to return within the grace, or are proven dead. When a connection closes, its client is removed from the list
 unless it holds locks. A closed connection proves nothing, because RocketMQ's clients pull over the next one long
-before they identify themselves, and no other member could have the locked queues anyway. ``rebalance.py`` notifies
+before they identify themselves. Besides, no other member could have the locked queues yet. ``rebalance.py`` notifies
 the other members.
 """
 

@@ -1,12 +1,11 @@
 """
 Consumer offsets: 15, the commit that a pull carries, and the query 14.
 
-The rules: only the leader answers 14, from the applied state, after it has applied all earlier commits. A commit
-without an answer is gathered and goes into the log with the next tick or before any change of a lock, so the
-hand-over of its queue never overtakes it. It carries the epoch under which it was accepted. Offsets move forward
-only, with three exceptions: a tool may set those of a group without members online; clients that were told to reset
-(220) may repeat the reset; and pull consumers choose their offsets if no order is kept. ``fence.py`` decides who may
-commit.
+The rules: only the leader answers 14, from the applied state, after it has applied all earlier commits. A commit that
+wants no answer is gathered. It goes into the log with the next tick or before any change of a lock, so the hand-over
+of its queue never overtakes it. It carries the epoch under which it was accepted. Offsets move forward only, with
+three exceptions: a tool may set those of a group without members online; clients that were told to reset (220) may
+repeat the reset; and pull consumers choose their offsets if no order is kept. ``fence.py`` decides who may commit.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -1,11 +1,11 @@
 """
 Parked keys behind a dead letter of an ordered group: 20509 to 20511, and the group's ``onDeadLetter``.
 
-The rules: a member asks before it hands a dead letter over, and follows the answer, so that the policy is applied
-here, at that moment, and nowhere else; ``state/groups/failurepolicy.py`` tells what it says. A key is first held in
-raft. Then the letter and all later messages of its key go to the dead letters, until an administrator releases the
-key. If a key cannot be held, the queue stops. RocketMQ's clients do not ask; only their hand-over is seen
-(``check_hand_over``). The table is in ``state/groups/parkedkeys.py``.
+The rules: a member asks before it hands a dead letter over, and follows the answer. So the policy is applied here, at
+that moment, and nowhere else; ``state/groups/failurepolicy.py`` tells what it says. A key is first held in raft. Then
+the letter and all later messages of its key go to the dead letters, until an administrator releases the key. If a key
+cannot be held, the queue stops. RocketMQ's clients do not ask; only their hand-over is seen (``check_hand_over``).
+The table is in ``state/groups/parkedkeys.py``.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -3,10 +3,10 @@ Notices of changes (40): which members they reach, and which notices are repeate
 
 The rules: a notice is worth its rebalance only if there is a queue to take. RocketMQ's consumers ask for a queue once
 per rebalance, 4.x again after 20 s, 5.x after half a second. Therefore the notice about a dead member follows the
-release of its locks. While a freed queue has no holder, its group is notified again a few times, because a notice can
-be lost in a client that is about to sleep or is between two connections. All changes of one log entry, of which there
-may be thousands, give one notice for each member. Notices also reach members that a new leader knows only by their
-pulls, because RocketMQ's heartbeats come every 30 s.
+release of its locks. While a freed queue has no holder, its group is notified again a few times. The reason is that a
+notice can be lost in a client that is about to sleep or is between two connections. All changes of one log entry, of
+which there may be thousands, give one notice for each member. Notices also reach members that a new leader knows only
+by their pulls, because RocketMQ's heartbeats come every 30 s.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,10 +1,10 @@
 """
 Server-side assignment (400): computes the queues of a group's member for clients that ask.
 
-The rules: the result is that of the clients' own strategies for the same sorted lists, so that
-members that ask and members that compute for themselves agree. The queues of a topic are in several
-broker groups, so they come from the name servers and not from this broker group's table. The lock alone still decides
-which client may consume an ordered queue. ``server/assignment.py`` fetches the route.
+The rules: the result is that of the clients' own strategies for the same sorted lists. So members that ask and
+members that compute for themselves agree. The queues of a topic are in several broker groups, so they come from the
+name servers and not from this broker group's table. The lock alone still decides which client may consume an ordered
+queue. ``server/assignment.py`` fetches the route.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

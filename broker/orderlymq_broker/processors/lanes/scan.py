@@ -120,7 +120,7 @@ def runs_at(
 ) -> tuple[tuple[int, ...], int]:
     """Return the offsets in a lane's index from the run at *first* on: whole runs, up to the limit of one lane's run.
 
-    Also return where the next run begins, or -1 if there is none. The read starts at *first* because a scan from the
+    Also return where the next run begins, or -1 if there is none. The read starts at *first*. A scan from the
     beginning of the index would pass the remains of all runs that were removed from it.
     """
     _, end = table_bounds(Table.LANE_OFFSETS, *place, lane)

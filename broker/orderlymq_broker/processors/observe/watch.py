@@ -1,11 +1,11 @@
 """
 Watches over a broker group for its users: lag, blocked queues, failing messages, leases, members, loads.
 
-It finds lag in messages and time, messages that fail again and again, leases that run out, members that disagree, two
-clients with the same id, and hot queues and keys. The rules: it examines every few seconds, in steps of a few
-milliseconds, and a queue without a change costs no read. Every list is limited, with the worst first. A new finding is
-logged once as a warning with its cure, and again only if it lasts long. Everything is in the memory of one leader.
-``status.py``, the metrics and the log show it.
+It finds lag in messages and time, repeatedly failing messages, and leases that run out. It also finds members that
+disagree, two clients with the same id, and hot queues and keys. The rules: it examines every few seconds, in steps of
+a few milliseconds, and a queue without a change costs no read. Every list is limited, with the worst first. A new
+finding is logged once as a warning with its cure, and again only if it lasts long. Everything is in the memory of one
+leader. ``status.py``, the metrics and the log show it.
 """
 
 from collections import Counter

@@ -1,11 +1,11 @@
 """
 Decides when a message becomes a dead letter: when a consumer group has tried it often enough.
 
-The rules are RocketMQ's. A message that is sent back (36, ``retries.py``), or that a client sends to the retry topic
-itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. A send
-asks the group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a send-back does not.
-Java's client removes the count of tries from its message with the first try of such a send, so further tries lack it.
-Therefore a message without it from an ordered group is always a dead letter; for others, the delay shows the count.
+The rules are RocketMQ's. A message is sent back (36, ``retries.py``), or a client sends it to the retry topic itself
+(``send/sends.py``). When its tries are used up, it goes to the group's dead-letter topic instead. A send asks the
+group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a send-back does not. Java's client removes the count of
+tries from its message with the first try of such a send, so further tries lack it. Therefore a message without it
+from an ordered group is always a dead letter; for others, the delay shows the count.
 """
 
 from typing import Final

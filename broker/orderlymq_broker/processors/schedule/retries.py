@@ -3,9 +3,9 @@ Messages that a consumer sends back (36): they are tried again after a delay, or
 
 The rules are RocketMQ's (SendMessageProcessor.consumerSendMsgBack). The copy keeps body, birth and UNIQ_KEY. It goes
 to the group's retry topic through a delay level that grows with each try, and to the dead-letter topic when the tries
-are used up (``deadletters.py``). A copy that arrives twice, by 36 and then by the client's own send because the reply
-was lost, is stored once, because both have the same identity. Two messages stay two, even with the same UNIQ_KEY and
-the same body: Java gives a Message object its key once, even if it is sent several times.
+are used up (``deadletters.py``). If the reply is lost, a copy arrives twice: by 36 and then by the client's own send.
+It is stored once, because both have the same identity. Two messages stay two, even with the same UNIQ_KEY and the
+same body: Java gives a Message object its key once, even if it is sent several times.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ Batches: many messages of one request, stored in consecutive places.
 The rules: no message of a batch is proposed before all of them were read and can be stored. Messages that are already
 known are left out, and the answer has the places of all. A batch of up to PIECE_COUNT messages is one proposal,
 stored completely or not at all. A larger one is proposed in pieces, one directly after the other. If leadership ends
-while one piece is or may be stored and another is not, the sender gets no answer, and its next try finds the first
+while one piece is or may be stored and another is not, the sender gets no answer. Its next try finds the first
 messages known. Large batches are read in parts, so that the leader can send its heartbeats. Meanwhile the later sends
 of the same connection to the same queue wait behind the batch, because their order counts. ``sends.py`` reads each
 single message.

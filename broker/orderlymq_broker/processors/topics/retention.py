@@ -3,8 +3,8 @@ Retention: which messages are removed by age or size, and which sends the duplic
 
 The rules: the leader decides and writes records. Queues are trimmed first, and the messages once that is applied, so
 that a reader never finds a queue entry without its message. Messages that still wait for their delay or the end of
-their transaction are kept, and so are messages that a lane owes, even if it came to owe them after the round began:
-apply does not trim their queue further. A round consists of small steps, one per tick, for any number of queues.
+their transaction are kept. So are messages that a lane owes, even if it came to owe them after the round began: apply
+does not trim their queue further. A round consists of small steps, one per tick, for any number of queues.
 """
 
 from bisect import bisect_left

@@ -2,7 +2,7 @@
 Transactions: half messages, their end (37), and new checks of those given up (323).
 
 The rules: a half message is stored where no consumer reads. Its commit appends the message to its own topic and ends
-the transaction in one proposal, so there is one visible copy, however often the end is requested and under any
+the transaction in one proposal. So there is one visible copy, however often the end is requested and under any
 leader. The message is placed at its commit, after everything acknowledged before. A request to end a half message
 must name its group and both of its offsets; if it also names a message, that must match. ``checks.py`` handles half
 messages that no producer ends.

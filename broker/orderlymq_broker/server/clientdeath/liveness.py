@@ -3,9 +3,8 @@ Proof that a client of this machine is dead.
 
 The rule: a lock moves before its lease ends only on proof. A closed connection is no proof, only the reason to check.
 While a client is connected, we find the processes that hold the other end of its connection (``sockets.py``). After
-the connection closed, the client is dead if each of these processes is gone, is a zombie, or has been replaced by
-another one with its number, and no process holds the socket any more. All calls to the operating system run in a
-thread.
+the connection has closed, the client is dead if all these processes are gone and no other process holds the socket. A
+zombie, or a process whose number another one has, counts as gone. All calls to the operating system run in a thread.
 """
 
 import asyncio
@@ -159,7 +158,7 @@ class Liveness:
 
     Life cycle of a client: call `seen` after each of its heartbeats, and `lost` when its connection is closed. After
     that, *on_dead* is called at most once, with the client id, the proof, and the ends of the client's connections.
-    The ends are None unless only they distinguish it from another program with the same id: two programs on one
+    The ends are None unless only they distinguish it from another program with the same id. Two programs on one
     machine may be given the same instance name. One look at the machine answers for all clients that wait for it,
     however many they are.
 

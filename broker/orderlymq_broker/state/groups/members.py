@@ -1,9 +1,9 @@
 """
 Members of consumer groups: what each client consumes, as soft records that survive the leader.
 
-The rule: a new leader must know the members of the old one, because a Java client that is missing in the answer to
-GET_CONSUMER_LIST_BY_GROUP drops all its queues. Only the leader knows which clients are connected now, and
-since when: ``processors/groups/members.py``.
+The rule: a new leader must know the members of the old one. A Java client that is missing in the answer to
+GET_CONSUMER_LIST_BY_GROUP drops all its queues. Only the leader knows which clients are connected now, and since
+when: ``processors/groups/members.py``.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -1,9 +1,9 @@
 """
 Consumer offsets: the next message that a group wants from each queue.
 
-The rules: a commit moves an offset forward or not at all. A commit accepted under a lock counts only until the queue is
-locked with a higher epoch, so a late commit of a former holder cannot move
-the offset of the new one. Only a reset moves an offset backwards.
+The rules: a commit moves an offset forward or not at all. A commit accepted under a lock counts only until the queue
+is locked with a higher epoch. So a late commit of a former holder cannot move the offset of the new one. Only a reset
+moves an offset backwards.
 """
 
 from collections.abc import Collection, Iterator, Mapping

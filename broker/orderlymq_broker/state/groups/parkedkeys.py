@@ -3,7 +3,7 @@ The parked keys of groups whose dead letters hold back later messages of their k
 
 The rules: a key is held in the queue in which its message failed, from that message on. Only the present or last
 holder of the queue's lock may hold a key, so that the next holder learns every held key with its lock. A message that
-is consumed already holds nothing. A repeated record changes nothing, even if it comes late: after a release by an
+is consumed already holds nothing. A repeated record changes nothing, even if it comes late. So after a release by an
 administrator, the letters that were held do not park the key again. ``processors/groups/parkedkeys.py`` serves the
 requests.
 """
@@ -32,8 +32,8 @@ from orderlymq_broker.state.tables import TableWrites, read_as
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
-# The limit for one group in one raft group. Every answer to a lock request contains all of them, and so many poisoned
-# keys mean that the cause is not the messages: beyond the limit the queue stops instead of letting a key pass.
+# The limit for one group in one raft group. Every answer to a lock request contains all of them. So many poisoned
+# keys mean that the cause is not the messages. Beyond the limit, the queue stops instead of letting a key pass.
 PARKED_KEYS_MAX: Final = 1_000
 # Together with the maximum above, it limits the answer to a lock request to 1 MB.
 KEY_BYTES_MAX: Final = 1_024

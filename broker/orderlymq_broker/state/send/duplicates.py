@@ -6,7 +6,7 @@ The rules: the first result of an identity stays until the window moves past it.
 message that is taken back leaves the window, because its repeat would otherwise get the place of a message that does
 not exist. The time of a cancellation stays, so that a try that was on its way then is distinguished from a later
 send. An identity consists of topic, reconsume times, body checksum, UNIQ_KEY, and a hash of queue and properties.
-Java and Go give a Message object its key once, so a program that sends one object twice, with another body or tag or
+Java and Go give a Message object its key once. So a program that sends one object twice, with another body or tag or
 to another queue, means two messages. Copies that the broker puts where messages of several topics meet also have an
 origin.
 """

@@ -28,7 +28,8 @@ _KEYS_END: Final = b"\xff" * 17
 RANGE_MIN: Final = 64
 
 
-# The places of messages that have left a tail are released when there are this many, and as many as messages are left.
+# The places of messages that have left a tail are released when there are at least this many, and at least as many as
+# remaining messages.
 LEFT_MIN: Final = 64
 
 

@@ -1,10 +1,10 @@
 """
 Half messages whose transaction is open, each until it is committed or rolled back.
 
-The rules: a half message is open from the entry that stores it to the entry that ends it. The copy that
-consumers see is in the same entry as its end, so a crash cannot separate them. A half message that is not in this table
-counts as ended if a client asks again. One that was given up after too many checks stays in the table, so that a late
-answer or an administrator can still end it, until retention removes its message. Next step:
+The rules: a half message is open from the entry that stores it to the entry that ends it. The copy that consumers see
+is in the same entry as its end, so a crash cannot separate them. A half message that is not in this table counts as
+ended if a client asks again. One that was given up after too many checks stays in the table until retention removes
+its message. Until then, a late answer or an administrator can still end it. Next step:
 ``processors/transactions/halves.py`` begins and ends half messages, and ``checks.py`` there asks the producers.
 """
 
