@@ -225,7 +225,7 @@ class AccessControl:
         """Refuse a message to *topic* if the peer may write only traces there, unless the message is a trace.
 
         Raises:
-                RequestRefused: its account has no permission for the topic.
+            RequestRefused: its account has no permission for the topic.
         """
         if not self.may_publish(peer, topic):
             self._context.counters["access_denied"] += 1

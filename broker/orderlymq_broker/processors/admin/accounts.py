@@ -210,7 +210,7 @@ def _quota(ext: Mapping[str, str], present: Quota) -> Quota:
     """Return the quota of an account: the limits in the request, and the present ones for the others.
 
     Raises:
-            ValueError: a limit is not a number, or is too large.
+        ValueError: a limit is not a number, or is too large.
     """
     found: dict[str, int] = {}
     for name, attribute, most in _LIMITS:
