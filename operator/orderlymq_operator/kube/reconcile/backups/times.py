@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-# The most missed times to search; a schedule for each minute has about as many in two weeks.
-_MISSED_MAX: Final = 20_000
+# The part of the past that is searched first for the newest time; each further search covers twice as much.
+_SEARCH: Final = timedelta(minutes=1)
 _WORDS: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -68,13 +68,12 @@ class Schedule:
         """Return whether *moment* is one of its times."""
         return self.after(moment - timedelta(seconds=1)) == moment
 
-    def latest(self, first: datetime, now: datetime) -> datetime:
-        """Return its newest time up to *now*; *first* is one of them."""
-        found = first
-        for _ in range(_MISSED_MAX):
-            following = self.after(found)
-            if following > now:
-                break
+    def latest(self, now: datetime) -> datetime:
+        """Return its newest time up to *now*; the caller knows that there is one."""
+        span = _SEARCH
+        while (found := self.after(now - span)) > now:
+            span *= 2
+        while (following := self.after(found)) <= now:
             found = following
         return found
 
@@ -106,5 +105,5 @@ def due(
         return Due(None, first)
     if noted > now or busy:
         return Due(None, noted)
-    at = schedule.latest(noted, now)
+    at = schedule.latest(now)
     return Due(at, schedule.after(max(at, now)))

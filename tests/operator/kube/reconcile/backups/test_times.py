@@ -85,6 +85,25 @@ def test_the_newest_of_those_that_were_missed_is_made_up_for() -> None:
     assert found == Due(at("2026-01-09T01:30"), at("2026-01-10T01:30"))
 
 
+@pytest.mark.parametrize(
+    ("text", "newest"),
+    [
+        ("* * * * *", "2026-11-30T12:00"),
+        ("@hourly", "2026-11-30T12:00"),
+        ("* 3 1 1 *", "2026-01-01T03:59"),
+        ("0 0 29 2 *", "2024-02-29T00:00"),
+    ],
+)
+def test_the_newest_time_is_found_however_many_were_missed(text: str, newest: str) -> None:
+    """Law: an operator that was away for months makes up for the newest time, not for one of long ago."""
+    schedule = Schedule.parse(text, "UTC")
+    noted = schedule.after(at("2024-01-01T00:30"))
+
+    found = due(schedule, noted, at("2026-11-30T12:00:30"), suspended=False, busy=False)
+
+    assert found.at == at(newest)
+
+
 def test_one_that_runs_holds_the_next_back() -> None:
     """Law: it is not forgotten either."""
     noted, now = at("2026-01-02T01:30"), at("2026-01-02T02:00")
