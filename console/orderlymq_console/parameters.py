@@ -84,7 +84,7 @@ class Parameters:
         except (ValueError, OverflowError) as error:
             raise BadParameter(f"{name} must be a time like 2026-01-31T12:00:00") from error
         if not 0 <= moment_ms < MOMENT_MAX:
-            raise BadParameter(f"{name} must lie after 1970 and before the year 10000")
+            raise BadParameter(f"{name} must lie after 1970 and before the year 6429")
         return moment_ms
 
     def queue(self, name: str) -> tuple[str, int] | None:
