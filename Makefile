@@ -98,8 +98,8 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 	@$(if $(CI),true,$(BIN)/python -m pytest -q $(GENERATED))
 
 .PHONY: sim
-sim: $(VENV)/.dev ## Simulate SEEDS groups (default 600) with faults, from SEED on; after `make compiled` faster with COMPILED=1
-	@$(if $(COMPILED),PYTHONPATH="$(CURDIR)/build/compiled") $(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),600)
+sim: $(VENV)/.dev ## Simulate SEEDS groups (default 600) with faults, from SEED on; LANES=1 only those with key lanes; after `make compiled` faster with COMPILED=1
+	@$(if $(COMPILED),PYTHONPATH="$(CURDIR)/build/compiled") $(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),600) $(if $(LANES),--lanes)
 
 .PHONY: mutants
 mutants: $(VENV)/.dev ## Change the core in small ways, report which tests notice; PATHS= modules, SHARE= of them (1), SEEDS= to try too (0), ARGS=

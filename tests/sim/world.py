@@ -87,7 +87,7 @@ class World:
         self, seed: int, *, steps: int | None = None, changes: Mapping[str, Any] | None = None
     ) -> None:
         self.timeline = Timeline(seed)
-        self.plan: Plan = draw(Random(f"plan {seed}"), tuple(sorted(TROUBLES)), changes)
+        self.plan = plan_of(seed, changes)
         self.topic = TOPIC
         self.topic_id = -1
         self.coverage: Counter[str] = Counter()
@@ -471,6 +471,11 @@ class World:
             self.coverage["proposal lost"] += replica.loop.figures.proposals_lost
 
 
+def plan_of(seed: int, changes: Mapping[str, Any] | None = None) -> Plan:
+    """Return the plan of a seed; *changes* overrides its fields."""
+    return draw(Random(f"plan {seed}"), tuple(sorted(TROUBLES)), changes)
+
+
 def simulate(
     seed: int,
     *,
@@ -511,4 +516,4 @@ def simulate(
     )
 
 
-__all__ = ["Process", "Result", "World", "simulate"]
+__all__ = ["Process", "Result", "World", "plan_of", "simulate"]
