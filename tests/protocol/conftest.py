@@ -1,4 +1,4 @@
-"""The time that Hypothesis may take: pytest's own limit decides, a busy machine must not fail a test."""
+"""Switch off the time limits of Hypothesis: pytest's own limit decides, so that a busy machine fails no test."""
 
 from hypothesis import HealthCheck, settings
 

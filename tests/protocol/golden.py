@@ -11,7 +11,7 @@ _FILE = Path(__file__).parent / "data" / "golden-frames.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class GoldenFrame:
-    """One captured frame; `code` is the request's code, also on a response."""
+    """One captured frame; `code` is the code of the request, also for a response."""
 
     line: int
     code: int

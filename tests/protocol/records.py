@@ -1,4 +1,4 @@
-"""Stored messages, written: brokers write each from its parts."""
+"""Encode stored messages for tests; brokers write a record from its parts instead."""
 
 from orderlymq_protocol.message.record import (
     RecordTemplate,
@@ -9,7 +9,7 @@ from orderlymq_protocol.message.record import (
 
 
 def encode_record(message: StoredMessage) -> bytes:
-    """Return the record of *message* with the checksum that it has, right or wrong."""
+    """Return the record of *message* with the message's own checksum, even if that is wrong."""
     template = RecordTemplate(
         topic=message.topic.encode(),
         queue_id=message.queue_id,

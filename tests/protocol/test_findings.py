@@ -1,4 +1,4 @@
-"""Findings in words: the log, the command and the console say the same of a row."""
+"""Findings in words: the log, the command and the console use the same words for a finding."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ BLOCKED = {
 
 
 def test_a_finding_is_a_sentence_and_a_cure() -> None:
-    """A message without a key has none; the id that a producer has chosen is one word of a shell."""
+    """A message without a key shows "none", and the command quotes a producer's id so that a shell reads one word."""
     assert words("failing", FAILING) == (
         "In group billing message ID;ls of orders, key none, failed 3 times, a dead letter, which `orderlymq message "
         "resend` sends again.",
@@ -47,7 +47,7 @@ def test_a_finding_is_a_sentence_and_a_cure() -> None:
 def test_the_cure_of_a_queue_that_stands_still_depends_on_its_holder(
     more: dict[str, Any], cure: str
 ) -> None:
-    """Only a holder that is there has a log to read, and only a listener that runs a stack."""
+    """Advice names a log only if the holder is connected, and a stack only if its listener runs."""
     sentence, advice = words("blocked", {**BLOCKED, **more})
 
     assert "at offset 17 since 2023-11-14T22:13:20+00:00" in sentence
@@ -56,7 +56,7 @@ def test_the_cure_of_a_queue_that_stands_still_depends_on_its_holder(
 
 
 def test_what_clients_write_is_never_read_as_a_format() -> None:
-    """Braces of a key stay braces."""
+    """Braces in a key are not treated as placeholders."""
     sentence, _ = words("failing", {**FAILING, "key": "{dead}"})
 
     assert "key {dead}, failed" in sentence
@@ -64,7 +64,7 @@ def test_what_clients_write_is_never_read_as_a_format() -> None:
 
 @pytest.mark.parametrize("kind", FINDINGS)
 def test_the_subject_of_a_finding_stands_in_its_words(kind: str) -> None:
-    """Two findings that are told apart read apart."""
+    """Findings with different subjects have different sentences."""
     found = FINDINGS[kind]
 
     assert all(f"{{{name}" in found.sentence for name in found.subject if name != "dead")

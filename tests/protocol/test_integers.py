@@ -1,4 +1,4 @@
-"""Whole numbers from outside: bounded, and read as Java reads them."""
+"""Integers from outside: they are bounded, and read as Java reads them."""
 
 import json
 
@@ -33,7 +33,7 @@ NOT_JAVA = [
 
 @given(number=st.integers(INT32_MIN, INT32_MAX), signed=st.booleans())
 def test_a_number_within_the_range_is_read(number: int, signed: bool) -> None:
-    """With a sign, too, as `Integer.parseInt` takes it."""
+    """A sign is accepted, as by `Integer.parseInt`."""
     text = f"{number:+d}" if signed else str(number)
 
     assert read_integer(text, INT32_MIN, INT32_MAX) == number
@@ -41,14 +41,14 @@ def test_a_number_within_the_range_is_read(number: int, signed: bool) -> None:
 
 @pytest.mark.parametrize("text", [*NOT_JAVA, "2147483648", "-2147483649", "9" * 5_000])
 def test_what_java_takes_for_no_number_is_none(text: str) -> None:
-    """Underscores, blanks and numbers beyond the type; a huge text costs nothing."""
+    """Underscores, blanks and numbers beyond the type are refused; refusing a huge text costs no time."""
     with pytest.raises(ValueError, match=r"is no whole number|is not between"):
         read_integer(text, INT32_MIN, INT32_MAX)
 
 
 @pytest.mark.parametrize("text", NOT_JAVA)
 def test_headers_take_no_other_numbers(text: str) -> None:
-    """The fast readers of sends, pulls and commits refuse what the slow one refuses."""
+    """The fast readers of sends, pulls and commits refuse the same numbers as the slow reader."""
     send = dict(
         zip("abcdefghijk", ["g", "t", "T", "4", "0", "0", "0", "0", "", "0", ""], strict=True)
     )
@@ -69,7 +69,7 @@ def test_headers_take_no_other_numbers(text: str) -> None:
 
 @pytest.mark.parametrize("value", [*NOT_JAVA, True, 1.5, 2**63, -(2**63) - 1, 10**30, [], {}])
 def test_bodies_take_no_other_numbers(value: object) -> None:
-    """A body with such a number is refused by the name of its member."""
+    """A body with such a number is refused with an error that names the member."""
     subscription = {"topic": "t", "subVersion": value}
     consumer = {"groupName": "g", "subscriptionDataSet": [subscription]}
     body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
@@ -80,7 +80,7 @@ def test_bodies_take_no_other_numbers(value: object) -> None:
 
 @pytest.mark.parametrize("queue_id", [True, 2**31, -(2**31) - 1, 1.0, "1"])
 def test_a_queue_has_a_number_of_32_bits(queue_id: object) -> None:
-    """As Java's MessageQueue; anything else is no queue."""
+    """As in Java's MessageQueue, a queue id has 32 bits; any other value is refused."""
     queue = {"topic": "t", "brokerName": "b", "queueId": queue_id}
     body = {"clientId": "c", "consumerGroup": "g", "mqSet": [queue]}
 

@@ -1,4 +1,4 @@
-"""Names of topics and groups."""
+"""Names of topics and consumer groups."""
 
 import pytest
 from hypothesis import given
@@ -20,14 +20,14 @@ from orderlymq_protocol.names import (
 
 @pytest.mark.parametrize("name", ["orders", "%RETRY%g", "a|b", "A-1_z", "t" * 127])
 def test_ordinary_names_pass(name: str) -> None:
-    """Letters, digits, percent, bar, underscore and hyphen."""
+    """Letters, digits, percent, bar, underscore and hyphen are allowed."""
     check_topic_name(name)
     check_group_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a\n", "a\x00", "é", "名", "a.b", "a:b"])
 def test_other_characters_are_refused(name: str) -> None:
-    """Path characters and line ends above all."""
+    """Refused are, above all, path characters and line ends."""
     with pytest.raises(InvalidName):
         check_topic_name(name)
     with pytest.raises(InvalidName):
@@ -35,7 +35,7 @@ def test_other_characters_are_refused(name: str) -> None:
 
 
 def test_topics_end_at_127_and_groups_at_255_characters() -> None:
-    """The limits of RocketMQ's validators."""
+    """RocketMQ's validators have the same limits."""
     check_group_name("g" * 255)
 
     with pytest.raises(InvalidName, match="128"):
@@ -46,7 +46,7 @@ def test_topics_end_at_127_and_groups_at_255_characters() -> None:
 
 @given(st.text(max_size=20))
 def test_what_passes_is_plain_ascii(name: str) -> None:
-    """A name that passes is safe in a path, a key and a label."""
+    """An accepted name is safe in a path, a key and a label."""
     try:
         check_topic_name(name)
     except InvalidName:
@@ -56,7 +56,7 @@ def test_what_passes_is_plain_ascii(name: str) -> None:
 
 
 def test_topics_of_a_group_are_derived_from_its_name() -> None:
-    """Clients build the same names."""
+    """Clients derive the same topic names from a consumer group."""
     assert [retry_topic("g"), dlq_topic("g"), reply_topic("c")] == [
         "%RETRY%g",
         "%DLQ%g",
@@ -69,7 +69,7 @@ def test_topics_of_a_group_are_derived_from_its_name() -> None:
 
 
 def test_system_names_are_known() -> None:
-    """Tools hide these, and clients may not delete them."""
+    """Tools hide system topics, and clients may not delete them."""
     for topic in ("SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_x"):
         assert is_system_topic(topic)
     for group in ("TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS"):

@@ -1,4 +1,4 @@
-"""Version 2 of signatures: what they cover, and that each signed request is taken once."""
+"""Version 2 of signatures: they cover the whole request, and each signed request is accepted once."""
 
 from dataclasses import replace
 from itertools import count
@@ -44,7 +44,7 @@ def _signed(
 
 @given(st.integers(0, 30_000), fields, st.binary(max_size=8))
 def test_a_signed_request_is_recognised(code: int, ext: dict[str, str], body: bytes) -> None:
-    """Whatever is signed is found right by a process that knows the secret, also as the second of two."""
+    """A signed request is verified with the right secret, also if that is the second of two secrets."""
     command = _signed(_signer(), code, ext, body)
 
     stamp = verified(command, [b"another secret", SECRET])
@@ -59,7 +59,7 @@ def test_a_signed_request_is_recognised(code: int, ext: dict[str, str], body: by
 def test_no_two_requests_have_one_signature(
     one: tuple[int, dict[str, str], bytes], other: tuple[int, dict[str, str], bytes]
 ) -> None:
-    """Code, names, values and body count, each where it stands."""
+    """Code, names, values and body are all signed, each at its own place."""
     drop = (SIGNATURE, "Signature")
     same = (one[0], {n: v for n, v in one[1].items() if n not in drop}, one[2]) == (
         other[0],
@@ -79,7 +79,7 @@ def test_no_two_requests_have_one_signature(
     ],
 )
 def test_texts_do_not_run_together(one: dict[str, str], other: dict[str, str]) -> None:
-    """RocketMQ's signature is the same for the first two pairs."""
+    """The signed text separates its parts; RocketMQ's signature is the same for the first two pairs."""
     assert signature(1, one, b"", SECRET) != signature(1, other, b"", SECRET)
 
 
@@ -95,19 +95,19 @@ def test_texts_do_not_run_together(one: dict[str, str], other: dict[str, str]) -
     ],
 )
 def test_what_is_no_signature_is_refused(ext: dict[str, str]) -> None:
-    """Nothing that a stranger writes there is an error of ours."""
+    """No value that a stranger writes as a signature causes an unexpected error."""
     with pytest.raises(SignatureRefused):
         verified(request(1, ext), [SECRET])
 
 
 def test_a_request_of_another_secret_is_refused() -> None:
-    """The refusal says that the secret is another."""
+    """The refusal says that the secret differs."""
     with pytest.raises(SignatureRefused, match="another secret"):
         verified(_signed(_signer(b"guessed")), [SECRET])
 
 
 def test_a_large_body_is_not_read_for_a_stranger() -> None:
-    """Law: a wrong signature is found wrong by its fields: 16 MiB would keep a name server's loop for 30 ms."""
+    """Law: a wrong signature is refused by its fields alone, because hashing 16 MiB would block a name server's loop for 30 ms."""
     ours = _signed(_signer(), body=b"x" * (DIGEST_FROM + 1))
     theirs = _signed(_signer(b"other"), body=b"x" * (DIGEST_FROM + 1))
 
@@ -120,7 +120,7 @@ def test_a_large_body_is_not_read_for_a_stranger() -> None:
 
 @pytest.mark.parametrize("digest", ["", "zz", "00" * 31, "00" * 33, "\u0661" * 64])
 def test_what_is_no_digest_is_refused(digest: str) -> None:
-    """Law: one sentence for whatever stands there."""
+    """Law: every malformed digest gets the same refusal."""
     ext = {**_signed(_signer()).ext, BODY: digest}
 
     with pytest.raises(SignatureRefused, match="no SHA-256"):
@@ -128,7 +128,7 @@ def test_what_is_no_digest_is_refused(digest: str) -> None:
 
 
 def test_a_large_body_needs_its_digest() -> None:
-    """Law: signers of before sign requests of up to 1 MiB as they did; what is larger says what to do."""
+    """Law: signers of earlier releases may sign requests of up to 1 MiB without a digest; the refusal of larger ones says what to do."""
     signed = dict(_signed(_signer()).ext)
     for size, why in ((READ_MAX, None), (READ_MAX + 1, "update who signs")):
         body = bytes(size)
@@ -141,7 +141,7 @@ def test_a_large_body_needs_its_digest() -> None:
 
 
 def test_a_request_is_taken_once() -> None:
-    """A copy of a signed request is refused, whenever it comes."""
+    """A copy of a signed request is refused at any later time."""
     guard = ReplayGuard("mark")
     stamp = Stamp("ann", "mark", "n", NOW_MS)
 
@@ -154,13 +154,13 @@ def test_a_request_is_taken_once() -> None:
 
 @pytest.mark.parametrize(("shift_ms", "side"), [(-301_000, "behind"), (301_000, "ahead of")])
 def test_clocks_that_differ_are_named(shift_ms: int, side: str) -> None:
-    """A reader of the refusal knows by how much to set which clock."""
+    """The refusal says which clock differs and by how much."""
     with pytest.raises(SignatureRefused, match=f"301 s {side} this server's"):
         ReplayGuard("mark").take(Stamp("ann", "mark", "n", NOW_MS + shift_ms), NOW_MS)
 
 
 def test_another_start_of_the_server_takes_nothing_of_the_former() -> None:
-    """The signer learns the new mark from the refusal, and signs again with it."""
+    """The refusal names the new mark of the server, and the signer signs again with it."""
     signer, guard = _signer(), ReplayGuard("second")
     old = Stamp("ann", "first", "n", NOW_MS)
 
@@ -174,7 +174,10 @@ def test_another_start_of_the_server_takes_nothing_of_the_former() -> None:
 
 
 def test_a_server_whose_clock_was_ahead_takes_requests_again() -> None:
-    """All clocks were an hour ahead and are right again: what is signed anew is taken, what was taken is not."""
+    """All clocks were an hour ahead and are right again:
+
+    newly signed requests are accepted, and accepted ones are refused again.
+    """
     signer, guard = _signer(), ReplayGuard("mark")
     before, ahead = (Stamp("ann", "mark", "n", NOW_MS + ms) for ms in (0, 3_600_000))
     guard.take(before, NOW_MS)
@@ -192,7 +195,7 @@ def test_a_server_whose_clock_was_ahead_takes_requests_again() -> None:
 
 
 def test_a_signer_does_not_sign_again_for_ever() -> None:
-    """A refusal of what has the present mark is final, and so is one without a mark."""
+    """A refusal is final if the request has the present mark, or if the refusal names no mark."""
     signer = _signer()
     command = _signed(signer)
     refusal = command.reply(1, ext={SERVER: "mark"})
@@ -204,7 +207,7 @@ def test_a_signer_does_not_sign_again_for_ever() -> None:
 
 
 def test_signing_again_replaces_the_signatures() -> None:
-    """A request that was signed already is signed as if it had not been."""
+    """A signer that signs a request again replaces its former signatures, also one in RocketMQ's form."""
     signer = _signer()
 
     again = signer.sign(
@@ -217,7 +220,7 @@ def test_signing_again_replaces_the_signatures() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=40))
 def test_memory_is_bounded_and_nothing_is_taken_twice(asked: list[tuple[int, int]]) -> None:
-    """With room for four nonces, what is forgotten is refused by its time."""
+    """With room for four nonces, requests whose nonces were dropped are refused because of their time."""
     guard = ReplayGuard("mark", capacity=4)
     taken: list[Stamp] = []
     for time_ms, nonce in asked:
@@ -232,7 +235,7 @@ def test_memory_is_bounded_and_nothing_is_taken_twice(asked: list[tuple[int, int
 
 
 def test_a_full_memory_takes_younger_requests() -> None:
-    """The oldest make room, so that a busy cluster is served."""
+    """The oldest nonces make room, so that a busy cluster is served."""
     guard = ReplayGuard("mark", capacity=2)
 
     for time_ms in range(10):

@@ -1,4 +1,4 @@
-"""Unique keys, taken apart: only tests read what a client puts into them."""
+"""Take unique keys apart: only tests read what a client writes into them."""
 
 import struct
 from ipaddress import ip_address
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class UniqueKey(NamedTuple):
-    """The maker of a message and its number; `ms_of_month` counts from the first of the month it was made in."""
+    """The parts of a unique key; `ms_of_month` counts from the first of the month in which it was made."""
 
     ip: str
     pid: int

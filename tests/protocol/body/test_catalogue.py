@@ -1,4 +1,4 @@
-"""JSON bodies: read from what real peers sent, and written with the same meaning."""
+"""JSON bodies: bodies of real peers are read, and written again with the same meaning."""
 
 import json
 import zlib
@@ -69,7 +69,7 @@ GOLDEN_BODIES: list[tuple[int, str, type[JsonModel]]] = [
     (315, "response", catalogue.BrokerStatsData),
     (321, "response", catalogue.ConsumeQueueView),
 ]
-# Members of newer versions, and a renamed one: not kept by us, or not sent by older peers.
+# Members that our models do not keep or that older peers do not send: those of newer versions, and a renamed one.
 NOT_KEPT = {
     "heartbeatFingerprint",
     "withoutSub",
@@ -103,7 +103,7 @@ def without_newer(value: Any) -> Any:
 def test_golden_bodies_are_read_and_written_with_the_same_meaning(
     code: int, kind: str, body_type: type[JsonModel]
 ) -> None:
-    """Whatever a real peer said is still said after reading and writing."""
+    """No member of a real peer's body is lost by reading and writing it."""
     bodies = [body for body in golden.bodies(code, kind) if body.startswith(b"{")]
     assert bodies
 
@@ -119,7 +119,7 @@ def test_golden_bodies_are_read_and_written_with_the_same_meaning(
 
 
 def test_a_heartbeat_is_read_field_by_field() -> None:
-    """The documented example."""
+    """The documented example of a heartbeat."""
     body = (
         b'{"clientID":"192.0.2.2@23913#1266485203808","consumerDataSet":[{"consumeFromWhere":'
         b'"CONSUME_FROM_FIRST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"CG",'
@@ -147,7 +147,7 @@ def test_a_heartbeat_is_read_field_by_field() -> None:
 
 
 def test_names_that_nobody_knows_do_not_break_a_heartbeat() -> None:
-    """RocketMQ retired some names and will add others; members come and go as well."""
+    """Unknown names are ignored: RocketMQ retired some and will add others, and members come and go, too."""
     body = json.dumps(
         {
             "clientID": "c",
@@ -171,7 +171,7 @@ def test_names_that_nobody_knows_do_not_break_a_heartbeat() -> None:
 
 
 def test_the_numbers_of_the_cpp_client_are_names() -> None:
-    """It writes its enumerations as they are in memory, and so do the Python and Node clients that are built on it."""
+    """The C++ client writes its enumerations as numbers, and so do the Python and Node clients that are built on it."""
 
     def read(kind: int, model: int, where: int) -> tuple[str, str, str]:
         consumer = {
@@ -205,7 +205,7 @@ def test_the_numbers_of_the_cpp_client_are_names() -> None:
 
 
 def test_a_lock_request_carries_the_lease_of_our_own_client() -> None:
-    """Java clients say nothing about it, and get the default."""
+    """Java clients do not send a lease, and get the default."""
     queue = MessageQueue("T", "b", 0)
     java = (
         b'{"clientId":"c","consumerGroup":"g","mqSet":[{"brokerName":"b","queueId":0,"topic":"T"}],'
@@ -224,7 +224,7 @@ def test_a_lock_request_carries_the_lease_of_our_own_client() -> None:
 
 
 def test_golden_lock_bodies_are_written_byte_by_byte() -> None:
-    """The broker must echo the queues exactly; Java compares them as objects."""
+    """The broker must return the queues exactly as they were sent, because Java compares them as objects."""
     for body in golden.bodies(41, "request"):
         request = LockBatchRequest.from_json(body)
         assert request.to_json().replace(b',"onlyThisBroker":false', b"") == body.replace(
@@ -233,7 +233,7 @@ def test_golden_lock_bodies_are_written_byte_by_byte() -> None:
 
 
 def test_empty_collections_are_written() -> None:
-    """Java fails on members that are absent."""
+    """Empty collections are written, because Java fails if the members are absent."""
     assert catalogue.ConsumerIdList().to_json() == b'{"consumerIdList":[]}'
     assert TopicStats().to_json() == b'{"offsetTable":{}}'
     assert TopicRouteData().to_json() == (
@@ -246,7 +246,7 @@ def test_empty_collections_are_written() -> None:
 
 
 def test_a_route_is_written_as_every_client_reads_it() -> None:
-    """Quoted ids with 0 first, both spellings of the flag, no blanks, lists in the given order."""
+    """Ids are quoted with 0 first, the flag has both spellings, there are no blanks, and lists keep their order."""
     route = TopicRouteData(
         (QueueData("broker-b", 4, 4, 6), QueueData("broker-a", 8, 8, 6, 1)),
         (BrokerData("C", "broker-a", {10: "h:3", 2: "h:2", 0: "h:1"}),),
@@ -265,7 +265,7 @@ def test_a_route_is_written_as_every_client_reads_it() -> None:
 
 @pytest.mark.parametrize("flag", ["topicSysFlag", "topicSynFlag"])
 def test_either_spelling_of_the_topic_flag_is_read(flag: str) -> None:
-    """Go and Java up to 4.9.1 know one, later Java the other."""
+    """Go, and Java up to 4.9.1, know one spelling; later versions of Java know the other."""
     assert QueueData.from_json_value({"brokerName": "b", flag: 1}) == QueueData(
         "b", topic_sys_flag=1
     )
@@ -287,7 +287,7 @@ def test_unquoted_broker_ids_are_read() -> None:
 
 
 def test_golden_registrations_are_read_and_written_byte_by_byte() -> None:
-    """A real broker sent these bodies to its name server, with the checksum that it put into the header."""
+    """The bodies are from a real broker's registration at its name server, with the checksum from its header."""
     frames = [f for f in golden.frames() if f.code == 103 and f.is_request]
     assert len(frames) == 2
     for frame in frames:
@@ -315,7 +315,7 @@ REGISTRATIONS = st.builds(
 
 @given(REGISTRATIONS, st.booleans())
 def test_every_registration_survives(body: RegisterBrokerBody, compressed: bool) -> None:
-    """Brokers register in plain or compressed form."""
+    """A registration is the same after writing and reading, in plain and in compressed form."""
     data = body.encode(compressed=compressed)
 
     assert RegisterBrokerBody.decode(data, compressed=compressed) == body
@@ -323,7 +323,7 @@ def test_every_registration_survives(body: RegisterBrokerBody, compressed: bool)
 
 
 def test_a_compressed_registration_says_no_more_than_a_plain_one_could() -> None:
-    """Law: what is inflated is bounded by what a frame may hold, whatever the compressed bytes promise."""
+    """Law: an inflated registration is no larger than a frame may be, regardless of the size that the compressed bytes announce."""
     assert REGISTRATION_SIZE_MAX <= FRAME_SIZE_MAX
 
     with pytest.raises(ModelError, match="torn or too large"):
@@ -331,12 +331,12 @@ def test_a_compressed_registration_says_no_more_than_a_plain_one_could() -> None
 
 
 def test_an_empty_registration_has_no_topics() -> None:
-    """A broker may only say that it is alive."""
+    """A broker may register without topics, only to report that it is alive."""
     assert RegisterBrokerBody.decode(b"", compressed=True) == RegisterBrokerBody()
 
 
 def test_a_compressed_registration_is_laid_out_as_documented() -> None:
-    """Lengths before each part, one line per topic; what 5.x adds behind is left alone."""
+    """A length stands before each part, and each topic has a line; the parts that 5.x adds at the end are ignored."""
     body = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T", 4, 8, 6)}, DataVersion(2, 9)))
     plain = (
         b'\x00\x00\x00\x1b{"counter":2,"timestamp":9}'
@@ -356,7 +356,7 @@ def test_a_compressed_registration_is_laid_out_as_documented() -> None:
 def test_arbitrary_compressed_registrations_raise_nothing_but_model_errors(
     data: bytes, mutations: list[tuple[int, int]]
 ) -> None:
-    """Garbage, and a good body with flipped bytes inside the compressed part."""
+    """The bytes are garbage, or a good body with flipped bytes inside the compressed part."""
     good = RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T")})).encode(compressed=True)
     flipped = bytearray(zlib.decompress(good))
     for place, value in mutations:
@@ -372,7 +372,7 @@ def test_arbitrary_compressed_registrations_raise_nothing_but_model_errors(
 
 
 def test_tables_by_queue_are_written_with_raw_keys() -> None:
-    """The tools of any version read such keys."""
+    """The tools of all versions can read such keys."""
     queue = MessageQueue("T", "b", 0)
     key = b'{"brokerName":"b","queueId":0,"topic":"T"}'
 
@@ -387,7 +387,7 @@ def test_tables_by_queue_are_written_with_raw_keys() -> None:
 
 
 def test_a_queue_that_is_a_key_may_be_text() -> None:
-    """Newer Java can write the key as a string that holds the object."""
+    """Newer versions of Java can write the key as a string that holds the object."""
     body = json.dumps({"offsetTable": {'{"brokerName":"b","queueId":0,"topic":"T"}': 5}}).encode()
 
     assert catalogue.OffsetTable.from_json(body) == catalogue.OffsetTable(
@@ -396,7 +396,7 @@ def test_a_queue_that_is_a_key_may_be_text() -> None:
 
 
 def test_group_defaults_are_those_of_the_tools() -> None:
-    """`updateSubGroup` sends these values when nothing is said, but for members of newer versions."""
+    """`updateSubGroup` sends these values by default, except for members of newer versions."""
     assert without_newer(SubscriptionGroupConfig("g").to_json_value()) == {
         "brokerId": 0,
         "consumeBroadcastEnable": True,
@@ -443,13 +443,13 @@ def test_connections_are_listed_with_language_and_version() -> None:
 def test_a_bad_body_is_refused_by_the_name_of_its_member(
     body_type: type[JsonModel], body: bytes, message: str
 ) -> None:
-    """The answer says which member is wrong."""
+    """The error names the member that is wrong."""
     with pytest.raises(ModelError, match=message):
         body_type.from_json(body)
 
 
 def test_numbers_and_flags_may_come_as_text() -> None:
-    """fastjson reads them, so some clients send them."""
+    """fastjson accepts numbers and flags as text, so some clients send them."""
     assert TopicConfig.from_json(b'{"topicName":7,"perm":"4","order":"true"}') == TopicConfig(
         "7", perm=4, order=True
     )
@@ -487,7 +487,7 @@ def test_arbitrary_values_raise_nothing_but_model_errors(
 def test_a_broker_registers_no_more_queues_than_one_may_list(
     count: int, *, compressed: bool
 ) -> None:
-    """A client that reads the number makes a list of as many queues."""
+    """A client that reads the number makes a list of that many queues."""
     topics = {"orders": TopicConfig("orders", read_queue_nums=count)}
     body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)))
 
@@ -509,13 +509,13 @@ def test_a_broker_registers_no_more_queues_than_one_may_list(
     ],
 )
 def test_a_route_of_queues_without_end_is_refused(route: TopicRouteData) -> None:
-    """A registration by anybody must not fill the memory of brokers and clients."""
+    """A registration by a stranger must not fill the memory of brokers and clients."""
     with pytest.raises(ModelError):
         TopicRouteData.from_json(route.to_json())
 
 
 def test_a_route_of_as_many_queues_as_allowed_is_read() -> None:
-    """Four brokers with the largest topic that each can have."""
+    """Four brokers, each with the largest topic that it can have."""
     queues = tuple(QueueData(f"b{n}", QUEUES_MAX, QUEUES_MAX, 6) for n in range(4))
     route = TopicRouteData(queues, (), ";".join(f"b{n}:{QUEUES_MAX}" for n in range(4)))
 
@@ -525,7 +525,7 @@ def test_a_route_of_as_many_queues_as_allowed_is_read() -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_registration_has_a_limited_number_of_topics(*, compressed: bool) -> None:
-    """The name server reads it on its loop."""
+    """The limit exists because the name server reads a registration on its event loop."""
     topic = TopicConfig("t")
     topics = {str(number): topic for number in range(REGISTRATION_TOPICS_MAX + 1)}
     body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)))

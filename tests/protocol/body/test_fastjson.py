@@ -1,4 +1,4 @@
-"""JSON as fastjson writes it: read in both forms, written in the form that old clients accept."""
+"""JSON as fastjson writes it: both forms are read, and the form that old clients accept is written."""
 
 import json
 from collections.abc import Mapping
@@ -53,17 +53,17 @@ def test_queues_as_keys_are_read() -> None:
 
 
 def test_number_keys_are_read_as_text() -> None:
-    """Quoted or not, a broker id is the same key."""
+    """A broker id is the same key, quoted or not."""
     assert loads(b'{0:"x",-1:"y"}') == loads(b'{"0":"x","-1":"y"}') == {"0": "x", "-1": "y"}
 
 
 def test_objects_that_are_no_queues_become_their_text_as_keys() -> None:
-    """Nothing is lost, and a key stays hashable."""
+    """An object that is not a queue becomes a key as text: nothing is lost, and the key is hashable."""
     assert loads(b'{{"a":1,"b":null}:2,{}:3}') == {'{"a":1,"b":null}': 2, "{}": 3}
 
 
 def test_everything_else_of_json_is_read_by_the_tolerant_parser_too() -> None:
-    """One odd key must not change how the rest of the text is read."""
+    """One key in fastjson's form must not change how the rest of the text is read."""
     text = (
         ' {{}:[ ] , 1 : [1, -2.5e3 ,true,false,null,"\\u00e9\\n\\"",{"a":{}}],'
         '"big":9223372036854775807, "huge":123456789012345678901234567890}\n'
@@ -79,7 +79,7 @@ def test_everything_else_of_json_is_read_by_the_tolerant_parser_too() -> None:
 
 @pytest.mark.parametrize("number", [2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**25])
 def test_large_numbers_are_read_alike_by_both_parsers(number: int) -> None:
-    """Whole up to 64 bits, a float beyond, in values and in keys."""
+    """Both parsers read integers of up to 64 bits as integers and larger ones as floats, in values and in keys."""
     standard = loads(b'{"a":%d}' % number)
     tolerant = loads(b'{{"k":%d}:0,"a":%d}' % (number, number))
 
@@ -88,7 +88,7 @@ def test_large_numbers_are_read_alike_by_both_parsers(number: int) -> None:
 
 
 def test_every_golden_json_body_is_read() -> None:
-    """All captured JSON bodies, of which some are no standard JSON."""
+    """All captured JSON bodies are read, although some of them are not standard JSON."""
     odd = 0
     for frame in golden.frames():
         if not frame.body.startswith(b"{"):
@@ -139,7 +139,7 @@ def test_every_golden_json_body_is_read() -> None:
     ],
 )
 def test_text_that_nobody_writes_is_refused(text: bytes) -> None:
-    """The tolerant parser tolerates two forms of keys and nothing else."""
+    """The tolerant parser accepts two further forms of keys and no other deviation from JSON."""
     with pytest.raises(JsonError):
         loads(text)
 
@@ -155,7 +155,7 @@ def test_text_that_nobody_writes_is_refused(text: bytes) -> None:
     ids=["arrays", "objects", "keys", "one too many"],
 )
 def test_depth_is_bounded(text: bytes) -> None:
-    """Hostile nesting costs neither the stack nor time."""
+    """Deeply nested text of an attacker costs neither stack nor time."""
     with pytest.raises(JsonError):
         loads(text)
 
@@ -178,7 +178,7 @@ def test_depth_is_bounded(text: bytes) -> None:
     ],
 )
 def test_text_that_is_nearly_right_is_read_in_linear_time(part: bytes) -> None:
-    """A search that began again at each part would take hours for a megabyte."""
+    """A parser that started its search again at each part would take hours for a megabyte."""
     for text in (part * (1_000_000 // len(part)), b"{{}:" + part * (1_000_000 // len(part)) + b"}"):
         with pytest.raises(JsonError):
             loads(text)
@@ -186,7 +186,7 @@ def test_text_that_is_nearly_right_is_read_in_linear_time(part: bytes) -> None:
 
 @given(st.binary(max_size=100) | st.text('{}[]":,0-1.eE\\tfnul ', max_size=60).map(str.encode))
 def test_arbitrary_text_raises_nothing_but_json_errors(text: bytes) -> None:
-    """Bodies come from strangers."""
+    """Strangers can send any text as a body."""
     try:
         loads(text)
     except JsonError:
@@ -201,7 +201,7 @@ def test_arbitrary_text_raises_nothing_but_json_errors(text: bytes) -> None:
 def test_mutated_golden_bodies_raise_nothing_but_json_errors(
     index: int, mutations: list[tuple[int, int]]
 ) -> None:
-    """Real bodies with flipped bytes."""
+    """The bodies are real ones with flipped bytes."""
     data = bytearray(golden.frames()[index].body or b"{}")
     for place, value in mutations:
         data[place % len(data)] = value
@@ -215,7 +215,7 @@ def test_mutated_golden_bodies_raise_nothing_but_json_errors(
 
 
 def test_queues_as_keys_are_written_raw() -> None:
-    """4.3 clients accept only this form; blanks would break the Go client."""
+    """4.3 clients accept only this form, and blanks would break the Go client."""
     queue = MessageQueue("T", "b", 0)
 
     assert dumps({"offsetTable": {queue: {"maxOffset": 6}, MessageQueue("T", "b", 1): 7}}) == (
@@ -225,7 +225,7 @@ def test_queues_as_keys_are_written_raw() -> None:
 
 
 def test_golden_reset_bodies_are_written_byte_by_byte() -> None:
-    """Bodies of 220 and 222: a map from queue to offset."""
+    """The bodies of 220 and 222 are maps from queue to offset."""
     bodies = golden.bodies(220, "request") + golden.bodies(222, "response")
     assert len(bodies) >= 3
     for body in bodies:
@@ -242,7 +242,7 @@ def test_number_keys_are_quoted() -> None:
 
 
 def test_what_is_not_plain_json_is_written_by_its_own_form() -> None:
-    """Sets in sorted order, read-only maps, bodies, queues as values."""
+    """Sets are written in sorted order; read-only maps, bodies and queues as values have forms of their own."""
     queue = MessageQueue("T", "b", 0)
     value = {
         "set": frozenset({"b", "a"}),
@@ -277,13 +277,13 @@ def test_what_is_not_plain_json_is_written_by_its_own_form() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_json_form_is_refused(value: object) -> None:
-    """An error of ours, not of the library underneath."""
+    """The error is our own, not one of the library that we use."""
     with pytest.raises(JsonError):
         dumps(value)
 
 
 def test_depth_of_written_values_is_bounded() -> None:
-    """A value that contains itself is a mistake, not an endless loop."""
+    """A value that contains itself is an error and does not cause an endless loop."""
     value: dict[object, object] = {MessageQueue("T", "b", 0): 1}
     value["self"] = value
 
@@ -293,13 +293,13 @@ def test_depth_of_written_values_is_bounded() -> None:
 
 @given(VALUES)
 def test_every_value_survives(value: object) -> None:
-    """Whatever is written is read back, queues as keys included."""
+    """Every written value is read back the same, including queues as keys."""
     assert loads(dumps(value)) == value
 
 
 @given(VALUES)
 def test_standard_values_are_standard_json(value: object) -> None:
-    """Where no queue is a key, any JSON reader can read the text."""
+    """Any JSON reader can read the text if no key is a queue."""
     if not holds_queue_key(value):
         assert json.loads(dumps(value)) == value
 
@@ -314,7 +314,7 @@ def holds_queue_key(value: object) -> bool:
 
 
 def test_queues_sort_as_in_java() -> None:
-    """Topic first, then broker, then number: "the n-th queue" means the same everywhere."""
+    """Queues sort by topic, then broker, then number, so that every client means the same queue by "the n-th queue"."""
     queues = [
         MessageQueue("T", "broker-b", 0),
         MessageQueue("T", "broker-a", 10),
@@ -336,6 +336,6 @@ def test_queues_sort_as_in_java() -> None:
     ],
 )
 def test_half_a_queue_is_refused(value: object) -> None:
-    """A queue is all three or nothing."""
+    """A queue needs all three members: topic, broker and number."""
     with pytest.raises(ValueError, match="not a queue"):
         MessageQueue.from_json_value(value)

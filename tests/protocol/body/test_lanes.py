@@ -1,4 +1,4 @@
-"""Bodies of key lanes: what a fetch's answer carries, and what is refused."""
+"""Bodies of key lanes: the contents of the answer to a fetch, and the bodies that are refused."""
 
 import pytest
 
@@ -20,7 +20,7 @@ FETCHED = LanesFetched(
 
 
 def test_what_a_fetch_got_comes_with_its_records() -> None:
-    """Lanes and stored records travel in one body and are separated again."""
+    """Lanes and stored records are sent in one body and are separated again by the reader."""
     body = FETCHED.encode([b"first", memoryview(b"second")])
 
     fetched, records = LanesFetched.decode(body)
@@ -31,13 +31,13 @@ def test_what_a_fetch_got_comes_with_its_records() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\x00\x00\x00", b"\x00\x00\x00\x09{}"])
 def test_an_answer_that_is_cut_off_is_no_answer(body: bytes) -> None:
-    """A body that ends before the lanes do is refused by name."""
+    """A body that ends before the lanes are complete is refused with an error that names them."""
     with pytest.raises(ModelError):
         LanesFetched.decode(body)
 
 
 def test_an_answer_that_is_no_json_is_refused() -> None:
-    """Bytes in the place of the lanes are read as JSON or not at all."""
+    """The bytes of the lanes are refused if they are not JSON."""
     with pytest.raises(JsonError):
         LanesFetched.decode(b"\x00\x00\x00\x02{]")
 
@@ -54,13 +54,13 @@ def test_an_answer_that_is_no_json_is_refused() -> None:
     ],
 )
 def test_numbers_out_of_range_are_refused(report: bytes) -> None:
-    """A report names what the broker may have handed out, or it is no report."""
+    """A report is refused if it has numbers that no broker can have handed out."""
     with pytest.raises(ModelError):
         LaneReports.from_json(report)
 
 
 def test_a_report_says_little_where_little_is_to_say() -> None:
-    """A finished attempt needs its numbers, its result and its last offset."""
+    """A report of a finished attempt needs only its numbers, its result and its last offset."""
     reports = LaneReports.from_json(
         b'{"lanes":[{"queueId":3,"lane":7,"attempt":9,"result":"done","offset":15}]}'
     )
@@ -69,7 +69,7 @@ def test_a_report_says_little_where_little_is_to_say() -> None:
 
 
 def test_what_is_done_needs_no_verdict() -> None:
-    """An answer names the reports that are not done; what is not named is."""
+    """An answer names only the reports that were not accepted; all others were accepted."""
     reports = [LaneReport(0, lane, lane, "done", lane) for lane in range(4)]
     stale, parked = LaneVerdict(0, 1, 1, "stale", remark="over"), LaneVerdict(0, 3, 3, "parked", 2)
 
@@ -81,7 +81,7 @@ def test_what_is_done_needs_no_verdict() -> None:
 
 @pytest.mark.parametrize("lanes", [(4,), (2, 1), (1, 1)], ids=["another", "order", "twice"])
 def test_verdicts_about_other_reports_are_refused(lanes: tuple[int, ...]) -> None:
-    """An answer to another request is no answer to this one."""
+    """An answer that names reports of another request is refused."""
     reports = [LaneReport(0, lane, lane, "done", lane) for lane in range(4)]
 
     with pytest.raises(ModelError):
@@ -89,7 +89,7 @@ def test_verdicts_about_other_reports_are_refused(lanes: tuple[int, ...]) -> Non
 
 
 def test_members_with_their_default_are_not_written() -> None:
-    """A request about 256 lanes says of each what is to be said."""
+    """Members with default values are left out, so that a request about 256 lanes stays small."""
     report = LaneReports((LaneReport(3, 7, 9, "done", 15),)).to_json()
 
     assert report == b'{"lanes":[{"attempt":9,"lane":7,"offset":15,"queueId":3,"result":"done"}]}'

@@ -1,4 +1,4 @@
-"""The byte stream: what is cut out of it, what is put into it, and what breaks it."""
+"""The byte stream: how commands are cut out of it and written into it, and which bytes break it."""
 
 import json
 import string
@@ -87,12 +87,12 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def test_all_golden_frames_are_there() -> None:
-    """The capture has 511 frames; a lost line would weaken every test that walks them."""
+    """The capture has 511 frames; if a line were lost, every test that reads all frames would be weaker."""
     assert len(golden.frames()) == 511
 
 
 def test_golden_headers_decode_to_what_they_say() -> None:
-    """Every field of a captured header arrives; numbers in ext become text."""
+    """Every field of a captured header is decoded; numbers in ext become text."""
     for captured in golden.frames():
         fields = captured.fields
 
@@ -116,7 +116,7 @@ def test_golden_headers_decode_to_what_they_say() -> None:
 
 
 def test_golden_headers_are_written_with_the_same_meaning() -> None:
-    """Decoding and encoding a captured frame loses nothing that a reader looks at."""
+    """Decoding and encoding a captured frame keeps everything that a reader uses."""
     for captured in golden.frames():
         expected = dict(captured.fields)
         expected["serializeTypeCurrentRPC"] = (
@@ -150,7 +150,7 @@ BINARY_RESPONSE = bytes.fromhex(
 
 
 def test_a_binary_request_is_read_and_written_byte_by_byte() -> None:
-    """The vector comes from Java's own encoder."""
+    """The bytes come from Java's own encoder."""
     command = decode_one(BINARY_REQUEST)
 
     assert command == RemotingCommand(
@@ -165,7 +165,7 @@ def test_a_binary_request_is_read_and_written_byte_by_byte() -> None:
 
 
 def test_a_binary_response_is_read_and_written_byte_by_byte() -> None:
-    """The vector comes from Java's own encoder."""
+    """The bytes come from Java's own encoder."""
     command = decode_one(BINARY_RESPONSE)
 
     assert command == RemotingCommand(
@@ -181,7 +181,7 @@ def test_a_binary_response_is_read_and_written_byte_by_byte() -> None:
 
 
 def test_a_reply_uses_the_header_form_of_its_request() -> None:
-    """A client that writes binary headers gets binary headers back, with its opaque."""
+    """A client that writes binary headers gets binary headers back, with the opaque of its request."""
     asked = decode_one(BINARY_REQUEST)
 
     reply = decode_one(encode(asked.reply(17, {"a": "b"}, b"body", "no route")))
@@ -206,7 +206,7 @@ def test_a_reply_uses_the_header_form_of_its_request() -> None:
     ids=["empty", "short", "negative remark", "ext too long", "negative key", "not UTF-8"],
 )
 def test_a_broken_binary_header_is_a_frame_error(header: bytes) -> None:
-    """Lengths of a binary header are not trusted."""
+    """The decoder checks the lengths in a binary header."""
     with pytest.raises(FrameError):
         decode_one(frame(header, serialize_type=1))
 
@@ -245,14 +245,14 @@ def test_text_values_are_kept_untouched() -> None:
 
 @pytest.mark.parametrize("name", ["KOTLIN", 3, None, ["JAVA"], {}])
 def test_an_unknown_language_is_no_error(name: object) -> None:
-    """New languages appear; a server that refused them would lock them out."""
+    """A server accepts languages that it does not know; otherwise clients in new languages could not connect."""
     command = decode_one(frame(json.dumps({"code": 34, "language": name}).encode()))
 
     assert command.language == LanguageCode.OTHER
 
 
 def test_absent_and_textual_numbers_of_a_header_are_read() -> None:
-    """Java reads a header with missing members and with numbers as text."""
+    """As Java does, the decoder reads a header with missing members and with numbers as text."""
     command = decode_one(frame(b'{"code":"105","opaque":"7","extFields":null,"remark":5}'))
 
     assert command == RemotingCommand(105, 7, language=LanguageCode.OTHER, version=0, remark="5")
@@ -282,13 +282,13 @@ def test_absent_and_textual_numbers_of_a_header_are_read() -> None:
     ],
 )
 def test_a_header_that_is_no_command_is_a_frame_error(header: bytes) -> None:
-    """Garbage where the header should be closes the connection, nothing else."""
+    """Garbage in place of a header closes the connection and has no other effect."""
     with pytest.raises(FrameError):
         decode_one(frame(header))
 
 
 def test_a_command_with_broken_unicode_is_refused_before_it_is_sent() -> None:
-    """A lone surrogate has no UTF-8; the peer must not get half a header."""
+    """A lone surrogate cannot be encoded as UTF-8, and the peer must not get half a header."""
     with pytest.raises(FrameError):
         encode(request(310, {"b": "\ud800"}))
     binary = request(310, {"b": "\ud800"})
@@ -315,13 +315,13 @@ def test_a_command_with_broken_unicode_is_refused_before_it_is_sent() -> None:
     ids=["2 GiB", "negative", "zero", "three", "header too long", "type 2", "type 255", "HTTP"],
 )
 def test_a_frame_that_cannot_be_is_refused_at_its_first_eight_bytes(data: bytes) -> None:
-    """Nothing is awaited that will not be served."""
+    """A frame that will be refused is refused by its first eight bytes, before the rest has arrived."""
     with pytest.raises(FrameError):
         FrameDecoder().receive_data(data)
 
 
 def test_a_broken_decoder_stays_broken() -> None:
-    """There is no way to find the next frame, so later good bytes must not be served."""
+    """After a broken frame the decoder cannot find the next one, so it must not decode later good bytes."""
     decoder = FrameDecoder()
     with pytest.raises(FrameError):
         decoder.receive_data(b"\xff" * 8)
@@ -332,7 +332,7 @@ def test_a_broken_decoder_stays_broken() -> None:
 
 
 def test_commands_before_a_broken_frame_are_not_lost() -> None:
-    """A request is served whether or not garbage follows in the same chunk."""
+    """A request is served even if garbage follows it in the same chunk."""
     with pytest.raises(FrameError) as caught:
         FrameDecoder().receive_data(BINARY_REQUEST + BINARY_RESPONSE + b"\xff" * 8)
 
@@ -340,7 +340,7 @@ def test_commands_before_a_broken_frame_are_not_lost() -> None:
 
 
 def test_a_decoder_knows_whether_it_keeps_a_whole_frame() -> None:
-    """Law: also when it was asked for no command, or for fewer than there are."""
+    """Law: the answer is right even if the decoder was asked for no command, or for fewer than it has."""
     one = encode(request(10, body=bytes(100)))
     decoder = FrameDecoder()
     told = []
@@ -353,7 +353,7 @@ def test_a_decoder_knows_whether_it_keeps_a_whole_frame() -> None:
 
 
 def test_the_frame_limit_counts_the_whole_frame() -> None:
-    """A frame of exactly the limit passes, one byte more does not."""
+    """A frame of exactly the limit is accepted; one with a byte more is refused."""
     header = b'{"code":1}'
     body = b"x" * (100 - 8 - len(header))
 
@@ -365,7 +365,7 @@ def test_the_frame_limit_counts_the_whole_frame() -> None:
 
 
 def test_a_command_over_the_limit_is_not_sent() -> None:
-    """The peer would close the connection and fail every other request on it."""
+    """The peer would close the connection, which would fail every other request on it."""
     body = bytes(FRAME_SIZE_MAX)
 
     with pytest.raises(FrameError, match="cannot be sent"):
@@ -375,7 +375,7 @@ def test_a_command_over_the_limit_is_not_sent() -> None:
 
 
 def test_an_announced_length_alone_allocates_nothing() -> None:
-    """A thousand connections that announce 16 MiB and fall silent must cost next to nothing."""
+    """A thousand connections that each announce 16 MiB and then send nothing must cost almost no memory."""
     prefix = (FRAME_SIZE_MAX - 4).to_bytes(4, "big") + b"\x00\x00\x00\x10"
     tracemalloc.start()
     try:
@@ -391,7 +391,7 @@ def test_an_announced_length_alone_allocates_nothing() -> None:
 
 
 def test_what_is_kept_never_exceeds_frame_limit_and_chunk() -> None:
-    """The buffer holds one unfinished frame, however the bytes arrive."""
+    """The buffer holds at most one unfinished frame, no matter in which pieces the bytes arrive."""
     limit = 4096
     decoder = FrameDecoder(limit)
     stream = frame(b'{"code":1}', bytes(limit - 18)) * 3
@@ -403,7 +403,7 @@ def test_what_is_kept_never_exceeds_frame_limit_and_chunk() -> None:
 
 
 def test_a_large_frame_in_small_pieces_takes_linear_time() -> None:
-    """4 MiB in pieces of 64 bytes: looking at the buffer once per piece would take minutes."""
+    """4 MiB arrive in pieces of 64 bytes: scanning the whole buffer once per piece would take minutes."""
     stream = memoryview(frame(b'{"code":1}', bytes(4 * 1024 * 1024)))
     decoder = FrameDecoder()
     commands: list[RemotingCommand] = []
@@ -415,7 +415,7 @@ def test_a_large_frame_in_small_pieces_takes_linear_time() -> None:
 
 
 def test_the_parts_of_a_frame_are_the_frame_and_the_body_is_not_copied() -> None:
-    """A pull reply of 256 KiB goes to the socket as it came from the store."""
+    """A pull reply of 256 KiB is written to the socket as it came from the store."""
     command = request(11, {"a": "b"}, bytes(1000))
 
     head, body = encode_parts(command)
@@ -430,7 +430,7 @@ def test_the_parts_of_a_frame_are_the_frame_and_the_body_is_not_copied() -> None
 
 @given(COMMANDS)
 def test_every_command_survives_the_wire(command: RemotingCommand) -> None:
-    """The other end gets what one end sends, in both header forms."""
+    """The receiver decodes exactly what the sender encoded, in both header forms."""
     assert decode_one(encode(command)) == command
     assert b"".join(encode_parts(command)) == encode(command)
 
@@ -443,7 +443,7 @@ def test_every_command_survives_the_wire(command: RemotingCommand) -> None:
 def test_chunks_do_not_matter(
     commands: list[RemotingCommand], places: list[int], kind: type[bytes]
 ) -> None:
-    """TCP keeps no boundaries: any cut of a stream gives the same commands."""
+    """TCP keeps no boundaries: a stream gives the same commands, no matter where it is cut into chunks."""
     stream = b"".join(map(encode, commands))
     decoder = FrameDecoder()
 
@@ -457,7 +457,7 @@ def test_chunks_do_not_matter(
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
 def test_arbitrary_bytes_raise_nothing_but_frame_errors(chunks: list[bytes]) -> None:
-    """Whatever a stranger sends, the only exception is the one the connection expects."""
+    """The decoder raises only FrameError, which the connection expects, for any bytes."""
     decode_until_error(chunks)
 
 
@@ -465,7 +465,7 @@ def test_arbitrary_bytes_raise_nothing_but_frame_errors(chunks: list[bytes]) -> 
 def test_arbitrary_headers_raise_nothing_but_frame_errors(
     header: bytes, serialize_type: int, body: bytes
 ) -> None:
-    """A well-framed header may hold anything."""
+    """A well-framed header may have any contents."""
     decode_until_error([frame(header, body, serialize_type)])
 
 
@@ -485,7 +485,7 @@ JSON_VALUES = st.recursive(
 def test_arbitrary_json_headers_give_commands_that_can_be_sent(
     fields: dict[str, object],
 ) -> None:
-    """A header of the right names and wrong types is refused, or read into a well-formed command."""
+    """A header with the right names and wrong types is refused, or is read into a command that can be encoded."""
     commands, _ = decode_until_error([frame(json.dumps(fields).encode())])
 
     for command in commands:
@@ -502,7 +502,7 @@ def test_arbitrary_json_headers_give_commands_that_can_be_sent(
 def test_mutated_golden_frames_break_the_same_way_in_any_chunks(
     index: int, mutations: list[tuple[int, int]], places: list[int]
 ) -> None:
-    """Real frames with flipped bytes: a command or a FrameError, whatever the cut."""
+    """Real frames with flipped bytes give the same commands or FrameError, no matter where they are cut."""
     data = bytearray(golden.frames()[index].wire)
     for place, value in mutations:
         # The first bytes decide most, so half of the mutations go there.
@@ -516,7 +516,7 @@ def test_mutated_golden_frames_break_the_same_way_in_any_chunks(
 
 @given(st.text(string.printable, max_size=40), st.integers(0, 255))
 def test_text_protocols_are_refused_or_awaited(text: str, first: int) -> None:
-    """A browser or a shell on the port gets no further than its first line."""
+    """The first line that a browser or a shell sends to the port is refused, or the decoder waits for more."""
     _, broken = decode_until_error([bytes([first | 0x20]) + text.encode() + b"\r\n" * 8])
 
     assert broken
@@ -544,7 +544,7 @@ _ODD: Final = st.one_of(
 def test_the_short_way_through_a_header_ends_where_the_long_one_does(
     header: dict[str, object],
 ) -> None:
-    """Whatever the types of its members, a header is read or refused as by the reader that looks at each."""
+    """The fast reader accepts and refuses the same headers as the reader that checks the type of each member."""
     raw = json.dumps(header).encode()
 
     def outcome(read: Callable[[], RemotingCommand]) -> object:
@@ -559,7 +559,7 @@ def test_the_short_way_through_a_header_ends_where_the_long_one_does(
 
 
 def test_the_remark_of_an_answer_is_short() -> None:
-    """A refusal names what the request said; it must not send megabytes of it back."""
+    """A refusal quotes parts of the request; it must not send megabytes of it back."""
     command = RemotingCommand(11, 7)
 
     assert command.reply(1, remark="x" * 9_000_000).remark == "x" * REMARK_LENGTH_MAX
@@ -569,7 +569,7 @@ def test_the_remark_of_an_answer_is_short() -> None:
 
 @pytest.mark.parametrize(("minor", "is_tls"), [(1, True), (3, True), (4, True), (5, False)])
 def test_a_tls_greeting_is_called_by_its_name(minor: int, *, is_tls: bool) -> None:
-    """A reader of the log learns what to change; nobody has sent a frame of so many bytes."""
+    """The error says that the peer speaks TLS, not that a frame is too large, so that readers of the log know what to change."""
     hello = bytes([22, 3, minor, 2, 0, 1, 0, 1, 252])
 
     with pytest.raises(FrameError) as caught:

@@ -1,4 +1,4 @@
-"""Typed headers: read from what real clients sent, written so that they can read it."""
+"""Typed headers: headers of real clients are read, and written so that those clients can read them."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ from orderlymq_protocol.header.catalogue import (
 )
 from tests.protocol import golden
 
-# Fields that ride in ext beside the header: names of brokers, namespaces, signatures, trace switches.
+# Fields that are sent in ext in addition to the header: broker names, namespaces, signatures, trace switches.
 BESIDES = {"bname", "ReqT", "lo", "AccessKey", "Signature", "MSG_REGION", "TRACE_ON"}
 REQUIRED_CODES = {
     *(10, 310, 320, 324, 325, 11, 361, 12, 14, 15, 17, 29, 30, 31, 32, 33, 35, 36, 37, 38, 39, 40),
@@ -61,13 +61,13 @@ def decoded_ext(frame: golden.GoldenFrame) -> dict[str, str]:
 
 
 def test_every_code_of_the_reference_has_its_header() -> None:
-    """A code without a header would be read by hand somewhere."""
+    """Without its own class, code somewhere else would have to parse the header by hand."""
     assert set(REQUEST_HEADERS) >= REQUIRED_CODES
     assert set(RESPONSE_HEADERS) >= {10, 310, 11, 361, 14, 29, 30, 31, 103, 370}
 
 
 def test_golden_requests_are_read_and_written_alike() -> None:
-    """Each text that a real client sent comes back unchanged, and nothing is left over."""
+    """Each header that a real client sent is written back unchanged, and no field is left over."""
     count = 0
     for frame in golden.frames():
         ext = decoded_ext(frame) if frame.is_request else {}
@@ -92,7 +92,7 @@ def test_golden_requests_are_read_and_written_alike() -> None:
 
 
 def test_golden_responses_are_read_and_written_alike() -> None:
-    """The same for what real brokers answered with success."""
+    """The same law for the headers of successful answers of real brokers."""
     count = 0
     for frame in golden.frames():
         declared = RESPONSE_HEADERS.get(frame.code)
@@ -114,7 +114,7 @@ ALL_HEADERS: list[type[Header]] = sorted(
 
 @given(st.data())
 def test_every_header_survives(data: st.DataObject) -> None:
-    """Values of all types, at the edges too, are read as they were written."""
+    """Values of all types, including the largest and smallest, are read as they were written."""
     header = data.draw(st.sampled_from(ALL_HEADERS).flatmap(_instances))
 
     assert type(header).from_ext(header.to_ext()) == header
@@ -141,7 +141,7 @@ def _instances(cls: type[Header]) -> st.SearchStrategy[Header]:
 
 @pytest.mark.parametrize("missing", list("befgh"))
 def test_a_send_without_a_required_field_names_it(missing: str) -> None:
-    """The remark that a client shows says what is wrong."""
+    """The remark that a client shows names the missing field."""
     ext = {key: value for key, value in GOOD.items() if key != missing}
 
     with pytest.raises(HeaderError, match=f"the custom field <{missing}> is null .*310"):
@@ -149,7 +149,7 @@ def test_a_send_without_a_required_field_names_it(missing: str) -> None:
 
 
 def test_a_send_needs_only_what_rocketmq_requires() -> None:
-    """Everything from properties on may be absent, and what a topic is made after: brokers of 4.9.7 and 5.3.3 take it."""
+    """As in 4.9.7 and 5.3.3, the producer group, the template topic and everything from the properties on may be absent."""
     ext = {key: value for key, value in GOOD.items() if key in "abcdefgh"}
     assert SendMessageHeader.from_ext_v2(ext) == SendMessageHeader("a", "b", "c", 1, 1, 1, 1, 1)
 
@@ -161,7 +161,7 @@ def test_a_send_needs_only_what_rocketmq_requires() -> None:
 
 
 def test_the_code_decides_between_the_two_forms_of_a_send() -> None:
-    """Go sends the long form, Java the one-letter form."""
+    """Go sends the long form of names, Java the one-letter form."""
     header = SendMessageHeader("p", "t", "d", 4, 1, 0, 5, 0, "k\x01v", 2, False, 3, True, "b")
 
     for code in (10, 324):
@@ -172,7 +172,7 @@ def test_the_code_decides_between_the_two_forms_of_a_send() -> None:
 
 @pytest.mark.parametrize("missing", list(PULL)[:6])
 def test_a_pull_without_a_required_field_names_it(missing: str) -> None:
-    """The fast reader falls back to the one that explains."""
+    """If a field is missing, the fast reader falls back to the slow one, which names the field."""
     ext = {key: value for key, value in PULL.items() if key != missing}
 
     with pytest.raises(HeaderError, match=f"the custom field <{missing}> is null"):
@@ -180,7 +180,7 @@ def test_a_pull_without_a_required_field_names_it(missing: str) -> None:
 
 
 def test_a_pull_needs_only_what_rocketmq_requires() -> None:
-    """Without an offset to commit, a time to wait or a version; a topic and a list without the order: as 4.9.7 and 5.3.3."""
+    """The commit offset, the wait time, the version and other fields may be absent, as in 4.9.7 and 5.3.3."""
     least = {key: PULL[key] for key in list(PULL)[:6]}
     topic = CreateTopicHeader("t", "d", 1, 2, 6, "SINGLE_TAG").to_ext()
     del topic["order"], topic["topicSysFlag"]
@@ -193,7 +193,7 @@ def test_a_pull_needs_only_what_rocketmq_requires() -> None:
 @pytest.mark.parametrize("field", ["queueId", "commitOffset"])
 @pytest.mark.parametrize("text", ["", "x", "1.0", "9223372036854775808", "9" * 5000, "0x1"])
 def test_numbers_that_are_none_are_refused_by_name(field: str, text: str) -> None:
-    """Also numbers that Java could not hold, and texts made to be slow to convert."""
+    """This includes numbers beyond Java's types, and long texts that are slow to convert."""
     ext = {"consumerGroup": "g", "topic": "t", "queueId": "1", "commitOffset": "2"} | {field: text}
 
     with pytest.raises(HeaderError, match=f"<{field}> of request 15 cannot be read"):
@@ -202,7 +202,7 @@ def test_numbers_that_are_none_are_refused_by_name(field: str, text: str) -> Non
 
 @pytest.mark.parametrize("text", ["2147483648", "-2147483649", "99999999999"])
 def test_an_int_does_not_take_a_long(text: str) -> None:
-    """A queue id is an int32 everywhere behind the header."""
+    """A queue id is an int32 in all code that reads the header."""
     with pytest.raises(HeaderError, match="queueId"):
         PullMessageHeader.from_ext(PULL | {"queueId": text})
     with pytest.raises(HeaderError, match="<e>"):
@@ -214,7 +214,7 @@ def test_an_int_does_not_take_a_long(text: str) -> None:
     [("true", True), ("TRUE", True), ("false", False), ("1", False), ("", False)],
 )
 def test_flags_are_read_as_in_java(text: str, expected: bool) -> None:
-    """Only the word true is true."""
+    """Only the word "true" counts as true."""
     header = ResetOffsetHeader.from_ext(
         {"topic": "t", "group": "g", "timestamp": "-1", "isForce": text}
     )
@@ -224,7 +224,7 @@ def test_flags_are_read_as_in_java(text: str, expected: bool) -> None:
 
 
 def test_what_is_none_is_not_written() -> None:
-    """An absent field and an empty one differ to Java."""
+    """A field that is None is left out, because Java distinguishes an absent field from an empty one."""
     assert ConsumerSendMsgBackHeader(5, "g", 3).to_ext() == {
         "offset": "5",
         "group": "g",
@@ -234,7 +234,7 @@ def test_what_is_none_is_not_written() -> None:
 
 
 def test_names_on_the_wire_are_rocketmqs() -> None:
-    """Camel case of the field, with the two exceptions that exist."""
+    """The wire name is the field's name in camel case, with two exceptions."""
     assert CreateTopicHeader("t", "d", 1, 2, 6, "SINGLE_TAG", order=True).to_ext() == {
         "topic": "t",
         "defaultTopic": "d",
@@ -250,7 +250,7 @@ def test_names_on_the_wire_are_rocketmqs() -> None:
 
 
 def test_hot_answers_are_written_as_brokers_write_them() -> None:
-    """Send and pull replies have writers of their own."""
+    """Send and pull replies have their own fast writers."""
     assert SendMessageResponseHeader("ID", 3, 7, "tx").to_ext() == {
         "msgId": "ID",
         "queueId": "3",
@@ -266,11 +266,11 @@ def test_hot_answers_are_written_as_brokers_write_them() -> None:
 
 
 def test_our_own_codes_stay_away_from_those_of_the_protocol() -> None:
-    """A client that meets them by accident would do something unexpected."""
+    """A client that meets such a code by accident would do something unexpected."""
     own = {code for code in RequestCode if code.name.startswith("ORDERLYMQ_")}
 
     assert sorted(own) == [*range(20500, 20517), *range(20520, 20523)]
-    # Those whose header is ours as well.
+    # Codes whose header is our own, too.
     ours = {
         RequestCode.ORDERLYMQ_APPEND_COPIES,
         RequestCode.ORDERLYMQ_FETCH_LANES,
@@ -281,7 +281,7 @@ def test_our_own_codes_stay_away_from_those_of_the_protocol() -> None:
 
 
 def test_codes_of_golden_frames_have_names() -> None:
-    """Every captured code, but those of the dledger library's own port."""
+    """Every captured code has a name, except those at the dledger library's own port."""
     for frame in golden.frames():
         if frame.server != "dledger":
             assert frame.code in set(RequestCode)

@@ -1,4 +1,4 @@
-"""Batch bodies: the entries of a batch send, all or none."""
+"""Batch bodies: all entries of a batch send are read, or none."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ ENTRIES = st.lists(
 
 
 def test_golden_batches_are_read_and_written_byte_by_byte() -> None:
-    """Batches of real 4.x and 5.x clients."""
+    """The batches come from real 4.x and 5.x clients."""
     bodies = golden.bodies(320, "request")
     assert len(bodies) == 4
     for body in bodies:
@@ -34,13 +34,13 @@ def test_golden_batches_are_read_and_written_byte_by_byte() -> None:
 
 @given(ENTRIES)
 def test_every_batch_survives(entries: list[BatchEntry]) -> None:
-    """Reading gives what was written, in its order."""
+    """Reading a written batch gives the same messages in the same order."""
     assert list(read_batch(encode_batch(entries))) == entries
 
 
 @given(ENTRIES, st.integers(1, 10_000))
 def test_a_torn_batch_is_refused_as_a_whole(entries: list[BatchEntry], cut: int) -> None:
-    """A batch is atomic: a part of it must not be stored."""
+    """A batch is atomic: no part of a torn one may be stored."""
     body = encode_batch(entries)
     torn = body[: -(cut % len(body)) or None]
     if torn == body:
@@ -55,7 +55,7 @@ def test_a_torn_batch_is_refused_as_a_whole(entries: list[BatchEntry], cut: int)
 
 @given(st.binary(max_size=100) | st.binary(max_size=80).map(lambda b: b"\x00\x00\x00\x20" + b))
 def test_arbitrary_bytes_raise_nothing_but_batch_errors(body: bytes) -> None:
-    """A client may call anything a batch."""
+    """The bytes come from clients, which may send anything as a batch."""
     try:
         entries = list(read_batch(body))
     except BatchError:
@@ -76,7 +76,7 @@ def test_arbitrary_bytes_raise_nothing_but_batch_errors(body: bytes) -> None:
     ids=["empty", "zero total", "short total", "negative body", "long total", "negative total"],
 )
 def test_lengths_of_a_batch_are_not_trusted(body: bytes) -> None:
-    """Each length is checked against the one around it."""
+    """Each length is checked against the length of the part that contains it."""
     with pytest.raises(BatchError):
         list(read_batch(body))
 

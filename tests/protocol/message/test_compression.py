@@ -1,4 +1,4 @@
-"""Compressed bodies: every type both ways, and bombs that do not go off."""
+"""Compressed bodies: every type is compressed and inflated, and zip bombs are refused."""
 
 import tracemalloc
 import zlib
@@ -22,7 +22,7 @@ LIMIT = 4 * 1024 * 1024
 
 @given(st.binary(max_size=2000), KINDS)
 def test_every_body_survives(body: bytes, kind: CompressionType) -> None:
-    """The flags alone say how to inflate, up to exactly the limit."""
+    """The flags alone decide how a body is inflated, up to exactly the limit."""
     flag = sysflag.with_compression(0, kind)
 
     assert decompress(compress(body, kind), flag, len(body)) == body
@@ -41,7 +41,7 @@ def test_bodies_of_real_clients_are_inflated() -> None:
 
 
 def test_stored_bodies_of_real_brokers_are_inflated_by_their_flag() -> None:
-    """A broker stores body and flags unchanged, so a consumer can read both."""
+    """A broker stores body and flags unchanged, so that a consumer can inflate both."""
     for frame in golden.frames():
         if frame.body[4:8] == b"\xda\xa3\x20\xa7":
             for message in record.iter_records(frame.body):
@@ -50,7 +50,7 @@ def test_stored_bodies_of_real_brokers_are_inflated_by_their_flag() -> None:
 
 
 def test_an_unmarked_body_is_returned_as_it_is() -> None:
-    """Also if it looks compressed, and however long it is."""
+    """An unmarked body of any length is returned unchanged, even if it looks compressed."""
     body = zlib.compress(b"x")
 
     assert decompress(body, 0x300, 1) is body
@@ -58,7 +58,7 @@ def test_an_unmarked_body_is_returned_as_it_is() -> None:
 
 @pytest.mark.parametrize("kind", CompressionType)
 def test_a_bomb_does_not_go_off(kind: CompressionType) -> None:
-    """64 MiB of zeros in a small body: refused without holding more than the limit and a buffer."""
+    """A small body that inflates to 64 MiB of zeros is refused; memory stays below the limit plus one buffer."""
     bomb = compress(bytes(64 * 1024 * 1024), kind)
     assert len(bomb) < 1024 * 1024
     tracemalloc.start()
@@ -76,7 +76,7 @@ def test_a_bomb_does_not_go_off(kind: CompressionType) -> None:
 def test_the_first_bytes_of_a_body_cost_no_more_than_they_are(
     kind: CompressionType, size: int
 ) -> None:
-    """Also of a bomb; a body that is shorter comes back whole, and is refused when it is torn."""
+    """Reading the start of a body costs only that much, also for a bomb; a shorter body comes back whole, a torn one is refused."""
     bomb = compress(bytes(64 * 1024 * 1024), kind)
     flag = sysflag.with_compression(0, kind)
     short = compress(b"short", kind)
@@ -98,7 +98,7 @@ def test_the_first_bytes_of_a_body_cost_no_more_than_they_are(
 @pytest.mark.parametrize("kind", CompressionType)
 @pytest.mark.parametrize("cut", [1, 5, 1000])
 def test_a_torn_body_is_refused(kind: CompressionType, cut: int) -> None:
-    """A part of a body must never pass for the whole."""
+    """A truncated body must never be taken for a complete one."""
     torn = compress(bytes(range(256)) * 10, kind)[:-cut]
 
     with pytest.raises(CompressionError):
@@ -106,7 +106,7 @@ def test_a_torn_body_is_refused(kind: CompressionType, cut: int) -> None:
 
 
 def test_an_unknown_type_is_refused() -> None:
-    """Four to seven are not given out yet."""
+    """RocketMQ has not assigned the types four to seven yet."""
     with pytest.raises(CompressionError, match="type 7"):
         decompress(b"x", sysflag.with_compression(0, 7), LIMIT)
 
@@ -117,7 +117,7 @@ def test_an_unknown_type_is_refused() -> None:
 def test_arbitrary_bodies_raise_nothing_but_compression_errors(
     body: bytes, kind: CompressionType, mutations: list[tuple[int, int]]
 ) -> None:
-    """Garbage, and compressed bodies with flipped bytes."""
+    """The bodies are garbage, or compressed bodies with flipped bytes."""
     flag = sysflag.with_compression(0, kind)
     broken = bytearray(compress(body, kind))
     for place, value in mutations:

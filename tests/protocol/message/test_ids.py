@@ -1,4 +1,4 @@
-"""Message ids: where a message lies, and who made it."""
+"""Message ids: the offset id says where a message is stored, the unique key says who made it."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ MARCH_2026_MS = 1_772_323_200_000
 
 
 def test_the_documented_offset_id_is_read_and_written() -> None:
-    """The vector of a real broker."""
+    """The id comes from a real broker."""
     text = "7F00000100002A9F0000000000001FF2"
 
     assert decode_offset_message_id(text) == ("127.0.0.1", 10911, 8178)
@@ -24,7 +24,7 @@ def test_the_documented_offset_id_is_read_and_written() -> None:
 
 
 def test_the_documented_unique_key_is_taken_apart() -> None:
-    """The vector of a real client."""
+    """The key comes from a real client."""
     key = decode_unique_key("C0000202051E5FFD2B27654AE66E0000")
 
     assert key == UniqueKey("192.0.2.2", 0x051E, 0x5FFD2B27, 0x654AE66E, 0)
@@ -32,7 +32,7 @@ def test_the_documented_unique_key_is_taken_apart() -> None:
 
 @given(st.ip_addresses().map(str), st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_every_offset_id_survives(host: str, port: int, physical_offset: int) -> None:
-    """32 characters for IPv4 hosts, 56 for IPv6."""
+    """An id has 32 characters for an IPv4 host and 56 for an IPv6 host."""
     text = encode_offset_message_id(host, port, physical_offset)
 
     assert len(text) == (56 if ":" in host else 32)
@@ -42,7 +42,7 @@ def test_every_offset_id_survives(host: str, port: int, physical_offset: int) ->
 
 @given(st.text(max_size=60) | st.text("0123456789ABCDEF \n", max_size=60))
 def test_any_other_text_is_refused(text: str) -> None:
-    """Users type ids; a wrong one is an error that says so."""
+    """Users type ids, so a wrong one gives a clear error."""
     try:
         decode_offset_message_id(text)
     except MessageIdError:
@@ -52,7 +52,7 @@ def test_any_other_text_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("args", [("localhost", 1, 1), ("127.0.0.1", -1, 1), ("::1", 1, 2**63)])
 def test_an_id_of_impossible_parts_is_refused(args: tuple[str, int, int]) -> None:
-    """Names are not addresses: a client could not dial them from an id."""
+    """An id holds addresses, not host names: a client could not connect to a name."""
     with pytest.raises(MessageIdError):
         encode_offset_message_id(*args)
 

@@ -1,4 +1,4 @@
-"""Properties of messages: Java's reading of them, and changes that leave other bytes alone."""
+"""Message properties: they are read as Java reads them, and a change leaves all other bytes as they are."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from tests.protocol import golden
 WORD = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8
 )
-# Few letters make collisions: keys that end alike, values that look like keys, empty entries.
+# Few letters make collisions likely: keys with the same end, values that look like keys, empty entries.
 RAW = st.text("AB\x01\x02", max_size=30).map(str.encode)
 KEY = st.text("AB", min_size=1, max_size=3)
 
@@ -41,14 +41,14 @@ KEY = st.text("AB", min_size=1, max_size=3)
     ],
 )
 def test_properties_are_read_as_java_reads_them(raw: bytes, expected: dict[str, str]) -> None:
-    """Entries without separator, key or value are dropped; the last of equal keys counts."""
+    """Entries without a separator, key or value are dropped; of equal keys the last one counts."""
     assert decode_properties(raw) == expected
     assert decode_properties(raw.decode(errors="replace")) == expected
     assert {key: find_property(raw, key) for key in expected} == expected
 
 
 def test_golden_properties_are_found_one_by_one() -> None:
-    """The properties of captured records, with and without the trailing separator."""
+    """The properties come from captured records, with and without the trailing separator."""
     seen = set()
     for frame in golden.frames():
         if frame.body[4:8] != b"\xda\xa3\x20\xa7":
@@ -73,7 +73,7 @@ def test_properties_survive(properties: dict[str, str]) -> None:
 
 
 def test_empty_values_are_left_out() -> None:
-    """Every reader would drop them."""
+    """Empty values are not written, because every reader would drop them."""
     assert encode_properties({"a": "", "b": "c"}) == b"b\x01c\x02"
 
 
@@ -82,7 +82,7 @@ def test_empty_values_are_left_out() -> None:
     [("", "v"), ("a\x01", "v"), ("a\x02", "v"), ("a", "v\x01"), ("a", "\x02v"), ("a", "\ud800")],
 )
 def test_what_would_change_other_properties_is_not_written(key: str, value: str) -> None:
-    """A separator inside a value would smuggle in another property."""
+    """A separator inside a value could add another property."""
     with pytest.raises(PropertyError):
         encode_properties({key: value})
     with pytest.raises(PropertyError):
@@ -91,13 +91,13 @@ def test_what_would_change_other_properties_is_not_written(key: str, value: str)
 
 @given(RAW, KEY)
 def test_finding_one_is_reading_all_and_picking(raw: bytes, key: str) -> None:
-    """The fast search is not fooled by suffixes, values that look like keys, or empty entries."""
+    """The fast search finds the same value as reading all properties, despite suffixes, values that look like keys, and empty entries."""
     assert find_property(raw, key) == decode_properties(raw).get(key)
 
 
 @given(RAW, KEY, WORD)
 def test_appending_adds_one_property_and_changes_no_other(raw: bytes, key: str, value: str) -> None:
-    """A missing trailing separator is added first, so the last entry keeps its value."""
+    """If the trailing separator is missing, it is added first, so that the last entry keeps its value."""
     appended = append_property(raw, key, value)
 
     assert decode_properties(appended) == decode_properties(raw) | {key: value}
@@ -106,7 +106,7 @@ def test_appending_adds_one_property_and_changes_no_other(raw: bytes, key: str, 
 
 @given(RAW, KEY)
 def test_removing_takes_one_property_and_changes_no_other(raw: bytes, key: str) -> None:
-    """All entries of the name go, the bytes of the others stay."""
+    """All entries with this name are removed; the bytes of the others stay."""
     removed = remove_property(raw, key)
 
     expected = decode_properties(raw)
@@ -118,7 +118,7 @@ def test_removing_takes_one_property_and_changes_no_other(raw: bytes, key: str) 
 
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_raise_nothing(raw: bytes) -> None:
-    """A broker must not fail over what a client put into its message."""
+    """A broker must not fail because of the properties of a client's message."""
     properties = decode_properties(raw)
 
     assert remove_property(raw, "K") is not None
@@ -135,5 +135,8 @@ def test_arbitrary_bytes_raise_nothing(raw: bytes) -> None:
     ],
 )
 def test_a_dead_letter_names_its_topic_or_none(said: dict[str, str], topic: str) -> None:
-    """A program that sends it again asks here, and nobody guesses."""
+    """The function returns the topic that a dead letter came from, or None:
+
+    programs that send it again do not guess.
+    """
     assert origin_topic(said) == topic

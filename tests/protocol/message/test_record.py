@@ -1,4 +1,4 @@
-"""Stored messages: the layout to the byte, the template, and what broken bytes do."""
+"""Stored messages: the exact layout, the template of a record, and the refusal of broken bytes."""
 
 import dataclasses
 from ipaddress import IPv4Address, IPv6Address
@@ -90,21 +90,21 @@ EXAMPLE_BYTES = (
 
 
 def test_a_record_is_laid_out_as_documented() -> None:
-    """Every field stands where RocketMQ's clients look for it."""
+    """Every field has the position at which RocketMQ's clients expect it."""
     assert encode_record(EXAMPLE) == EXAMPLE_BYTES
     assert decode_record(EXAMPLE_BYTES) == EXAMPLE
     assert body_crc(b"viewme") == 1_213_637_530
 
 
 def test_the_flags_are_where_the_constant_says() -> None:
-    """They can be read without decoding the record."""
+    """The flags can be read without decoding the record."""
     data = encode_record(dataclasses.replace(EXAMPLE, sys_flag=5))
 
     assert data[record.POSITION_SYS_FLAG :][:4] == b"\0\0\0\x05"
 
 
 def test_all_88_golden_records_come_back_byte_by_byte() -> None:
-    """A record that a real broker stored is read, checked and written without a change."""
+    """Records of a real broker are read, checked and written without any change."""
     count = 0
     for body in golden_bodies():
         stored = list(iter_records(body))
@@ -116,7 +116,7 @@ def test_all_88_golden_records_come_back_byte_by_byte() -> None:
 
 
 def test_a_template_knows_its_size_and_takes_its_offsets_later() -> None:
-    """The leader lays out a turn of records before it gives them their offsets."""
+    """The leader lays out a turn's records before it assigns their offsets."""
     template = RecordTemplate(
         topic=b"TA4b",
         queue_id=3,
@@ -135,7 +135,7 @@ def test_a_template_knows_its_size_and_takes_its_offsets_later() -> None:
 
 
 def test_the_bits_of_the_hosts_follow_the_hosts() -> None:
-    """A producer's flags are kept, except the two that say how long the addresses are."""
+    """The producer's flags are kept, except the two bits that give the length of the addresses."""
     template = RecordTemplate(
         topic=b"T",
         queue_id=0,
@@ -177,7 +177,7 @@ def test_every_message_survives(message: StoredMessage) -> None:
 
 @given(st.lists(messages(), max_size=4))
 def test_a_pull_body_is_records_back_to_back(stored: list[StoredMessage]) -> None:
-    """Several records are read one after the other, from bytes of any kind."""
+    """Several records are read one after the other, from any type of bytes object."""
     body = b"".join(map(encode_record, stored))
 
     assert list(iter_records(body)) == stored
@@ -186,7 +186,7 @@ def test_a_pull_body_is_records_back_to_back(stored: list[StoredMessage]) -> Non
 
 
 def test_good_records_before_a_torn_one_are_read() -> None:
-    """A reader stops at the first record it cannot read, as Java's does."""
+    """As in Java, the reader stops at the first record that it cannot read."""
     records = iter_records(EXAMPLE_BYTES * 2 + EXAMPLE_BYTES[:-1])
 
     assert [next(records), next(records)] == [EXAMPLE, EXAMPLE]
@@ -210,20 +210,20 @@ def test_good_records_before_a_torn_one_are_read() -> None:
     ids=str,
 )
 def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -> None:
-    """A field that does not fit is an error, never a record that others misread."""
+    """A field that does not fit raises an error; a record that readers would misread is never written."""
     with pytest.raises(RecordError):
         encode_record(dataclasses.replace(EXAMPLE, **change))  # type: ignore[arg-type]  # on purpose
 
 
 def test_the_filler_at_the_end_of_a_log_file_is_no_record() -> None:
-    """RocketMQ pads its files; the error says so."""
+    """RocketMQ pads its log files; the error says that the bytes are padding."""
     with pytest.raises(RecordError, match="filler"):
         decode_record(EXAMPLE_BYTES[:4] + b"\xcb\xd4\x31\x94" + EXAMPLE_BYTES[8:])
 
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_refused_with_a_record_error(data: bytes) -> None:
-    """The reader raises nothing else, and does not get lost."""
+    """The reader raises only RecordError, and always ends."""
     with pytest.raises(RecordError):
         decode_record(data)
 
@@ -236,7 +236,7 @@ def test_arbitrary_bytes_are_refused_with_a_record_error(data: bytes) -> None:
 def test_flipped_and_torn_golden_records_are_read_or_refused(
     index: int, mutations: list[tuple[int, int]], length: int
 ) -> None:
-    """A flipped byte gives another message or a RecordError; what is read can be written."""
+    """A flipped byte gives another message or a RecordError; a message that is read can be written again."""
     bodies = golden_bodies()
     data = bytearray(bodies[index % len(bodies)])
     for place, value in mutations:
@@ -254,13 +254,13 @@ def test_flipped_and_torn_golden_records_are_read_or_refused(
 def test_a_packed_host_is_the_address_and_the_port(
     address: IPv4Address | IPv6Address, port: int
 ) -> None:
-    """8 bytes for IPv4, 20 for IPv6."""
+    """A packed host has 8 bytes for IPv4 and 20 for IPv6."""
     assert pack_host(str(address), port) == address.packed + port.to_bytes(4, "big")
 
 
 @given(messages())
 def test_properties_are_found_without_reading_the_rest(message: StoredMessage) -> None:
-    """The same bytes that decoding the whole record gives, for both layouts and both families."""
+    """The bytes equal those of a fully decoded record, for both layouts and both address families."""
     encoded = encode_record(message)
 
     assert record_properties(encoded) == decode_record(encoded).properties
@@ -268,6 +268,6 @@ def test_properties_are_found_without_reading_the_rest(message: StoredMessage) -
 
 
 def test_properties_of_torn_bytes_are_an_error() -> None:
-    """Never an index error in the middle of a pull."""
+    """Torn bytes raise RecordError, and never an IndexError in the middle of a pull."""
     with pytest.raises(RecordError, match="torn"):
         record_properties(b"too short")

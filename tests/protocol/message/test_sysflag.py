@@ -8,7 +8,7 @@ from tests.protocol import golden
 
 
 def test_the_pull_flags_of_real_clients() -> None:
-    """Push 2 and 3, pull consumer 4 and 6, lite pull 22 and 23."""
+    """A push consumer sends 2 and 3, a pull consumer 4 and 6, a lite pull consumer 22 and 23."""
     flags = [
         sysflag.pull_flag(commit_offset=False, suspend=True, subscription=False),
         sysflag.pull_flag(commit_offset=True, suspend=True, subscription=False),
@@ -28,7 +28,7 @@ def test_the_pull_flags_of_real_clients() -> None:
 
 
 def test_the_marks_of_compressed_bodies() -> None:
-    """769 is what current Java clients send for zlib."""
+    """Current Java clients send 769 for zlib."""
     assert sysflag.with_compression(0, 3) == 769
     assert sysflag.compression_type(769) == 3
     assert sysflag.without_compression(769 | 4) == 4
@@ -36,7 +36,7 @@ def test_the_marks_of_compressed_bodies() -> None:
 
 @given(st.integers(0, 2**31 - 1), st.sampled_from([0, 4, 8, 12]), st.integers(0, 7))
 def test_setting_one_field_leaves_the_others(flag: int, state: int, kind: int) -> None:
-    """Transaction state, compression and host bits share one number."""
+    """Transaction state, compression and host bits are stored in one number."""
     changed = sysflag.with_compression(sysflag.with_transaction_state(flag, state), kind)
 
     assert sysflag.transaction_state(changed) == state

@@ -1,4 +1,4 @@
-"""Tags: Java's hash and the expression of a subscription."""
+"""Tags: Java's hash of a tag, and the expression of a subscription."""
 
 import tracemalloc
 
@@ -29,7 +29,7 @@ from tests.protocol import golden
     ],
 )
 def test_hashes_are_javas(text: str, expected: int) -> None:
-    """Producers in several languages must choose the same queue for a key."""
+    """Producers in all languages must choose the same queue for a key."""
     assert java_string_hash(text) == expected
 
 
@@ -42,7 +42,7 @@ def naive_hash(units: list[int]) -> int:
 
 @given(st.text(max_size=50) | st.text(st.characters(max_codepoint=127), max_size=50))
 def test_the_hash_agrees_with_its_definition(text: str) -> None:
-    """s[0]*31^(n-1)+…+s[n-1] over UTF-16 units, lone surrogates included, in 32 bits."""
+    """The hash is s[0]*31^(n-1)+…+s[n-1] in 32 bits, over UTF-16 units, including lone surrogates."""
     data = text.encode("utf-16-le", "surrogatepass")
     units = [int.from_bytes(data[at : at + 2], "little") for at in range(0, len(data), 2)]
 
@@ -50,7 +50,7 @@ def test_the_hash_agrees_with_its_definition(text: str) -> None:
 
 
 def test_codes_of_real_subscriptions_are_the_hashes_of_their_tags() -> None:
-    """Java clients computed these."""
+    """The codes come from Java clients."""
     checked = 0
     for body in golden.bodies(34, "request"):
         for consumer in HeartbeatData.from_json(body).consumer_data_set:
@@ -64,12 +64,15 @@ def test_codes_of_real_subscriptions_are_the_hashes_of_their_tags() -> None:
 
 
 def test_no_tag_has_code_0() -> None:
-    """Both forms of absence."""
+    """An absent tag and an empty tag both have code 0."""
     assert [tags_code(None), tags_code(""), tags_code("TagA")] == [0, 0, 2_598_919]
 
 
 def test_long_tags_are_not_kept() -> None:
-    """Law: who may send cannot fill a leader's memory with tags. One has up to 32 KiB, four bytes a letter where one letter is wide."""
+    """Law: a sender cannot fill a leader's memory with tags.
+
+    A tag may have 32 KiB, and one wide letter makes all its letters take four bytes.
+    """
     tracemalloc.start()
     try:
         for number in range(100):
@@ -83,7 +86,7 @@ def test_long_tags_are_not_kept() -> None:
 
 @pytest.mark.parametrize("expression", ["*", "", None])
 def test_everything_matches_without_tags(expression: str | None) -> None:
-    """Star, empty text and no expression mean all messages."""
+    """A star, an empty text and no expression all match every message."""
     parsed = TagFilter.parse(expression)
 
     assert parsed == TagFilter("*", frozenset(), frozenset())
@@ -93,7 +96,7 @@ def test_everything_matches_without_tags(expression: str | None) -> None:
 
 @pytest.mark.parametrize("expression", ["A || B", "A||B", " A ||\tB|| ", "B||A||A"])
 def test_tags_are_separated_by_two_bars(expression: str) -> None:
-    """Blanks around a tag do not belong to it; equal tags count once."""
+    """Blanks around a tag are ignored; equal tags count once."""
     parsed = TagFilter.parse(expression)
 
     assert parsed == TagFilter(expression, frozenset({"A", "B"}), frozenset({65, 66}))
@@ -101,7 +104,7 @@ def test_tags_are_separated_by_two_bars(expression: str) -> None:
 
 
 def test_colliding_tags_pass_by_code_and_not_by_text() -> None:
-    """ "Aa" and "BB" have one hash: the broker lets both through, the client takes its own."""
+    """ "Aa" and "BB" have the same hash: the broker passes both, and the client compares the text."""
     parsed = TagFilter.parse("Aa")
 
     assert tags_code("BB") in parsed.codes
@@ -110,6 +113,6 @@ def test_colliding_tags_pass_by_code_and_not_by_text() -> None:
 
 @pytest.mark.parametrize("expression", ["||", " || ", "||||"])
 def test_separators_without_tags_are_an_error(expression: str) -> None:
-    """A subscription that can match nothing is a mistake."""
+    """A subscription that matches no message is an error."""
     with pytest.raises(TagExpressionError):
         TagFilter.parse(expression)
