@@ -1,4 +1,4 @@
-"""Short ways to write registrations and requests in tests of the name server."""
+"""Helpers that write registrations and requests for tests of the name server."""
 
 import json
 from dataclasses import replace
@@ -68,7 +68,7 @@ def register_request(
 
 
 def ask(core: NameServerCore, code: int, body: bytes = b"", /, **ext: str) -> RemotingCommand:
-    """Ask on a connection that has registered nothing."""
+    """Send a question on a connection that has registered nothing."""
     return core.handle(request(code, ext, body), 99, 0)
 
 
@@ -89,7 +89,7 @@ def register(
 
 
 def route(core: NameServerCore, name: str) -> Any:
-    """Return the route as a client would read it, None for code 17."""
+    """Return the route as a client would read it, None if the answer is code 17."""
     reply = ask(core, 105, topic=name)
     core.routes.check()
     if reply.code == 17:
@@ -99,7 +99,7 @@ def route(core: NameServerCore, name: str) -> Any:
 
 
 def queues(core: NameServerCore, name: str) -> dict[str, int]:
-    """Return the number of queues to write to by broker name, in the order of the route."""
+    """Return the number of writable queues of each broker, in the order of the route."""
     found = route(core, name)
     if found is None:
         return {}
@@ -110,7 +110,7 @@ def queues(core: NameServerCore, name: str) -> dict[str, int]:
 
 
 def queues_of_go(core: NameServerCore, name: str) -> list[tuple[str, int]]:
-    """Return the queues to send to as RocketMQ's Go client makes them (v2.1.2, route.go): it reads no orderTopicConf."""
+    """Return the queues to which RocketMQ's Go client sends (v2.1.2, route.go): it does not read orderTopicConf."""
     found = route(core, name)
     addresses = {each["brokerName"]: each["brokerAddrs"] for each in found["brokerDatas"]}
     return [

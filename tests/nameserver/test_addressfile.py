@@ -1,4 +1,4 @@
-"""The file of outside addresses: read again when it changes, refused as a whole when it is wrong."""
+"""The file of outside addresses: it is read again when it changes, and refused as a whole if any part is wrong."""
 
 import os
 from pathlib import Path
@@ -13,14 +13,14 @@ GOOD = '{"outside": {"g-0": "203.0.113.1:31001"}}'
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put another file in its place, as a kubelet does."""
+    """Replace the file by another one, as a kubelet does."""
     fresh = path.with_suffix(".fresh")
     fresh.write_text(text)
     os.replace(fresh, path)
 
 
 def test_a_change_of_the_file_counts_without_a_restart(tmp_path: Path) -> None:
-    """Law: a new address restarts nothing."""
+    """Law: a name server publishes a new address from the file without a restart."""
     path = tmp_path / "addresses.json"
     path.write_text(GOOD)
     addresses = OutsideAddresses()
@@ -34,7 +34,7 @@ def test_a_change_of_the_file_counts_without_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"outside": {"g-0": "203.0.113.1"}}'])
 def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path, text: str) -> None:
-    """Clients keep the addresses that they had."""
+    """If the changed file is unusable, clients keep the addresses that they had."""
     path = tmp_path / "addresses.json"
     path.write_text(GOOD)
     addresses = OutsideAddresses()
@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path, text: str) -
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, problem: str) -> None:
-    """Each error begins with the path."""
+    """Each error begins with the path and names the wrong part."""
     path = tmp_path / "addresses.json"
     path.write_text(text)
 
@@ -70,6 +70,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, problem: str) -> None
 
 
 def test_a_name_server_does_not_start_without_its_file(tmp_path: Path) -> None:
-    """It would refuse every route."""
+    """Without the file the name server would refuse every route, so it does not start."""
     with pytest.raises(SettingsError, match="No such file"):
         AddressFile(tmp_path / "none.json", OutsideAddresses())

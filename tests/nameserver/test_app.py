@@ -59,7 +59,7 @@ async def running(**settings: object) -> AsyncIterator[NameServer]:
 
 
 async def until_code(client: RemotingClient, address: str, name: str, code: int) -> None:
-    """Ask for a route until the answer has *code*: the loss of another's connection takes a turn."""
+    """Ask for a route until the answer has *code*: the server may notice a lost connection a little later."""
     code_seen = -1
     async with asyncio.timeout(TIMEOUT_S):
         while code_seen != code:
@@ -68,7 +68,7 @@ async def until_code(client: RemotingClient, address: str, name: str, code: int)
 
 
 async def test_a_group_is_routed_while_one_of_its_replicas_is_connected() -> None:
-    """Law: the loss of the last connection takes the group out immediately."""
+    """Law: a broker group leaves the routes when its last connection is lost, and immediately then."""
     replicas = [RemotingClient(), RemotingClient()]
     client = RemotingClient()
     async with running() as server:
@@ -91,7 +91,7 @@ async def test_a_group_is_routed_while_one_of_its_replicas_is_connected() -> Non
 
 
 async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_are_there() -> None:
-    """Law: a client that is quicker than the brokers gets no "topic does not exist"."""
+    """Law: a client that asks before the brokers have registered does not hear "topic does not exist"."""
     replica, client = RemotingClient(), RemotingClient()
     async with running() as server:
         address = str(server.address)
@@ -108,7 +108,7 @@ async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_ar
 
 
 async def test_a_name_server_that_may_not_know_a_topic_does_not_deny_it_to_a_go_client() -> None:
-    """Law: it would ask the next name server for TBW102, see its queues, and write to those of a topic that has others."""
+    """Law: if it did, the client would ask the next name server for TBW102, get its queues, and move the keys of an existing topic."""
     question = request(105, {"topic": "T"})
     clients = [RemotingClient(), RemotingClient()]
     async with running() as server:
@@ -126,7 +126,7 @@ async def test_a_name_server_that_may_not_know_a_topic_does_not_deny_it_to_a_go_
 
 
 def test_a_deletion_waits_only_where_it_would_be_refused_for_want_of_a_signature() -> None:
-    """Law: who signs is answered immediately, and who deletes what is not there, and everybody where nobody signs."""
+    """Law: a deletion waits only if brokers sign, an ordinary topic exists, and the request lacks the cluster's signature."""
     proofs = Proofs(b"k" * 32, allow_unsigned=True)
     guarded, free = NameServerCore(KvTable(), expiry_ms=120_000, proofs=proofs), core()
     for server in (guarded, free):
@@ -145,7 +145,7 @@ def test_a_deletion_waits_only_where_it_would_be_refused_for_want_of_a_signature
 
 
 async def test_a_deletion_waits_until_brokers_report_that_the_topic_is_gone() -> None:
-    """Law: RocketMQ's tools delete a topic at its brokers and ask here right after; they hear success, and of a topic that stays a refusal."""
+    """Law: RocketMQ's tools delete a topic at its brokers and then here: they hear success, and a refusal if the topic stays."""
     broker, tool = RemotingClient(), RemotingClient()
     async with running(
         cluster_secret=b"0123456789abcdef", allow_unsigned_registrations=True
@@ -171,7 +171,7 @@ async def test_a_deletion_waits_until_brokers_report_that_the_topic_is_gone() ->
 
 
 async def test_a_go_client_asks_elsewhere_for_a_listed_topic_that_nobody_has_registered() -> None:
-    """Law: also of a name server that has run for long, and of one that can hold no further question."""
+    """Law: the server answers other clients and not Go, even if it started long ago or can hold no further question."""
     client = RemotingClient()
     async with running() as server:
         await client.invoke(str(server.address), request(106), TIMEOUT_S)
@@ -190,7 +190,7 @@ async def test_a_go_client_asks_elsewhere_for_a_listed_topic_that_nobody_has_reg
 
 
 async def test_a_go_client_that_waits_for_a_late_group_keeps_no_other_client_waiting() -> None:
-    """Law: each is answered by what its language makes of the route, whichever asked first."""
+    """Law: a held question is judged by its client's language, regardless of which client asked first."""
     client = RemotingClient()
     async with running() as server:
         await client.invoke(str(server.address), request(106), TIMEOUT_S)
@@ -211,7 +211,7 @@ async def test_a_go_client_that_waits_for_a_late_group_keeps_no_other_client_wai
 
 
 async def test_questions_that_wait_keep_little_memory() -> None:
-    """Law: a client of a name server that has just begun chooses neither the size nor the number of what it keeps."""
+    """Law: clients of a starting name server decide neither the size nor the number of the questions that it holds."""
     client = RemotingClient()
     async with running() as server:
         await client.invoke(str(server.address), request(106), TIMEOUT_S)
@@ -220,7 +220,7 @@ async def test_questions_that_wait_keep_little_memory() -> None:
             server.received(connection, replace(request(105, ext), flag=FLAG_ONEWAY))
         kept = [each.ext for _, _, each in server._held]
 
-        server._core._began_ms = sys.maxsize  # it stays young, however slowly this test goes on
+        server._core._began_ms = sys.maxsize  # it stays young, however long this test takes
         question = replace(request(105, {"topic": "T"}), flag=FLAG_ONEWAY)
         for _ in range(2 * HELD_MAX):
             server.received(connection, question)
@@ -231,7 +231,7 @@ async def test_questions_that_wait_keep_little_memory() -> None:
 
 
 async def test_however_many_questions_wait_the_loop_turns_between_some_of_them() -> None:
-    """Law: strangers choose their number and their topics; each look at them took up to a second without a turn."""
+    """Law: looking at the held questions never blocks the loop for long: strangers choose their number and topics."""
     client = RemotingClient()
     async with running() as server, asyncio.timeout(TIMEOUT_S):
         await client.invoke(str(server.address), request(106), TIMEOUT_S)
@@ -251,13 +251,13 @@ async def test_however_many_questions_wait_the_loop_turns_between_some_of_them()
 
 
 async def test_questions_that_wait_are_judged_again_only_after_a_change() -> None:
-    """Law: while nothing changes, they cost no look at the routes."""
+    """Law: the server looks at held questions again only after the routes have changed."""
     client = RemotingClient()
     async with running() as server:
         await client.invoke(str(server.address), request(106), TIMEOUT_S)
         (connection,) = server._connections.values()
         routes = server._core.routes
-        server._core._began_ms = sys.maxsize  # it stays young, however slowly this test goes on
+        server._core._began_ms = sys.maxsize  # it stays young, however long this test takes
         server.received(connection, replace(request(105, {"topic": "T"}), flag=FLAG_ONEWAY))
         server._look_at_held()
         server._core.handle(register_request(GROUP_A, registration(1, topic("T"))), 99, 0)
@@ -273,7 +273,7 @@ async def test_questions_that_wait_are_judged_again_only_after_a_change() -> Non
 
 
 async def test_a_crowd_of_clients_leaves_room_for_brokers() -> None:
-    """Law: the client that was heard of longest ago gives way to who connects; a registered broker stays."""
+    """Law: a new connection replaces that of the client that has been silent longest; registered brokers stay."""
     lost: asyncio.Queue[str] = asyncio.Queue()
 
     def client_named(name: str) -> RemotingClient:
@@ -301,7 +301,7 @@ async def test_a_crowd_of_clients_leaves_room_for_brokers() -> None:
 
 
 async def test_a_oneway_registration_counts_and_gets_no_answer() -> None:
-    """Law: brokers register oneway as well; the next answer is that of the next request."""
+    """Law: a oneway registration counts and gets no answer, so the next answer belongs to the next request."""
     client = RemotingClient()
     async with running() as server:
         address = str(server.address)
@@ -314,7 +314,7 @@ async def test_a_oneway_registration_counts_and_gets_no_answer() -> None:
 
 
 async def test_a_silent_broker_is_dropped_and_its_connection_closed() -> None:
-    """Law: a link that was cut without a word ends with the scan."""
+    """Law: the periodic scan ends a connection that was cut without notice."""
     closed = asyncio.Event()
     broker, client = RemotingClient(on_connection_lost=lambda _: closed.set()), RemotingClient()
     async with running(scan_ms=20, expiry_ms=20) as server:
@@ -330,7 +330,7 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed() -> None:
 async def test_a_name_server_that_stood_still_reads_first_what_has_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: its brokers went on to register, and those that gave up call again: none is silent, and no topic is denied."""
+    """Law: after a pause the server reads waiting requests before it judges: no broker counts as silent, and no topic is denied."""
     ahead_ms = 0
     monkeypatch.setattr(app, "monotonic_ms", lambda: monotonic_ms() + ahead_ms)
     broker, client = RemotingClient(), RemotingClient()
@@ -341,7 +341,7 @@ async def test_a_name_server_that_stood_still_reads_first_what_has_come(
 
         ahead_ms += 200_000
         asked = asyncio.create_task(client.invoke(address, request(105, {"topic": "U"}), TIMEOUT_S))
-        await asyncio.sleep(0.1)  # for some scans
+        await asyncio.sleep(0.1)  # time for some scans
         known = await client.invoke(address, request(105, {"topic": "T"}), TIMEOUT_S)
         assert (known.code, asked.done()) == (0, False)
         body = registration(2, topic("T"), topic("U"))
@@ -357,7 +357,7 @@ async def test_a_name_server_that_stood_still_reads_first_what_has_come(
 
 
 async def test_the_http_pages_show_the_tables_and_metrics() -> None:
-    """Law: /status shows the five tables, /metrics counts requests."""
+    """Law: /status shows the five tables, and /metrics counts requests."""
     client = RemotingClient()
     async with running(http=LOOPBACK) as server:
         body = registration(1, topic("T"))
@@ -387,7 +387,7 @@ async def test_the_http_pages_show_the_tables_and_metrics() -> None:
 async def test_the_key_value_configuration_survives_a_restart(
     tmp_path: Path, namespace: str
 ) -> None:
-    """Law: what was put is there after the process is gone."""
+    """Law: a saved value exists after a restart of the process."""
     client = RemotingClient()
     put = request(100, {"namespace": namespace, "key": "T", "value": "a:4"})
     get = request(101, {"namespace": namespace, "key": "T"})
@@ -404,7 +404,7 @@ async def test_the_key_value_configuration_survives_a_restart(
 async def test_routes_of_ordered_topics_survive_a_restart_where_brokers_sign(
     tmp_path: Path, secret: str
 ) -> None:
-    """Law: the group is away meanwhile and its keys stay; an address of a stranger is not kept."""
+    """Law: keys do not move while the broker group is away; addresses of brokers that do not sign are not kept."""
     settings = {"kv_path": tmp_path / "kv.json", "cluster_secret": secret.encode()}
     async with running(**settings) as server:
         routes = server._core.routes
@@ -418,7 +418,7 @@ async def test_routes_of_ordered_topics_survive_a_restart_where_brokers_sign(
 
 
 async def test_a_change_that_cannot_be_saved_is_answered_with_code_1(tmp_path: Path) -> None:
-    """Law: the administrator learns that the disk refuses."""
+    """Law: the administrator gets an error if the disk refuses the change."""
     client = RemotingClient()
     put = request(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "k", "value": "v"})
     (tmp_path / "kv").mkdir()
@@ -433,7 +433,7 @@ async def test_a_change_that_cannot_be_saved_is_answered_with_code_1(tmp_path: P
 
 
 async def test_texts_of_other_namespaces_are_saved_while_the_server_runs(tmp_path: Path) -> None:
-    """Law: a process that is killed loses the last second at most."""
+    """Law: a process that is killed loses at most the texts of the last second."""
     client = RemotingClient()
     path = tmp_path / "kv.json"
     async with running(kv_path=path) as server:
@@ -458,7 +458,7 @@ def start(path: Path, settings: dict[str, object]) -> "subprocess.Popen[str]":
 
 
 def test_the_process_says_when_it_listens_and_ends_with_sigterm(tmp_path: Path) -> None:
-    """Law: one line when it is up, exit code 0 after SIGTERM."""
+    """Law: the process prints one line when it listens, and ends with exit code 0 after SIGTERM."""
     listen = {"host": "127.0.0.1", "port": 0}
     with start(tmp_path / "s.json", {"listen": listen, "http": listen}) as process:
         assert process.stdout is not None
@@ -474,7 +474,7 @@ def test_the_process_says_when_it_listens_and_ends_with_sigterm(tmp_path: Path) 
 
 @pytest.mark.parametrize("which", ["listen", "http"])
 def test_a_port_in_use_ends_the_start_with_one_line(tmp_path: Path, which: str) -> None:
-    """Law: exit code 2, one line with the port and what to do."""
+    """Law: exit code 2, and one line that names the port and says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         settings: dict[str, object] = {"listen": {"host": "127.0.0.1", "port": 0}}
@@ -503,7 +503,7 @@ def test_bad_settings_end_the_start_with_the_field(
     reason: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Law: exit code 2 and one line that names the file and the field."""
+    """Law: exit code 2, and one line that names the file and the field."""
     path = tmp_path / "s.json"
     path.write_text(json.dumps(settings))
 
@@ -516,13 +516,13 @@ def test_bad_settings_end_the_start_with_the_field(
 def test_a_missing_settings_file_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Law: the path and the next step."""
+    """Law: the error names the path and the next step."""
     assert main(["--settings", str(tmp_path / "none.json")]) == 2
     assert "none.json: No such file or directory; give the path" in capsys.readouterr().err
 
 
 async def test_each_listener_answers_with_its_own_addresses(tmp_path: Path) -> None:
-    """Law: the port that is asked decides; a new address in the file is published without a restart."""
+    """Law: clients get the addresses of the listener that they ask; a new address in the file needs no restart."""
     addresses = tmp_path / "addresses.json"
     addresses.write_text('{"outside": {}}')
     listener = OutsideListener(name="outside", host="127.0.0.2", port=0)
@@ -559,7 +559,7 @@ def test_listeners_that_cannot_be_served_are_named(
     listeners: list[dict[str, object]],
     problem: str,
 ) -> None:
-    """One sentence that begins with the path."""
+    """The error is one sentence that begins with the path."""
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"listeners": listeners}))
 

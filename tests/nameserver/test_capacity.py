@@ -1,4 +1,4 @@
-"""The bytes that a name server keeps of registrations have a limit, and none are taken from brokers that sign."""
+"""A name server keeps a limited number of bytes of registrations, and strangers cannot take the room of brokers that sign."""
 
 import json
 import tracemalloc
@@ -22,7 +22,7 @@ from tests.nameserver.registrations import (
 )
 from tests.security.test_names_registrations import Cluster
 
-# Nearly as large as a name may be.
+# Nearly as long as a name may be.
 LARGE = registration(1, *(topic(f"{number:020000}") for number in range(800)))
 
 
@@ -31,14 +31,14 @@ def broker(number: int) -> Identity:
 
 
 def offer(server: NameServerCore, who: Identity, body: RegisterBrokerBody) -> tuple[int, str]:
-    """Return code and remark of the answer to a registration."""
+    """Return the code and the remark of the answer to a registration."""
     reply = server.handle(register_request(who, body), 1, 0)
     server.routes.check()
     return reply.code, reply.remark or ""
 
 
 def test_what_brokers_without_a_signature_register_has_a_limit() -> None:
-    """Law: bytes are bounded for one name and in all; a known broker renews and shrinks, an ended one makes room."""
+    """Law: there is a limit for each name and one for all; known brokers can renew and shrink, and removed ones make room."""
     server = core()
 
     code, remark = offer(server, broker(0), registration(1, topic("t" * NAME_BYTES_MAX)))
@@ -59,7 +59,7 @@ def test_what_brokers_without_a_signature_register_has_a_limit() -> None:
 
 
 def test_the_size_of_a_name_is_about_what_it_takes() -> None:
-    """Law: what is counted is not less than the memory that is taken."""
+    """Law: the counted size is not less than the memory that a registration takes."""
     server = core()
     tracemalloc.start()
     for number in range(3):
@@ -73,7 +73,7 @@ def test_the_size_of_a_name_is_about_what_it_takes() -> None:
 
 
 def test_brokers_that_sign_have_room_when_others_have_filled_theirs() -> None:
-    """Law: nobody who cannot sign takes the room of the cluster's own brokers, nor they that of others."""
+    """Law: brokers that sign and brokers that do not sign each have room of their own."""
     cluster = Cluster(mixed=True)
     cluster.register(GROUP_A, LARGE)
     assert [offer(cluster.core, broker(number), LARGE)[0] for number in range(4)] == [0, 0, 0, 1]
@@ -84,7 +84,7 @@ def test_brokers_that_sign_have_room_when_others_have_filled_theirs() -> None:
 
 
 def test_a_gone_broker_counts_for_the_ordered_topics_that_are_kept() -> None:
-    """Law: a name whose connections are lost gives back what it does not publish any more."""
+    """Law: after the loss of its connections a broker name counts only for the ordered topics that are still published."""
     server = core()
     ordered = registration(1, topic("T", order=True), *LARGE.topics.topic_config_table.values())
     for number in range(10):
@@ -93,7 +93,7 @@ def test_a_gone_broker_counts_for_the_ordered_topics_that_are_kept() -> None:
 
 
 def test_topics_by_hand_and_their_deletion_count() -> None:
-    """Law: a topic that is entered by hand (217) takes room like others, and a deleted one gives it back."""
+    """Law: a topic that is entered by hand (217) takes room like others, and its deletion frees that room."""
     server = core()
     offer(server, broker(0), registration(1))
     body = TopicRouteData((QueueData("b-0", 1, 1, 6),)).to_json()
@@ -108,7 +108,7 @@ def test_topics_by_hand_and_their_deletion_count() -> None:
 
 
 def test_addresses_and_their_texts_have_a_limit() -> None:
-    """Law: one name takes no more addresses, longer texts or filter servers than its bytes allow."""
+    """Law: the limit of a broker name includes its addresses, their texts and its filter servers."""
     server = core()
     offer(server, broker(0), registration(1, topic("t" * (NAME_BYTES_MAX * 15 // 16))))
     many = [Identity("C", "b-0", number, f"10.0.0.1:{number}") for number in range(200)]
@@ -127,7 +127,7 @@ def test_addresses_and_their_texts_have_a_limit() -> None:
 
 
 def test_the_status_page_has_a_limit_however_much_is_registered() -> None:
-    """Law: it is made in one go, beside all clients; it says how much there is, and shows as much as a person reads."""
+    """Law: the page is made in one step that blocks all clients, so it shows totals and a readable part of the tables."""
     server = core()
     server.routes.reserve(GROUP_A.broker_name)
     own = registration(1, *(topic(f"t-{number}") for number in range(20 * ROWS_SHOWN_MAX)))
@@ -147,7 +147,7 @@ def test_the_status_page_has_a_limit_however_much_is_registered() -> None:
 
 
 def test_an_address_has_few_sessions_and_the_one_silent_longest_gives_way() -> None:
-    """Law: questions on many connections (322) take no memory without end, nor a replica's registration."""
+    """Law: connections that only ask (322) cannot fill the memory, nor push out the registration of a replica."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T")), connection=1, now_ms=0)
     for connection in range(2, 1_000):
@@ -162,7 +162,7 @@ def test_an_address_has_few_sessions_and_the_one_silent_longest_gives_way() -> N
 
 
 def test_encoded_routes_are_forgotten_when_there_are_too_many() -> None:
-    """Law: answers that are kept have a limit of bytes, and are the same when they are made again."""
+    """Law: the cached answers have a limit in bytes; an evicted answer is made again and is the same."""
     server = core()
     names = [f"{number:0200}" for number in range(600)]
     for number in range(40):

@@ -1,4 +1,4 @@
-"""The key-value configuration survives the process, or the change is refused."""
+"""The key-value configuration: a change is saved before it counts, or it is refused."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from orderlymq_protocol.names import ORDER_NAMESPACE
 
 
 def test_what_was_answered_about_an_ordered_topic_is_in_the_file(tmp_path: Path) -> None:
-    """Law: a change of the cluster's own namespace is saved before it counts; the layout is RocketMQ's."""
+    """Law: a change of the cluster's own namespace is saved before it counts, in RocketMQ's file layout."""
     path = tmp_path / "deep" / "kv.json"
     table = KvTable(write=KvFile(path).save)
     table.put(ORDER_NAMESPACE, "b", "2")
@@ -29,7 +29,7 @@ def test_what_was_answered_about_an_ordered_topic_is_in_the_file(tmp_path: Path)
 def test_changes_of_other_namespaces_are_read_immediately_and_saved_together(
     tmp_path: Path,
 ) -> None:
-    """Law: strangers cannot make the loop wait for the disk by the number of their requests."""
+    """Law: strangers cannot make the event loop wait for the disk by sending many requests."""
     path = tmp_path / "kv.json"
     table = KvTable(write=KvFile(path).save)
     table.put("n", "b", "2")
@@ -50,7 +50,7 @@ def test_changes_of_other_namespaces_are_read_immediately_and_saved_together(
 
 
 def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
-    """Law: a change that is so already costs no write."""
+    """Law: a request that changes no value writes no file."""
     path = tmp_path / "kv.json"
     table = KvTable(write=KvFile(path).save)
     assert table.put(ORDER_NAMESPACE, "T", "a:4")
@@ -67,7 +67,7 @@ def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_change_that_cannot_be_saved_did_not_happen(tmp_path: Path) -> None:
-    """Law: nobody learns of a value that the next life would not know."""
+    """Law: no client sees a value that would be gone after a restart."""
     (tmp_path / "file").write_text("")
     order = {ORDER_NAMESPACE: {"k": "old"}}
     table = KvTable(order, KvFile(tmp_path / "file" / "kv.json").save)
@@ -81,7 +81,7 @@ def test_a_change_that_cannot_be_saved_did_not_happen(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_saved_yet_is_saved_later(tmp_path: Path) -> None:
-    """Law: a disk that refuses for a while loses nothing that was answered."""
+    """Law: if the disk refuses for a while, no change that was answered with success is lost."""
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "kv.json"
     table = KvTable(write=KvFile(path).save)
@@ -97,7 +97,7 @@ def test_what_could_not_be_saved_yet_is_saved_later(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"configTable":[]}', b"\xff"])
 def test_a_broken_file_is_refused_with_what_to_do(tmp_path: Path, content: bytes) -> None:
-    """Law: starting over a file that cannot be read would lose it."""
+    """Law: the server does not start with an unreadable file, because the next save would overwrite it."""
     path = tmp_path / "kv.json"
     path.write_bytes(content)
 
@@ -107,7 +107,7 @@ def test_a_broken_file_is_refused_with_what_to_do(tmp_path: Path, content: bytes
 
 
 def test_no_file_is_an_empty_configuration(tmp_path: Path) -> None:
-    """Law: the first start needs no preparation."""
+    """Law: a missing file is an empty configuration, so that the first start needs no preparation."""
     assert KvFile(tmp_path / "kv.json").load() == {}
 
 
@@ -115,7 +115,7 @@ def test_no_file_is_an_empty_configuration(tmp_path: Path) -> None:
     ("namespace", "limit"), [(ORDER_NAMESPACE, SIZE_MAX), ("n", FOREIGN_BYTES_MAX)]
 )
 def test_what_is_kept_is_bounded_and_can_be_made_smaller(namespace: str, limit: int) -> None:
-    """Law: a client that may write values cannot fill the name server with them; what is there can be replaced."""
+    """Law: clients cannot fill the name server with values; existing values can be replaced by smaller ones."""
     table = KvTable({namespace: {"k": "v"}})
     half = "x" * (limit // 2)
     table.put(namespace, "a", half)
@@ -135,7 +135,7 @@ def test_what_is_kept_is_bounded_and_can_be_made_smaller(namespace: str, limit: 
 
 @pytest.mark.parametrize("letter", ["x", "\u20ac", ""])
 def test_strangers_leave_the_cluster_its_room(tmp_path: Path, letter: str) -> None:
-    """Law: other namespaces have a small part of their own, in bytes, many small texts included."""
+    """Law: all other namespaces share a small limit in bytes, which counts many small texts, too."""
     path = tmp_path / "kv.json"
     table = KvTable(write=KvFile(path).save)
     refused = 0
@@ -155,7 +155,7 @@ def test_strangers_leave_the_cluster_its_room(tmp_path: Path, letter: str) -> No
 def test_a_text_that_cannot_be_written_is_refused_when_it_is_put(
     place: int, tmp_path: Path
 ) -> None:
-    """Law: nobody's text keeps the cluster's own from being saved."""
+    """Law: a text that cannot be saved is refused, so that it does not prevent saving the cluster's own texts."""
     table = KvTable(write=KvFile(tmp_path / "kv.json").save)
     texts = ["a", "a", "a"]
     texts[place] = "\ud800"
@@ -171,7 +171,7 @@ def test_a_text_that_cannot_be_written_is_refused_when_it_is_put(
 def test_a_file_that_is_too_large_is_kept_and_only_grows_no_more(
     namespace: str, limit: int
 ) -> None:
-    """Law: what an earlier release has stored is not lost, and it can be reduced."""
+    """Law: a larger file of an earlier release is kept; it can shrink but not grow."""
     table = KvTable({namespace: {"a": "x" * limit, "b": "yy"}})
 
     with pytest.raises(KvError):

@@ -1,4 +1,4 @@
-"""Answers to clients of a further listener: addresses that they can reach, or a refusal."""
+"""Answers to clients of an outside listener: addresses that they can reach, or a refusal."""
 
 import json
 
@@ -31,7 +31,7 @@ def ask(core: NameServerCore, code: int, listener: str = "outside", **ext: str) 
 
 @pytest.fixture
 def served() -> NameServerCore:
-    """A name server with two groups, of which both have an address for the listener `outside`."""
+    """Return a name server with two broker groups, which both have an address for the listener `outside`."""
     made = core()
     for group in (GROUP_A, GROUP_B):
         register(made, group, registration(1, topic("T"), topic("TBW102", order=False)))
@@ -43,7 +43,7 @@ def served() -> NameServerCore:
 def test_a_route_has_the_addresses_of_the_listener_that_it_is_asked_at(
     served: NameServerCore,
 ) -> None:
-    """Queues, order and everything else stay as they are."""
+    """The route of an outside listener differs only in its addresses: queues and order stay the same."""
     inside = json.loads(ask(served, 105, "", topic="T").body)
     outside = json.loads(ask(served, 105, topic="T").body)
 
@@ -59,17 +59,17 @@ def test_a_route_has_the_addresses_of_the_listener_that_it_is_asked_at(
 def test_a_route_without_all_addresses_is_refused(
     served: NameServerCore, listener: str, missing: str
 ) -> None:
-    """Law: a shorter list would move keys; an inner address would be a dead end. Neither is answered."""
+    """Law: if an outside address is missing, the route is refused: a shorter list would move keys, an inner address is unreachable."""
     reply = ask(served, 105, listener, topic="T")
 
-    # Not 17: that would make a RocketMQ client ask what the topic is made after, and make it.
+    # Not 17: that code would make a RocketMQ client ask for the template topic and create the topic.
     assert (reply.code, reply.body) == (ResponseCode.SYSTEM_ERROR, b"")
     assert reply.remark is not None
     assert reply.remark.startswith(f"OutsideAddressMissing: the broker group {missing} ")
 
 
 def test_a_route_that_cannot_be_read_is_refused_with_the_reason() -> None:
-    """A queue list of former times, or brokers with more queues of a topic than a route may have."""
+    """This happens with a queue list of an earlier time, or if brokers have more queues of a topic than a route may hold."""
     table = KvTable({"ORDER_TOPIC_CONFIG": {"T": "group-a:922337203"}})
     served = NameServerCore(table, expiry_ms=EXPIRY_MS)
     register(served, GROUP_A, registration(1, topic("T")))
@@ -82,7 +82,7 @@ def test_a_route_that_cannot_be_read_is_refused_with_the_reason() -> None:
 
 
 def test_a_topic_whose_groups_all_have_addresses_is_reported(served: NameServerCore) -> None:
-    """An address that another group lacks concerns the topics of that group alone."""
+    """A missing address of a broker group matters only for the topics of that group."""
     route = json.loads(ask(served, 105, "half", topic="alone").body)
 
     assert [each["brokerAddrs"] for each in route["brokerDatas"]] == [{"0": "198.51.100.1:1"}]
@@ -90,7 +90,7 @@ def test_a_topic_whose_groups_all_have_addresses_is_reported(served: NameServerC
 
 @pytest.mark.parametrize("code", core().codes)
 def test_no_answer_of_any_code_has_an_inner_address(served: NameServerCore, code: int) -> None:
-    """Law: whatever is asked outside, an inner address does not leave; a new code is refused until it is judged."""
+    """Law: an outside listener refuses every request code whose answer was not checked for inner addresses."""
     ext = {
         **identity_ext(GROUP_A),
         "topic": "T",
@@ -109,7 +109,7 @@ def test_no_answer_of_any_code_has_an_inner_address(served: NameServerCore, code
 
 
 def test_tools_see_the_cluster_by_the_addresses_of_their_listener(served: NameServerCore) -> None:
-    """Codes 106 and 901, which administrators begin with; 304 names one address, and leaves it out."""
+    """Administrators begin with the codes 106 and 901; the answer to 304 leaves out the one address that it would name."""
     info = json.loads(ask(served, 106).body)
     members = json.loads(ask(served, 901, clusterName="C", brokerName="group-a").body)
     nobody = json.loads(ask(served, 901, clusterName="C", brokerName="no-such").body)
@@ -137,7 +137,7 @@ def test_tools_see_the_cluster_by_the_addresses_of_their_listener(served: NameSe
     ],
 )
 def test_nobody_outside_changes_where_clients_go(served: NameServerCore, code: int) -> None:
-    """Law: brokers of the cluster are inside."""
+    """Law: the cluster's brokers are all inside, so an outside listener accepts no registrations."""
     before = ask(served, 106, "").body
     reply = ask(served, code, **identity_ext(GROUP_A) | {"brokerAddr": "203.0.113.9:1"})
 
@@ -146,7 +146,7 @@ def test_nobody_outside_changes_where_clients_go(served: NameServerCore, code: i
 
 
 def test_a_new_address_counts_from_the_next_answer_on(served: NameServerCore) -> None:
-    """Answers that were made before are made again."""
+    """After a new address the server makes its cached answers again."""
     ask(served, 105, topic="alone")
     served.outside.update({"outside": OUTSIDE | {"group-a": "203.0.113.7:31001"}})
 
@@ -159,7 +159,7 @@ def kept_bytes(served: NameServerCore) -> int:
 
 
 def test_answers_that_are_kept_have_a_limit_in_bytes(served: NameServerCore) -> None:
-    """Law: a topic table that changes all the time fills no memory, and the newest answer is kept."""
+    """Law: a topic table that changes all the time does not fill the memory, and the newest answer is kept."""
     asked = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
     for number in range(100):
         route = TopicRouteData((), (), f"{number}:" + "x" * 100_000, {})
@@ -174,7 +174,7 @@ def test_answers_that_are_kept_have_a_limit_in_bytes(served: NameServerCore) -> 
 
 @pytest.mark.parametrize("length", [10, 100_000])
 def test_no_answer_that_repeats_what_was_asked_is_kept(served: NameServerCore, length: int) -> None:
-    """Law: a client chooses the words of a question, and no memory is kept for them."""
+    """Law: answers that repeat a client's own words are not cached, so clients cannot fill the memory with them."""
     for number in range(100):
         name = f"{number}".rjust(length, "x")
         for code in served.codes:
@@ -185,7 +185,7 @@ def test_no_answer_that_repeats_what_was_asked_is_kept(served: NameServerCore, l
 
 
 def test_texts_of_administrators_are_asked_and_changed_inside_alone(served: NameServerCore) -> None:
-    """Law: a text may hold an inner address, and a stranger of another network writes nothing."""
+    """Law: a text may hold an inner address, so outside clients cannot read texts, and they cannot write them either."""
     put = {"namespace": "N", "key": "k", "value": INNER.decode() + "7"}
     ask(served, RequestCode.PUT_KV_CONFIG, "", **put)
 

@@ -1,4 +1,4 @@
-"""Answers to every request code, compared with what RocketMQ's name server answered."""
+"""Answers to every request code, compared with those of RocketMQ's name server."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ GOLDEN = [frame for frame in golden.frames() if frame.server == "namesrv"]
 
 
 def play(server: NameServerCore, frame: golden.GoldenFrame) -> RemotingCommand:
-    """Let the server answer a captured request, over the wire in both directions."""
+    """Let the server answer a captured request, encoded and decoded in both directions."""
     (command,) = FrameDecoder().receive_data(frame.wire)
     (reply,) = FrameDecoder().receive_data(encode(server.handle(command, 1, 0)))
     assert (reply.opaque, reply.is_response) == (command.opaque, True)
@@ -56,7 +56,7 @@ def registered_as_captured() -> NameServerCore:
 
 
 def without_flag_names(body: bytes) -> Any:
-    """Return a route; real name servers write the flag of a topic under one name, and 4.x knows no acting master."""
+    """Return the route without members that differ: name servers write the topic flag under one name, 4.x knows no acting master."""
     value = json.loads(body.replace(b"{0:", b'{"0":'))
     for broker in value["brokerDatas"]:
         assert broker.pop("enableActingMaster", False) is False
@@ -67,14 +67,14 @@ def without_flag_names(body: bytes) -> Any:
 
 @pytest.mark.parametrize("version", [275, 409, 479])
 def test_routes_are_those_that_real_name_servers_gave(version: int) -> None:
-    """Law: 105 answers as captured: 17 with its remark, and the route of TBW102."""
+    """Law: the 105 answers equal the captured ones: code 17 with its remark, and the route of TBW102."""
     unknown, known = captured(105, "response", version)
     request_105 = captured(105, "request", version)[0]
     server = core()
 
     missing = play(server, request_105)
     play(server, captured(103, "request")[0])
-    # By the connection that got this answer: see negativecache.py.
+    # The template is shown only to a connection that got this answer before: see negativecache.py.
     found = server.handle(request(105, {"topic": "TBW102"}), 1, 0)
 
     assert (missing.code, missing.remark) == (17, unknown.fields["remark"])
@@ -83,18 +83,18 @@ def test_routes_are_those_that_real_name_servers_gave(version: int) -> None:
 
 
 def test_the_cluster_is_described_as_captured() -> None:
-    """Law: 106 equals the capture, with quoted ids."""
+    """Law: the answer to 106 equals the captured one, with quoted ids."""
     expected = captured(106, "response", 409)[0].body.replace(b"{0:", b'{"0":')
 
     reply = play(registered_as_captured(), captured(106, "request", 409)[0])
 
-    # RocketMQ 5 says this, and the Rust client wants to hear it.
+    # RocketMQ 5 sends this remark, and the Rust client expects it.
     assert reply.body.replace(b',"enableActingMaster":false', b"") == expected
 
 
 @pytest.mark.parametrize("version", [409, 479])
 def test_administration_answers_as_captured(version: int) -> None:
-    """Law: codes, ext fields and empty bodies of the KV, permission and deletion requests."""
+    """Law: codes, ext fields and empty bodies of the answers to KV, permission and deletion requests equal the captured ones."""
     server = registered_as_captured()
     count = len(server.routes.topics())
     for code in (100, 101, 102, 205, 327, 216, 318):
@@ -109,7 +109,7 @@ def test_administration_answers_as_captured(version: int) -> None:
 
 
 def test_a_registration_is_answered_as_captured() -> None:
-    """Law: 103 of a master answers an empty header and, without order configuration, no body."""
+    """Law: the answer to 103 of a master has an empty header and, without an order configuration, no body."""
     expected = captured(103, "response")[0]
 
     for frame in captured(103, "request"):
@@ -118,7 +118,7 @@ def test_a_registration_is_answered_as_captured() -> None:
 
 
 def test_all_topics_of_the_capture_are_listed_in_order() -> None:
-    """Law: 206 lists every topic once, sorted."""
+    """Law: 206 lists every topic once, sorted by name."""
     body = json.loads(captured(103, "request")[0].body)
     names = sorted(body["topicConfigSerializeWrapper"]["topicConfigTable"])
 
@@ -128,7 +128,7 @@ def test_all_topics_of_the_capture_are_listed_in_order() -> None:
 
 
 def test_the_properties_can_be_read_and_stay_as_they_are() -> None:
-    """Law: 318 refuses what would have no effect, and says what to do; 319 shows what is so."""
+    """Law: 318 refuses settings that would have no effect and says what to do; 319 shows the real values."""
     server = NameServerCore(KvTable(), expiry_ms=1, properties={"listenPort": "9876"})
 
     assert ask(server, 318, b"orderMessageEnable=true\nnothing=1\n# note\n").code == 0
@@ -152,7 +152,7 @@ def test_the_properties_can_be_read_and_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_plain_and_compressed_registrations_register_the_same(compressed: bool) -> None:
-    """Law: both forms of the body mean the same topics."""
+    """Law: both forms of the body register the same topics."""
     server = core()
     body = registration(3, topic("T", 4), topic("%RETRY%g", 1))
 
@@ -173,7 +173,7 @@ def test_plain_and_compressed_registrations_register_the_same(compressed: bool) 
 
 
 def test_a_checksum_that_does_not_match_changes_nothing() -> None:
-    """Law: a torn body is refused; 0 means that nobody has counted."""
+    """Law: a torn body is refused; the checksum 0 means that the broker computed none."""
     server = core()
     body = registration(1, topic("T"))
 
@@ -198,7 +198,7 @@ def test_every_registration_is_answered_with_the_order_configuration() -> None:
 
 
 def test_a_queue_list_that_no_client_could_read_is_refused() -> None:
-    """Its clients would make a list of all those queues."""
+    """The topic's clients would make a list of all those queues."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T")))
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
@@ -212,7 +212,7 @@ def test_a_queue_list_that_no_client_could_read_is_refused() -> None:
 
 
 def test_a_broker_learns_whether_its_version_is_known() -> None:
-    """Law: 322 compares versions, shows ours, and counts as a sign of life."""
+    """Law: 322 compares the broker's version with ours, returns ours, and counts as a sign of life."""
     server = core()
     ext = identity_ext(GROUP_A)
     first, second = (b'{"counter":%d,"timestamp":1}' % n for n in (1, 2))
@@ -230,7 +230,7 @@ def test_a_broker_learns_whether_its_version_is_known() -> None:
 
 
 def test_a_heartbeat_renews_and_a_replica_that_reconnects_is_adopted() -> None:
-    """Law: after 322 or 904 on a new connection the entry outlives the old connection."""
+    """Law: after 322 or 904 on a new connection, the registration survives the end of the old connection."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T")), connection=1)
 
@@ -251,7 +251,7 @@ def test_unregistering_takes_the_group_out() -> None:
 
 
 def test_lists_are_sorted_and_of_the_right_topics() -> None:
-    """Law: 224, 304, 311-313, 901 and 219 list what they say, in a stable order."""
+    """Law: the lists of 224, 304, 311-313, 901 and 219 are complete and in a stable order."""
     server = core()
     register(server, GROUP_B, registration(1, topic("z"), topic("unit", flag=1)), connection=2)
     register(
@@ -293,7 +293,7 @@ def test_lists_are_sorted_and_of_the_right_topics() -> None:
 
 
 def test_lists_of_topics_are_made_once_for_each_change() -> None:
-    """Law: anybody may ask for them; a renewal that changes nothing forgets neither them nor routes, and unknown clusters are not kept."""
+    """Law: any client may ask for lists, so they are cached until a real change; lists of unknown clusters are not cached."""
     server = core()
     body = registration(1, topic("a"), topic("unit", flag=1))
     register(server, GROUP_A, body)
@@ -318,7 +318,7 @@ def test_lists_of_topics_are_made_once_for_each_change() -> None:
 
 
 def test_deleting_a_topic_in_one_cluster_leaves_the_other() -> None:
-    """Law: 216 with a cluster name touches that cluster only."""
+    """Law: 216 with a cluster name deletes the topic in that cluster only."""
     server = core()
     other = GROUP_B.__class__("D", "group-d", 0, "10.0.1.1:10911")
     register(server, GROUP_A, registration(1, topic("T")), connection=1)
@@ -330,7 +330,7 @@ def test_deleting_a_topic_in_one_cluster_leaves_the_other() -> None:
 
 
 def test_queues_can_be_entered_by_hand_on_known_brokers() -> None:
-    """Law: 217 adds the queues of brokers that live and ignores others."""
+    """Law: 217 adds queues of registered brokers and ignores unknown brokers."""
     server = core()
     register(server, GROUP_A, registration(1))
     queues = [
@@ -345,7 +345,7 @@ def test_queues_can_be_entered_by_hand_on_known_brokers() -> None:
 
 
 def test_an_absent_value_is_not_found() -> None:
-    """Law: 101 answers 22 with RocketMQ's remark; 102 of nothing succeeds."""
+    """Law: 101 answers 22 with RocketMQ's remark; 102 of a missing value succeeds."""
     server = core()
 
     reply = ask(server, 101, namespace="n", key="k")
@@ -355,7 +355,7 @@ def test_an_absent_value_is_not_found() -> None:
 
 
 def test_only_a_change_of_the_order_configuration_or_of_topics_makes_routes_again() -> None:
-    """Law: no stranger's request empties what answers are taken from."""
+    """Law: no stranger's request can invalidate the cached routes."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T")))
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
@@ -379,7 +379,7 @@ def test_only_a_change_of_the_order_configuration_or_of_topics_makes_routes_agai
 
 @pytest.mark.parametrize("code", [0, 10, 107, 108, 20500, 200050, -5])
 def test_unknown_codes_are_not_supported(code: int) -> None:
-    """Law: exactly code 3 with this remark is what clients fall back on."""
+    """Law: clients fall back to other requests only if they get exactly code 3 with this remark."""
     reply = ask(core(), code)
 
     assert (reply.code, reply.remark) == (3, remark_of(code))
@@ -405,7 +405,7 @@ BAD_INPUT = [
 def test_bad_input_is_named_and_changes_nothing(
     code: int, ext: dict[str, str], body: bytes, remark: str
 ) -> None:
-    """Law: code 1 with a remark; the tables stay as they were."""
+    """Law: a bad request gets code 1 with a remark, and the tables stay as they were."""
     server = core()
     before = server.routes.dump(0)
 
@@ -417,7 +417,7 @@ def test_bad_input_is_named_and_changes_nothing(
 
 
 def test_every_code_of_the_reference_is_served() -> None:
-    """Law: the served codes are exactly these."""
+    """Law: the server serves exactly these request codes."""
     assert core().codes == [
         100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313,
         318, 319, 322, 327, 901, 904,
@@ -425,10 +425,10 @@ def test_every_code_of_the_reference_is_served() -> None:
 
 
 def test_a_name_server_that_has_just_begun_lets_nobody_make_topics() -> None:
-    """It does not know yet who has which topic, so it does not show what topics are made after.
+    """A starting name server does not know yet who has which topic, so it does not show the template topic.
 
-    RocketMQ's producers ask for their topic and then for TBW102, and take four queues of it: with a
-    broker that comes back between the two questions, keys of an existing topic would change queues.
+    RocketMQ's producers ask for their topic and then for TBW102, and take four queues of it: if a
+    broker came back between the two questions, keys of an existing topic would change queues.
     """
     server = NameServerCore(KvTable(), expiry_ms=120_000, began_ms=50_000)
 
@@ -449,7 +449,7 @@ def test_a_name_server_that_has_just_begun_lets_nobody_make_topics() -> None:
 
 
 def test_a_question_waits_while_a_name_server_may_not_know_the_topic_yet() -> None:
-    """Law: only "does not exist" waits, and what topics are made after; what is known is answered immediately."""
+    """Law: only answers of "does not exist" and the template topic wait; known topics are answered immediately."""
     server = NameServerCore(KvTable(), expiry_ms=120_000, began_ms=50_000)
     soon, later = 50_102, 50_000 + KNOWS_ALL_AFTER_MS
     questions = [request(105, {"topic": name}) for name in ("orders", "new", "TBW102")]
@@ -468,7 +468,7 @@ def test_a_question_waits_while_a_name_server_may_not_know_the_topic_yet() -> No
 def test_a_question_waits_while_a_group_that_the_list_of_its_topic_names_has_not_registered() -> (
     None
 ):
-    """Law: a client that ignores the list gets no part of the route from a name server that has just begun."""
+    """Law: a client that ignores the list gets no partial route from a name server that has just started."""
     table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:4;group-b:4"}})
     server = NameServerCore(table, expiry_ms=120_000, began_ms=0)
     question = request(105, {"topic": "orders"})
@@ -485,9 +485,9 @@ def test_a_question_waits_while_a_group_that_the_list_of_its_topic_names_has_not
 
 
 def test_a_go_client_waits_for_every_group_of_a_list_however_late_one_is() -> None:
-    """Law: it reads no list, and would hash its keys over the queues of those that have registered.
+    """Law: the Go client ignores the list, and would hash its keys over the queues of the registered groups alone.
 
-    A name server that was added is known to a broker group only when that has restarted.
+    A broker group knows a name server that was added only after the group has restarted.
     """
     table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:4;group-b:4"}})
     server = NameServerCore(table, expiry_ms=120_000, began_ms=0)
@@ -508,7 +508,7 @@ def test_a_go_client_waits_for_every_group_of_a_list_however_late_one_is() -> No
 
 
 def test_only_who_knows_that_its_topic_does_not_exist_sees_queues_to_make_topics_after() -> None:
-    """A producer that was answered too late, or never, asks for them too, and would move keys of its topic."""
+    """A producer that got its answer too late, or none, asks for the template, too, and would move keys of its topic."""
     server = core()
     register(server, GROUP_A, registration(1, topic("orders", 8, order=True), topic("TBW102", 8)))
     mine, another = 7, 8
@@ -535,7 +535,7 @@ def test_only_who_knows_that_its_topic_does_not_exist_sees_queues_to_make_topics
 
 
 def test_nobody_makes_a_listed_topic_whose_groups_have_not_registered() -> None:
-    """Law: a topic that an administrator has listed exists; a client that does not get its queues asks again and takes no template."""
+    """Law: a topic that an administrator has listed exists: a client that gets no queues gets no template either, and asks again."""
     table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:8"}})
     server = NameServerCore(table, expiry_ms=120_000)
     register(server, GROUP_B, registration(1, topic("TBW102", 8)))
@@ -547,7 +547,7 @@ def test_nobody_makes_a_listed_topic_whose_groups_have_not_registered() -> None:
 
 
 def test_the_go_client_makes_a_topic_over_two_name_servers() -> None:
-    """It asks the next name server for TBW102 when one has said that its topic does not exist, and keeps an empty route for ever."""
+    """After "does not exist" it asks the next name server for TBW102, and it keeps an empty route for ever."""
     began = 50_000
     servers = [NameServerCore(KvTable(), expiry_ms=120_000, began_ms=began) for _ in range(2)]
     for server in servers:
@@ -565,7 +565,7 @@ def test_the_go_client_makes_a_topic_over_two_name_servers() -> None:
 
 
 def test_strangers_cannot_register_brokers_without_end() -> None:
-    """Law: names of brokers are bounded, a known broker can still renew, and an ended one makes room."""
+    """Law: the number of broker names is bounded; known brokers can renew, and unregistered ones make room."""
     server = core()
     empty = registration(1)
     names = [Identity("C", f"b-{number}", 0, "10.0.0.1:1") for number in range(BROKERS_MAX + 1)]

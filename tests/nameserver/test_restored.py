@@ -1,4 +1,4 @@
-"""After a restore no client sees a part of the queues of an ordered topic: its keys would move."""
+"""After a restore no client gets a part of the queues of an ordered topic, because its keys would move."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def waits(server: NameServerCore, name: str) -> bool:
 
 
 def test_an_ordered_topic_has_no_route_until_all_restored_groups_have_registered() -> None:
-    """Law: nor is there one for a topic that another group may have, or a template to make it after; other topics have theirs."""
+    """Law: topics that another broker group may have, and the template, have no route either; other topics have theirs."""
     server = core()
     reply = register(server, GROUP_A, TOPICS, restored=BOTH)
 
@@ -55,7 +55,7 @@ def test_an_ordered_topic_has_no_route_until_all_restored_groups_have_registered
 
 
 def test_what_comes_from_a_backup_is_believed_by_a_name_server_that_knew_more() -> None:
-    """Law: it outlived the cluster, and what came there after the backup is nowhere now; a replica that lags changes nothing."""
+    """Law: a restored broker group replaces what the name server knew of the former cluster; a replica that lags changes nothing."""
     server = core()
     later = registration(9, topic("orders", 8, order=True), topic("bills", order=True), timestamp=9)
     grown = registration(2, topic("orders", 6, order=True), timestamp=10)
@@ -73,7 +73,7 @@ def test_what_comes_from_a_backup_is_believed_by_a_name_server_that_knew_more() 
 
 
 def test_a_group_that_has_registered_once_is_not_awaited_again() -> None:
-    """Law: what was heard of all groups stays; one that is gone, or is removed on purpose, keeps no route away."""
+    """Law: a group counts as heard after its first registration, so that one that goes away later withholds no route."""
     server = core()
     empty = registration(1, topic("logs"))
     register(server, GROUP_A, TOPICS, restored=BOTH)
@@ -81,7 +81,7 @@ def test_a_group_that_has_registered_once_is_not_awaited_again() -> None:
     server.routes.connection_closed(2)
 
     assert queues(server, "orders") == {"group-a": 4}
-    # Another name server may not have answered yet: so the groups are still named.
+    # Another name server may not have answered yet, so the reply still names the broker groups.
     reply = register(server, GROUP_A, TOPICS, restored=BOTH)
     assert "awaitedGroups" not in reply.ext
     assert queues(server, "orders") == {"group-a": 4}
@@ -106,7 +106,7 @@ def test_a_replica_that_was_not_restored_itself_ends_no_waiting() -> None:
 
 
 def test_a_group_that_is_gone_again_still_names_the_others() -> None:
-    """Its ordered topics stay published, so a part of their queues would be, too."""
+    """Its ordered topics stay published, so clients would see a part of their queues."""
     server = core()
     register(server, GROUP_A, TOPICS, restored=BOTH)
     server.routes.connection_closed(1)
@@ -123,7 +123,7 @@ def test_other_clusters_of_the_name_server_have_their_routes() -> None:
 
 
 def test_a_stranger_keeps_no_route_away() -> None:
-    """Law: where brokers sign, only theirs name groups that are awaited."""
+    """Law: if brokers sign, only signed registrations name broker groups that the server waits for."""
     server = NameServerCore(
         KvTable(), expiry_ms=EXPIRY_MS, proofs=Proofs(b"k" * 32, allow_unsigned=True)
     )

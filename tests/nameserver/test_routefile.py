@@ -1,4 +1,4 @@
-"""Routes of ordered topics over a restart of the name server."""
+"""Routes of ordered topics survive a restart of the name server."""
 
 import logging
 from dataclasses import replace
@@ -44,7 +44,7 @@ def enter(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the file of a name server that knew two groups which sign, and one that does not."""
+    """Return the file of a name server that knew two broker groups that sign, and one that does not."""
     routes = registry()
     for who in (GROUP_A, GROUP_B):
         routes.reserve(who.broker_name)
@@ -62,7 +62,7 @@ def route_of(routes: RouteRegistry, name: str = "orders") -> TopicRouteData:
 
 
 def test_a_group_that_is_away_when_the_name_server_restarts_keeps_its_queues(path: Path) -> None:
-    """Law: no key moves, whichever group comes back first, also for clients that ask before."""
+    """Law: no key moves, no matter which group returns first, even for clients that ask before."""
     routes = registry()
     RouteFile(path, routes)
     before = route_of(routes)
@@ -82,7 +82,7 @@ def test_a_group_that_is_away_when_the_name_server_restarts_keeps_its_queues(pat
 
 
 def test_topics_without_order_and_names_that_do_not_sign_are_not_kept(path: Path) -> None:
-    """Law: an address that may answer nobody is shown only where a key would move without it."""
+    """Law: a possibly dead address is published only if a key would move without it."""
     routes = registry()
     RouteFile(path, routes)
 
@@ -98,7 +98,7 @@ def numbers(routes: RouteRegistry) -> list[int]:
 
 @pytest.mark.parametrize("counter", [1, 7, 9])
 def test_what_a_group_registers_then_is_believed(path: Path, counter: int) -> None:
-    """Law: whatever its version counts, where it is later: a group that was made again counts from the beginning."""
+    """Law: a later registration counts with any version number, because a new group begins to count at the start."""
     routes = registry()
     RouteFile(path, routes)
 
@@ -108,7 +108,7 @@ def test_what_a_group_registers_then_is_believed(path: Path, counter: int) -> No
 
 
 def test_what_comes_from_a_backup_is_believed(path: Path) -> None:
-    """Law: its version is that of the backup, which is older than what the former cluster had last."""
+    """Law: a restored group has the version of its backup, which is older than the last one of the former cluster."""
     routes = registry()
     RouteFile(path, routes)
 
@@ -118,7 +118,7 @@ def test_what_comes_from_a_backup_is_believed(path: Path) -> None:
 
 
 def test_a_replica_that_lags_and_comes_first_does_not_shrink_a_topic(path: Path) -> None:
-    """Law: clients that read no list would hash over what the topic had before it grew; also after the next restart."""
+    """Law: clients that ignore the list would hash over the queues from before the growth; this holds after another restart, too."""
     for counter, timestamp in ((5, 0), (6, 1)):
         routes = registry()
         file = RouteFile(path, routes)
@@ -139,7 +139,7 @@ def test_a_replica_that_lags_and_comes_first_does_not_shrink_a_topic(path: Path)
 
 
 def test_a_file_without_versions_keeps_nothing_from_a_group(path: Path) -> None:
-    """A former release has written it."""
+    """An earlier release wrote the file without versions, so any registration counts."""
     groups = msgspec.json.decode(path.read_bytes())
     for group in groups.values():
         del group["version"]
@@ -164,7 +164,7 @@ def test_what_a_group_registers_is_read_again(
     bits: tuple[int, int],
     broker_id: int,
 ) -> None:
-    """Law: no registration costs the routes of others; their keys would move."""
+    """Law: no registration makes the saved routes of other groups unreadable; their keys would move."""
     path, routes = tmp_path_factory.mktemp("kept") / "routes.json", registry()
     for name in ("group-a", "group-b"):
         routes.reserve(name)
@@ -187,7 +187,7 @@ def test_what_a_group_registers_is_read_again(
 def test_routes_that_could_not_be_read_again_replace_none(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A restart begins with former routes, and with none if the file were too large."""
+    """A file that would be too large to read is not written, and a restart begins with the former routes."""
     routes = registry()
     file = RouteFile(path, routes)
     monkeypatch.setattr(routefile, "FILE_SIZE_MAX", path.stat().st_size)
@@ -202,7 +202,7 @@ def test_routes_that_could_not_be_read_again_replace_none(
 
 
 def test_a_topic_that_is_deleted_stays_deleted(path: Path) -> None:
-    """By a tool, or because its list by hand went; also after the next restart."""
+    """A tool deleted it, or its list by hand was removed; it stays deleted after the next restart, too."""
     routes = registry()
     file = RouteFile(path, routes)
     routes.delete_topic("orders")
@@ -215,7 +215,7 @@ def test_a_topic_that_is_deleted_stays_deleted(path: Path) -> None:
 
 
 def test_who_deletes_the_file_withdraws_what_is_lost_for_good(path: Path) -> None:
-    """As the page of errors says: a running name server does not write the same again."""
+    """A running name server does not write an unchanged file again, as the page of errors says."""
     routes = registry()
     file = RouteFile(path, routes)
     file.save()
@@ -229,7 +229,7 @@ def test_who_deletes_the_file_withdraws_what_is_lost_for_good(path: Path) -> Non
 
 
 def test_a_list_by_hand_makes_a_topic_ordered_here_too(tmp_path: Path) -> None:
-    """As long as it is there."""
+    """The topic counts as ordered as long as the list exists."""
     path, routes = tmp_path / "routes.json", registry(listed="plain")
     routes.reserve("group-a")
     enter(routes, GROUP_A)
@@ -243,7 +243,7 @@ def test_a_list_by_hand_makes_a_topic_ordered_here_too(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_while_nothing_changes(path: Path) -> None:
-    """Law: registrations that only renew, and those of strangers, cost no write."""
+    """Law: registrations that only renew, and those of strangers, cause no write."""
     routes = registry()
     file = RouteFile(path, routes)
     for _ in range(2):
@@ -271,7 +271,7 @@ def test_nothing_is_written_while_nothing_changes(path: Path) -> None:
 def test_a_file_that_cannot_be_used_is_as_good_as_none(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: the name server starts, says so, and keeps what groups register next."""
+    """Law: the name server starts, logs the error, and saves what broker groups register next."""
     path, routes = tmp_path / "routes.json", registry()
     path.write_bytes(content)
     with caplog.at_level(logging.ERROR):
@@ -291,7 +291,7 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(
 def test_a_file_that_cannot_be_written_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tried again, for a restart would begin with what was saved before."""
+    """The name server tries again, because a restart would begin with the last saved routes."""
     routes = registry()
     file = RouteFile(tmp_path / "nothing" / "routes.json", routes)
     (tmp_path / "nothing").write_text("a file")
@@ -309,7 +309,7 @@ def test_a_file_that_cannot_be_written_ends_nothing(
 
 
 def test_a_version_is_read_as_of_a_group_that_is_not_there(path: Path) -> None:
-    """Law: a broker that asks whether it has to register (322) has to."""
+    """Law: a broker that asks whether it must register (322) hears that it must."""
     routes = registry()
     RouteFile(path, routes)
 

@@ -1,4 +1,4 @@
-"""The laws of the registry: who is alive, whose topic table counts, what an ordered topic keeps."""
+"""The laws of the registry: which groups are alive, whose topic table counts, what an ordered topic keeps."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ from tests.nameserver.registrations import (
 
 
 def test_a_group_lives_until_the_last_connection_that_registered_it_is_lost() -> None:
-    """Law: all replicas publish one address; losing some of them changes nothing."""
+    """Law: all replicas publish one address, so losing some of their connections changes nothing."""
     server = core()
     for connection in (1, 2, 3):
         register(server, GROUP_A, registration(1, topic("T")), connection=connection)
@@ -40,7 +40,7 @@ def test_a_group_lives_until_the_last_connection_that_registered_it_is_lost() ->
 
 
 def test_what_a_connection_has_unregistered_is_forgotten_before_it_ends() -> None:
-    """Law: names that come and go over one connection take no memory; what it keeps alive ends with it."""
+    """Law: names that come and go on one connection take no memory; registrations that it keeps alive end with it."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T")), connection=1)
     for number in range(50):
@@ -53,7 +53,7 @@ def test_what_a_connection_has_unregistered_is_forgotten_before_it_ends() -> Non
 
 
 def test_a_silent_registration_expires_after_120_s_and_its_connection_is_named() -> None:
-    """Law: expiry judges each connection; the group goes with the last."""
+    """Law: each connection expires by itself; the broker group is removed with its last one."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T")), connection=1, now_ms=0)
     register(server, GROUP_A, registration(1, topic("T")), connection=2, now_ms=60_000)
@@ -76,7 +76,7 @@ def test_a_broker_may_announce_its_own_expiry() -> None:
 
 
 def test_the_highest_version_wins_among_replicas() -> None:
-    """Law: a replica that lags keeps the group alive and changes no topic."""
+    """Law: a replica that lags keeps the broker group alive and changes no topic."""
     server = core()
     register(server, GROUP_A, registration(5, topic("T", 8), topic("New")), connection=1)
     register(server, GROUP_A, registration(4, topic("T", 4)), connection=2)
@@ -90,7 +90,7 @@ def test_the_highest_version_wins_among_replicas() -> None:
 
 
 def test_a_broker_by_itself_may_register_any_other_version() -> None:
-    """Law: RocketMQ's rule holds for its brokers: a version that differs counts."""
+    """Law: RocketMQ's rule holds for RocketMQ's brokers: any version that differs counts."""
     server = core()
     register(server, GROUP_A, registration(5, topic("T", 8)))
     register(server, GROUP_A, registration(5, topic("Same version", 8)))
@@ -101,7 +101,7 @@ def test_a_broker_by_itself_may_register_any_other_version() -> None:
 
 
 def test_only_id_0_changes_topics_once_it_has_registered() -> None:
-    """Law: a follower's table counts only while there is none."""
+    """Law: a follower's table counts only while there is no master."""
     server = core()
     slave = Identity("C", "group-a", 1, "10.0.0.9:10911")
     register(server, slave, registration(9, topic("T", 2)), connection=2)
@@ -119,7 +119,7 @@ def test_only_id_0_changes_topics_once_it_has_registered() -> None:
 
 
 def test_a_broker_that_takes_another_id_at_its_address_loses_the_old_one() -> None:
-    """Law: one address stands under one id."""
+    """Law: an address is registered under one id only."""
     server = core()
     slave = Identity("C", "group-a", 1, "10.0.0.9:10911")
     promoted = Identity("C", "group-a", 0, "10.0.0.9:10911")
@@ -130,7 +130,7 @@ def test_a_broker_that_takes_another_id_at_its_address_loses_the_old_one() -> No
 
 
 def test_unregistering_ends_only_what_that_connection_registered() -> None:
-    """Law: one replica that is stopped does not take its group out of the routes."""
+    """Law: stopping one replica does not remove its broker group from the routes."""
     server = core()
     for connection in (1, 2):
         register(server, GROUP_A, registration(1, topic("T")), connection=connection)
@@ -143,7 +143,7 @@ def test_unregistering_ends_only_what_that_connection_registered() -> None:
 
 
 def test_the_route_of_an_ordered_topic_is_the_same_before_during_and_after_a_loss() -> None:
-    """Law: losing a group changes no byte of an ordered topic's route (NSR-08)."""
+    """Law: losing a broker group changes no byte of an ordered topic's route (NSR-08)."""
     server = core()
     orders = topic("orders", 8, order=True)
     register(server, GROUP_B, registration(1, orders, topic("plain")), connection=2)
@@ -180,7 +180,7 @@ def test_an_ordered_topic_keeps_id_0_while_only_a_follower_lives() -> None:
 
 
 def test_an_ordered_topic_goes_when_it_is_deleted_or_a_higher_version_lacks_it() -> None:
-    """Law: nothing else takes an ordered topic out of the route, unless its group comes from a backup."""
+    """Law: nothing else removes an ordered topic from the route, unless its broker group comes from a backup."""
     server = core()
     register(server, GROUP_A, registration(5, topic("x", order=True), topic("y", order=True)))
     server.routes.connection_closed(1)
@@ -197,7 +197,7 @@ def test_an_ordered_topic_goes_when_it_is_deleted_or_a_higher_version_lacks_it()
 
 
 def test_a_lagging_replica_does_not_shrink_an_ordered_topic() -> None:
-    """Law: the queue count of an ordered topic is that of the highest version seen."""
+    """Law: the queue count of an ordered topic is that of the highest version that was registered."""
     server = core()
     register(server, GROUP_A, registration(5, topic("x", 8, order=True)))
     server.routes.connection_closed(1)
@@ -210,7 +210,7 @@ def test_a_lagging_replica_does_not_shrink_an_ordered_topic() -> None:
 
 
 def test_an_administrators_order_conf_makes_a_topic_ordered_until_it_is_deleted() -> None:
-    """Law: ORDER_TOPIC_CONFIG is sent as it is and keeps the topic as a declaration does."""
+    """Law: ORDER_TOPIC_CONFIG is sent unchanged, and keeps the topic as a declaration does."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T")))
     ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="group-a:4;group-z:4")
@@ -226,7 +226,7 @@ def test_an_administrators_order_conf_makes_a_topic_ordered_until_it_is_deleted(
 
 
 def test_a_name_belongs_to_one_cluster_while_it_lives() -> None:
-    """Law: a second cluster cannot take a name over; the refusal says what to do."""
+    """Law: a second cluster cannot take over the name of a living broker; the refusal says what to do."""
     server = core()
     other = Identity("D", "group-a", 0, "10.9.9.9:10911")
     register(server, GROUP_A, registration(1, topic("T")))
@@ -241,7 +241,7 @@ def test_a_name_belongs_to_one_cluster_while_it_lives() -> None:
 
 
 def test_taking_and_giving_write_permission_lasts_until_the_table_changes() -> None:
-    """Law: codes 205 and 327 touch every topic of the broker and say how many."""
+    """Law: codes 205 and 327 change every topic of the broker, and the answer says how many."""
     server = core()
     body = registration(1, topic("T"), topic("U"))
     register(server, GROUP_A, body)
@@ -258,10 +258,10 @@ def test_taking_and_giving_write_permission_lasts_until_the_table_changes() -> N
 
 
 def test_no_permission_shortens_the_list_of_an_ordered_topic() -> None:
-    """Law: who hashes keys over the writable queues has the same ones while a group takes no sends.
+    """Law: clients that hash keys over the writable queues keep the same ones while a group takes no sends.
 
-    The route says so by the bit 8 (PERM_PRIORITY), which no client reads: tools that compare the permission with the
-    one they are to set must see another one than 6.
+    The route uses the bit 8 (PERM_PRIORITY), which no client reads: tools that compare the permission with the
+    one that they want to set must not see 6.
     """
     server = core()
     for group in (GROUP_A, GROUP_B):
@@ -278,7 +278,7 @@ def test_no_permission_shortens_the_list_of_an_ordered_topic() -> None:
 
 
 def test_go_writes_to_the_groups_of_the_queue_list_alone() -> None:
-    """Law: a topic that another group has without order, or beside a published list, neither lengthens nor shortens it."""
+    """Law: a group without order, or outside a published list, neither lengthens nor shortens the list of queues."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T", order=True), topic("L")), connection=1)
     ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="L", value="group-a:4")
@@ -293,11 +293,11 @@ def test_go_writes_to_the_groups_of_the_queue_list_alone() -> None:
 
     assert queues_of_go(server, "T") == queues_of_go(server, "L") == alone
     ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="L", value="nonsense")
-    assert len(queues_of_go(server, "L")) == 8  # a list without a group of the topic says nothing
+    assert len(queues_of_go(server, "L")) == 8  # a list without a group of the topic is ignored
 
 
 def test_wiping_the_write_permission_leaves_ordered_topics_as_they_are() -> None:
-    """Law: 205 and 327 change no ordered topic, and the answer says how many stay and what to do."""
+    """Law: 205 and 327 change no ordered topic; the answer says how many were left and what to do."""
     server = core()
     register(server, GROUP_A, registration(1, topic("P"), topic("L"), topic("T", order=True)))
     ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="L", value="group-a:4")
@@ -314,7 +314,7 @@ def test_wiping_the_write_permission_leaves_ordered_topics_as_they_are() -> None
 
 
 def test_no_queues_are_entered_by_hand_in_an_ordered_topic() -> None:
-    """Law: 217 of an ordered topic is refused and changes nothing: other queues would move its keys."""
+    """Law: 217 of an ordered topic is refused and changes nothing, because other queues would move its keys."""
     server = core()
     register(server, GROUP_A, registration(1, topic("T", order=True)))
     body = (
@@ -333,10 +333,10 @@ NAMES = st.sampled_from(["orders", "payments", "plain", "logs"])
 
 
 class RegistryMachine(RuleBasedStateMachine):
-    """Three replicas of a group register, lag, vanish and fall silent in any order.
+    """Three replicas of a broker group register, lag, vanish and fall silent in any order.
 
-    The truth is the group's history of topic tables; versions only grow. What the route must hold is
-    said without the registry's bookkeeping.
+    The model is the group's history of topic tables, whose versions only grow. It computes the expected
+    route without the registry's data structures.
     """
 
     def __init__(self) -> None:
@@ -344,7 +344,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.server = NameServerCore(KvTable(), expiry_ms=EXPIRY_MS)
         self.history: list[dict[str, int]] = [{}]
         self.now_ms = 0
-        self.replica_version = {1: 0, 2: 0, 3: 0}  # a replica never goes back
+        self.replica_version = {1: 0, 2: 0, 3: 0}  # a replica never returns to an older version
         self.seen_ms: dict[int, int] = {}
         self.best_of_life: int | None = None
         self.best_ever = 0
@@ -409,7 +409,7 @@ class RegistryMachine(RuleBasedStateMachine):
             version = self.best_ever if self.is_ordered(name) else self.best_of_life
             count = None if version is None else self.history[version].get(name)
             if self.is_ordered(name) and count is None and self.best_of_life != self.best_ever:
-                # The group was lost since: a replica that lags may bring back what was deleted.
+                # The group was lost since then: a replica that lags may bring back a deleted topic.
                 older = {self.history[each].get(name) for each in self.registered}
                 assert served.get("group-a") in older | {None}
             else:

@@ -135,8 +135,5 @@ def test_arbitrary_bytes_raise_nothing(raw: bytes) -> None:
     ],
 )
 def test_a_dead_letter_names_its_topic_or_none(said: dict[str, str], topic: str) -> None:
-    """The function returns the topic that a dead letter came from, or None:
-
-    programs that send it again do not guess.
-    """
+    """Return the topic that a dead letter came from, or an empty text: programs that send it again do not guess."""
     assert origin_topic(said) == topic
