@@ -1,1 +1,1 @@
-"""Programs of attackers: each succeeded once and fails now."""
+"""Programs of attackers: each attack succeeded once and fails now."""

@@ -1,7 +1,6 @@
-"""
-A stranger at the port of the replicas: it knows what `/status` shows everybody, and not the secret of the cluster.
+"""A stranger at the replica port: it knows what `/status` shows to everybody, but not the secret of the cluster.
 
-It speaks the protocol as a replica does, frame by frame, and proves with whatever key it is given.
+It speaks the protocol as a replica does, frame by frame, and makes its proof with any key that the test gives it.
 """
 
 import asyncio
@@ -23,14 +22,14 @@ from orderlymq_broker.replication.transport.frames import (
 from orderlymq_broker.replication.transport.handshake import new_nonce, proof
 from orderlymq_broker.settings import Address
 
-# Longer than a machine stands still.
+# Longer than any pause of a busy machine.
 PATIENCE_S: Final = 30.0
 WRONG_KEY: Final = b"\x01" * 32
 
 
 @dataclass
 class Stranger:
-    """One connection of a stranger; a context manager."""
+    """A connection of a stranger; a context manager."""
 
     address: Address
     tls: ssl.SSLContext | None = None
@@ -58,13 +57,13 @@ class Stranger:
             await self._writer.wait_closed()
 
     async def say(self, *frames: list[bytes]) -> None:
-        """Send frames in one piece."""
+        """Send all frames in one write."""
         self._writer.write(b"".join(b"".join(frame) for frame in frames))
         with contextlib.suppress(OSError):
             await self._writer.drain()
 
     async def frame(self) -> Frame | None:
-        """Return the next frame; None when the other end has hung up."""
+        """Return the next frame; None if the peer has closed the connection."""
         async with asyncio.timeout(PATIENCE_S):
             while not self._read:
                 try:
@@ -78,14 +77,14 @@ class Stranger:
         return self._read.pop(0)
 
     async def answers(self) -> list[FrameKind]:
-        """Return the kinds of all frames until the other end hangs up."""
+        """Return the kinds of all frames until the peer closes the connection."""
         found = []
         while (frame := await self.frame()) is not None:
             found.append(frame.kind)
         return found
 
     async def prove(self, hello: Hello, key: bytes = WRONG_KEY) -> None:
-        """Greet, and prove with *key* what the challenge asks for."""
+        """Send a greeting, and answer the challenge with a proof made with *key*."""
         await self.say(encode_frame(FrameKind.HELLO, hello))
         frame = await self.frame()
         assert frame is not None
@@ -104,7 +103,7 @@ def greeting(
     group: str = "g",
     host: str = "203.0.113.9",
 ) -> Hello:
-    """Return what node *sender* would say, had it this address."""
+    """Return the greeting that node *sender* would send if it had this address."""
     return Hello(
         WIRE_VERSION,
         cluster,

@@ -1,4 +1,4 @@
-"""An account without rights that knows, or guesses, where messages are."""
+"""An account without rights knows, or guesses, where messages are stored."""
 
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.settings import AccessSettings
@@ -33,7 +33,7 @@ def _ask(
 
 
 def test_a_message_is_read_by_its_place_only_with_its_topic() -> None:
-    """M4: any account read any message, by an offset that it counted up."""
+    """M4: any account could read any message by counting up offsets."""
     shell = _guarded()
     assert _ask(shell, OPERATOR, 310, send_ext("orders"), b"secret order") == 0
 
@@ -44,7 +44,7 @@ def test_a_message_is_read_by_its_place_only_with_its_topic() -> None:
 
 
 def test_a_message_is_handed_out_only_with_its_topic() -> None:
-    """A member of the spy's own group would have been given it by 309."""
+    """Code 309 would have given the message to a member of the spy's own consumer group."""
     shell = _guarded()
     assert _ask(shell, OPERATOR, 310, send_ext("orders"), b"secret order") == 0
     place = {"consumerGroup": "spies", "clientId": "c", "msgId": shell.core.context.message_id(0)}

@@ -1,4 +1,4 @@
-"""An attacker who asks brokers for what only an operator may: locks, leadership, membership, queues."""
+"""An attacker asks brokers for operations of the operator: locks, leadership, membership, queues."""
 
 import dataclasses
 from itertools import count
@@ -47,7 +47,7 @@ class Attacked:
     def judge_signed(
         self, signer: Signer, code: int, ext: dict[str, str] | None = None
     ) -> RequestRefused | None:
-        """Sign, and sign again with the mark that a refusal names, as our clients do."""
+        """Sign the request, and sign it again with the mark that a refusal names, as our clients do."""
         command = request(code, signer.sign("b", code, ext or {}, b""))
         refused = self.judge(command)
         if refused is not None:
@@ -65,7 +65,7 @@ def _as_rocketmq(code: int, key: str, secret: str) -> RemotingCommand:
 @pytest.mark.parametrize("code", sorted(OPERATOR_CODES))
 @pytest.mark.parametrize("acl", [False, True])
 def test_a_stranger_may_do_nothing_of_an_operator(code: int, acl: bool) -> None:
-    """H4, with and without access control: no signature, a guessed one, RocketMQ's form of the right one."""
+    """H4: refused are no signature, a guessed one, and a right one in RocketMQ's form, with and without access control."""
     attacked = Attacked(enable=acl)
 
     assert attacked.judge(request(code, {})) is not None
@@ -76,7 +76,7 @@ def test_a_stranger_may_do_nothing_of_an_operator(code: int, acl: bool) -> None:
 
 
 def test_a_stranger_frees_no_locks_and_locks_no_operator_out() -> None:
-    """H4: one request with a great token fenced all operators out; it is refused before it is read."""
+    """H4: one unsigned request with a large token used to fence out all operators; it is refused before its fields are read."""
     attacked = Attacked()
 
     reply = attacked.shell.call(20502, {**DEAD, "operatorToken": str(2**62)})
@@ -87,7 +87,7 @@ def test_a_stranger_frees_no_locks_and_locks_no_operator_out() -> None:
 
 
 def test_an_address_is_no_proof() -> None:
-    """White addresses and loopback let nobody in here."""
+    """Neither a white address nor loopback permits operations of the operator."""
     attacked = Attacked(enable=True)
     create(attacked.shell, WhiteAddressesSet(("*",)))
 
@@ -95,7 +95,7 @@ def test_an_address_is_no_proof() -> None:
 
 
 def test_an_administrator_may_do_it_and_another_account_not() -> None:
-    """With access control accounts count; without it there are none."""
+    """An administrator's account counts only with access control; without it no account counts."""
     boss = AccountSet("boss42", "boss-secret", admin=True)
     reader = AccountSet("reader", "reader-secret", default_group_perm="SUB")
     guarded, open_ = Attacked(enable=True), Attacked()
@@ -109,9 +109,9 @@ def test_an_administrator_may_do_it_and_another_account_not() -> None:
 
 
 def test_who_may_not_ask_takes_no_room_of_those_who_may() -> None:
-    """Law: only requests that are served are remembered.
+    """Law: the server remembers only the nonces of requests that it serves.
 
-    An account without rights could fill the memory with requests of the time to come; all others were refused then.
+    An account without rights could fill the memory with requests that are dated later; all others were refused then.
     """
     attacked = Attacked(enable=True)
     create(attacked.shell, AccountSet("reader", "reader-secret", default_group_perm="SUB"))
@@ -124,7 +124,7 @@ def test_who_may_not_ask_takes_no_room_of_those_who_may() -> None:
 
 
 def test_a_signed_look_is_no_signed_deletion() -> None:
-    """H5: what was signed for one code, name or value is wrong for another."""
+    """H5: a signature for one code, name or value is wrong for any other."""
     attacked = Attacked()
     signer = attacked.signer()
     assert attacked.judge_signed(signer, 20511, {"topic": "a"}) is None
@@ -141,7 +141,7 @@ def test_a_signed_look_is_no_signed_deletion() -> None:
 
 
 def test_a_copy_is_taken_neither_now_nor_by_the_next_leader() -> None:
-    """H5: a signature was good for ever."""
+    """H5: a signature used to be valid for ever."""
     attacked = Attacked()
     signer = attacked.signer()
     assert attacked.judge_signed(signer, 20502, DEAD) is None
@@ -156,7 +156,7 @@ def test_a_copy_is_taken_neither_now_nor_by_the_next_leader() -> None:
 
 
 def test_who_does_not_lead_takes_nothing() -> None:
-    """A replica that knows no nonces of the leader's refuses, also in the moment before it leads."""
+    """A follower refuses signed requests, because it does not know the leader's nonces; so does a leader until it serves."""
     attacked = Attacked()
     attacked.shell.follow()
 
@@ -167,7 +167,7 @@ def test_who_does_not_lead_takes_nothing() -> None:
 
 
 def test_signed_administration_refuses_tools_of_rocketmq() -> None:
-    """The setting closes the replay of RocketMQ's own codes; without it they are served as ever."""
+    """The setting prevents replays of RocketMQ's own codes; without the setting they are served as before."""
     strict, usual = Attacked(enable=True, signed_administration=True), Attacked(enable=True)
 
     for code in sorted(ADMIN_CODES - OPERATOR_CODES):
@@ -177,7 +177,7 @@ def test_signed_administration_refuses_tools_of_rocketmq() -> None:
 
 
 def test_signed_administration_counts_without_access_control() -> None:
-    """Topics, groups and accounts are the operator's then, and clients need no account."""
+    """Only the operator changes topics, consumer groups and accounts then; clients need no account."""
     attacked = Attacked(signed_administration=True)
 
     assert attacked.judge(request(17)) is not None
@@ -187,9 +187,9 @@ def test_signed_administration_counts_without_access_control() -> None:
 
 @pytest.mark.parametrize("code", [50, 51, 53])
 def test_nobody_plants_an_account_before_access_control_is_on(code: int) -> None:
-    """Law: accounts and white addresses are the operator's also while access control is off.
+    """Law: only the operator sets accounts and white addresses, even while access control is off.
 
-    They stay in the log, and would have all rights from the moment it is on.
+    They are kept in the log, and would get all their rights when access control is switched on.
     """
     attacked = Attacked()
 
@@ -199,7 +199,7 @@ def test_nobody_plants_an_account_before_access_control_is_on(code: int) -> None
 
 
 def test_accounts_are_shown_to_the_operator_before_access_control_is_on() -> None:
-    """Law: fingerprints of secrets are for administrators; the version of the accounts is for everybody."""
+    """Law: only administrators see fingerprints of secrets; everybody may see the version of the accounts."""
     attacked = Attacked()
     shown = {"orderlymq": "true"}
 

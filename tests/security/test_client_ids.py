@@ -1,4 +1,4 @@
-"""Somebody who knows the client id of a consumer, which the list of members shows everybody (M5 of the review)."""
+"""A thief knows the client id of a consumer, which the list of members shows to everybody (M5 of the review)."""
 
 import pytest
 
@@ -25,7 +25,7 @@ THIEF = Peer(7, "198.51.100.66", 50_666)
 IN_USE = 20516
 VICTIM = "192.0.2.1@4711#1"
 
-# The thief's requests under the victim's id: the request code, its fields, its body.
+# The thief's requests with the victim's id: the request code, its fields, its body.
 ATTEMPTS = {
     "heartbeat": (34, {}, heartbeat_body(VICTIM, sub_version=1)),
     "heartbeat of another group": (34, {}, heartbeat_body(VICTIM, "thieves")),
@@ -39,7 +39,7 @@ ATTEMPTS = {
 
 
 def _consuming(shell: Shell) -> Shell:
-    """The victim holds queue 0 of `orders`, with three messages."""
+    """Let the victim hold queue 0 of `orders`, which has three messages."""
     shell.lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"), GroupSet("thieves"))
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_another_connection_neither_frees_nor_takes_what_a_client_holds(
 
 @pytest.mark.parametrize("code", [34, 35, 41, 42])
 def test_the_thief_gets_nothing_while_the_victim_is_cut_off_either(code: int) -> None:
-    """Its connection is gone, its lease is not: its listener may run."""
+    """The victim's connection is lost but its lease still runs, so its listener may still be at work."""
     shell = _consuming(Shell())
     shell.run(shell.core.connection_closed(ALICE.connection))
     bodies = {34: heartbeat_body(VICTIM, sub_version=9), 35: b""}
@@ -126,7 +126,7 @@ def _guarded() -> Shell:
 
 @pytest.mark.parametrize("is_elsewhere", [False, True], ids=["same leader", "next leader"])
 def test_another_account_is_refused_even_at_the_same_host(is_elsewhere: bool) -> None:
-    """Both have SUB on the group; the account stands in the log, so the next leader knows it, too."""
+    """Both accounts have SUB on the consumer group; the owner's account is in the log, so the next leader knows it, too."""
     shell = _guarded()
     if is_elsewhere:
         shell = shell.restart().lead()
@@ -144,7 +144,7 @@ def test_another_account_is_refused_even_at_the_same_host(is_elsewhere: bool) ->
 
 
 def test_an_access_key_that_nobody_checked_is_no_account() -> None:
-    """A global white address lets requests pass unsigned, whatever key they name."""
+    """Requests from a global white address pass unsigned with any access key, so the key proves no account."""
     shell = _guarded()
     assert _signed(shell, OPERATOR, 53, {"globalWhiteAddrs": ALICE.host}).code == 0
 

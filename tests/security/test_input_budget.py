@@ -1,8 +1,7 @@
-"""
-The cost of strangers who begin much and finish nothing: at most the budget of the process for unfinished input.
+"""Strangers that begin much input and finish none cost at most the process's budget for unfinished input.
 
-Before there was a budget, each connection could keep 16 MiB of a frame, 1024 TLS greetings 128 KiB each beside the limit
-of connections, and pages read whatever was posted to them.
+Before the budget existed, each connection could keep 16 MiB of a frame, 1024 TLS greetings could keep 128 KiB each in
+addition to the limit of connections, and the pages read any body that was posted to them.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ MIB = 1 << 20
 
 
 class Holding:
-    """Somebody who holds memory."""
+    """A holder of memory."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -63,7 +62,7 @@ class Holding:
 def test_the_budget_is_kept_and_strangers_give_way_first(
     steps: list[tuple[int, int, bool]],
 ) -> None:
-    """Beside a dumb twin, which sums what everybody holds who was not ended."""
+    """The budget is compared with a simple model that sums what each holder has until it is ended."""
     budget = InputBudget(bytes_max=100, strangers_max=40)
     everybody = [Holding() for _ in range(8)]
     held: dict[int, tuple[int, bool]] = {}
@@ -108,7 +107,7 @@ def _half(size: int) -> bytes:
 
 
 async def test_ten_thousand_strangers_cost_a_bounded_sum_and_no_client() -> None:
-    """Each begins the largest frame; a client's large frame under way is finished and served."""
+    """Each stranger begins the largest frame, and the large frame that a client has begun is still finished and served."""
     budget = InputBudget(bytes_max=64 * MIB, strangers_max=16 * MIB)
     table = _table(budget)
     handler = Recorder(echo)
@@ -141,13 +140,13 @@ async def test_ten_thousand_strangers_cost_a_bounded_sum_and_no_client() -> None
 
 
 async def test_a_whole_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The budget is not asked for a frame that comes in one read: it knows nothing of the usual request."""
+    """A frame that arrives in one read does not use the budget, so usual requests cost nothing."""
     budget = InputBudget(bytes_max=2, strangers_max=1)
     handler = Recorder(echo)
     conn = Connection(handler, _table(budget))
     conn.connection_made(StuckTransport())
 
-    # No time passes: what does not fit into a turn waits, and that is drawn.
+    # The clock stands still, because frames left for the next turn of the loop would be charged to the budget.
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 100.0)
     feed(conn, encode(request(1)) * 40)
 
@@ -157,7 +156,7 @@ async def test_a_whole_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_clients_take_back_what_strangers_use() -> None:
-    """A client's frame that needs the whole budget ends strangers, never itself."""
+    """A client's frame that needs the whole budget ends connections of strangers, and never its own."""
     budget = InputBudget(bytes_max=4 * MIB, strangers_max=2 * MIB)
     table = _table(budget)
     handler = Recorder(echo)
@@ -179,7 +178,7 @@ async def test_clients_take_back_what_strangers_use() -> None:
 
 
 def test_a_client_is_who_was_admitted() -> None:
-    """With access control a connection is a client's from its first admitted request until it ends."""
+    """With access control, a connection counts as a client's from its first admitted request until it ends."""
     shell = _guarded()
     access = shell.core.access
     fields = {"topic": "orders", "queueId": "0", "AccessKey": READER[0], "Signature": "no"}
@@ -195,7 +194,7 @@ def test_a_client_is_who_was_admitted() -> None:
 
 
 def test_nobody_becomes_a_client_at_a_replica_that_does_not_lead() -> None:
-    """It passes requests on unjudged: a stranger that said something whole took the clients' part, also of the next leader."""
+    """A follower forwards requests without checking them, so a complete request there must not give a stranger the clients' part."""
     shell = _guarded()
     fields = {"topic": "orders", "queueId": "0", "AccessKey": READER[0]}
     fields["Signature"] = signature(fields, b"", READER[1])
@@ -252,7 +251,7 @@ async def _is_hung_up(sock: socket.socket) -> bool:
 async def test_greetings_count_as_connections(
     files: TlsFiles, sockets: list[socket.socket], said: bytes
 ) -> None:
-    """Of those that say nothing, or half a greeting, the oldest leaves its place to the third."""
+    """Of connections that send nothing or half a greeting, the oldest is closed to make room for the third."""
     server = RemotingServer(Recorder(echo), connections_max=2, tls=ServerTls(files, "permissive"))
     async with listening(server) as port:
         first = await _call(port, sockets, said)
@@ -265,7 +264,7 @@ async def test_greetings_count_as_connections(
 
 
 async def test_a_crowd_that_is_accepted_together_is_counted(sockets: list[socket.socket]) -> None:
-    """All of it waits in the kernel when the loop looks: not one more than allowed comes in."""
+    """All connections wait in the kernel when the loop accepts them, and no more than the limit are kept."""
     handler = Recorder(echo)
     server = RemotingServer(handler, connections_max=3, limits=ConnectionLimits(close_drain_s=0.1))
     async with listening(server) as port:
@@ -281,7 +280,7 @@ async def test_a_crowd_that_is_accepted_together_is_counted(sockets: list[socket
 
 
 async def test_handshakes_draw_on_the_budget(files: TlsFiles, sockets: list[socket.socket]) -> None:
-    """The oldest of those who are in their handshake goes; a client with TLS gets in meanwhile."""
+    """The oldest connection in its TLS handshake is closed; a client with TLS can still connect."""
     budget = InputBudget(bytes_max=9 * HANDSHAKE_BYTES, strangers_max=4 * HANDSHAKE_BYTES)
     server = RemotingServer(Recorder(echo), tls=ServerTls(files, "enforcing"), budget=budget)
     async with listening(server) as port:
@@ -302,7 +301,7 @@ async def test_handshakes_draw_on_the_budget(files: TlsFiles, sockets: list[sock
 
 
 async def test_a_tls_connection_draws_until_it_is_served(files: TlsFiles) -> None:
-    """A client that finishes a handshake and says nothing still holds memory."""
+    """A client that finishes its handshake and then sends nothing still holds memory."""
     budget = InputBudget()
     server = RemotingServer(Recorder(echo), tls=ServerTls(files, "enforcing"), budget=budget)
     async with listening(server) as port:
@@ -321,7 +320,7 @@ async def test_a_tls_connection_draws_until_it_is_served(files: TlsFiles) -> Non
 async def test_a_greeting_of_128_kib_is_not_read(
     files: TlsFiles, sockets: list[socket.socket]
 ) -> None:
-    """OpenSSL would gather it; its length stands at its head."""
+    """OpenSSL would collect all of it, so the server reads the length at its start and closes the connection."""
     server = RemotingServer(Recorder(echo), tls=ServerTls(files, "enforcing"))
     async with listening(server) as port:
         head = b"\x16\x03\x01\x40\x00\x01" + (128 * 1024 - 4).to_bytes(3)
@@ -335,7 +334,7 @@ async def test_a_greeting_of_128_kib_is_not_read(
 
 
 async def test_pages_take_no_body_and_few_connections(sockets: list[socket.socket]) -> None:
-    """More callers than there is room for: the oldest go, and a probe is answered."""
+    """If there are too many callers, the oldest are disconnected, and a probe is still answered."""
     budget = InputBudget()
     server = HealthServer(
         "127.0.0.1",
@@ -368,7 +367,7 @@ async def test_pages_take_no_body_and_few_connections(sockets: list[socket.socke
 
 
 def test_a_body_that_inflates_makes_room_first() -> None:
-    """Room for the inflated body is taken from strangers, before it inflates."""
+    """Strangers give up room for the inflated body before it is inflated."""
     budget = InputBudget(bytes_max=REGISTRATION_SIZE_MAX + 10, strangers_max=20)
     stranger = Holding()
     budget.hold(stranger, 20, "half_frame")
@@ -380,7 +379,7 @@ def test_a_body_that_inflates_makes_room_first() -> None:
 
 
 def test_requests_that_wait_for_a_leader_are_bounded_in_bytes() -> None:
-    """They come from anybody: their number alone would permit 256 GiB."""
+    """Any client may send such requests, and a limit on their number alone would permit 256 GiB."""
     world = World()
     client = world.connect(1)
     large = RemotingCommand(RequestCode.SEND_MESSAGE_V2, body=bytes(8 * MIB - 4_000))
@@ -394,7 +393,7 @@ def test_requests_that_wait_for_a_leader_are_bounded_in_bytes() -> None:
 
 
 def test_the_budget_is_measured() -> None:
-    """The metrics show what is held, its limits, and the refusals by use."""
+    """The metrics show the bytes held, their limits, and the number of refusals by use."""
     budget = InputBudget(bytes_max=100, strangers_max=40)
     registry = CollectorRegistry()
     registry.register(InputBudgetCollector(budget))

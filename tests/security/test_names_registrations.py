@@ -1,4 +1,4 @@
-"""An attacker at a name server: what redirected groups and moved keys before changes nothing now."""
+"""An attacker at a name server: requests that redirected groups and moved keys before change nothing now."""
 
 import dataclasses
 from itertools import count
@@ -38,7 +38,7 @@ NO_PERMISSION = 16
 
 
 class Cluster:
-    """A name server with a secret, and a broker of the cluster at connection 1."""
+    """A name server with a secret, and a broker of the cluster on connection 1."""
 
     def __init__(self, *, mixed: bool = False) -> None:
         proofs = Proofs(derived_key(SECRET, NAME_SERVERS), "start-1", allow_unsigned=mixed)
@@ -93,7 +93,7 @@ ATTACKS = {
     "deleted topic": request(216, {"topic": "orders"}),
     "entered queues": request(
         217,
-        {"topic": "plain"},  # nobody may enter queues in an ordered topic
+        {"topic": "plain"},  # no client may enter queues of an ordered topic
         TopicRouteData((QueueData("group-a", 1, 1, 6, 0),), (), None, {}).to_json(),
     ),
     "queue list": request(
@@ -107,7 +107,7 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_stranger_changes_no_route(attack: RemotingCommand, mixed: bool) -> None:
-    """C3: the route of an ordered topic is the same before and after, and the refusal says why."""
+    """C3: the route of an ordered topic is the same before and after the attack, and the refusal gives the reason."""
     cluster = Cluster(mixed=mixed)
     cluster.register()
     before = route(cluster.core, "orders")
@@ -121,13 +121,13 @@ def test_a_stranger_changes_no_route(attack: RemotingCommand, mixed: bool) -> No
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
 def test_the_cluster_may_do_all_of_it(cluster: Cluster, attack: RemotingCommand) -> None:
-    """The same requests are served with the signature."""
+    """The same requests are served if they are signed."""
     assert cluster.ask_signed(attack).code == 0
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
 def test_a_copied_signature_is_worth_nothing(cluster: Cluster, attack: RemotingCommand) -> None:
-    """A witness of a signed request can neither send it again nor sign another with it."""
+    """A witness of a signed request can neither replay it nor use its signature for another request."""
     seen = cluster.sign(request(904, identity_ext(GROUP_A)))
     assert cluster.ask(seen).code == 0
     stolen = {name: value for name, value in seen.ext.items() if name.startswith("Omq")}
@@ -138,7 +138,7 @@ def test_a_copied_signature_is_worth_nothing(cluster: Cluster, attack: RemotingC
 
 
 def test_another_start_of_the_name_server_takes_no_copy(cluster: Cluster) -> None:
-    """A restart forgets nonces, but what was signed before is refused."""
+    """A restart loses all nonces, but requests that were signed before it are refused."""
     seen = cluster.sign(register_request(GROUP_A, registration(9, topic("orders", 8, order=True))))
     proofs = Proofs(derived_key(SECRET, NAME_SERVERS), "start-2")
     again = NameServerCore(KvTable(), expiry_ms=EXPIRY_MS, proofs=proofs)
@@ -150,7 +150,7 @@ def test_another_start_of_the_name_server_takes_no_copy(cluster: Cluster) -> Non
 
 
 def test_a_question_keeps_no_broker_alive(cluster: Cluster) -> None:
-    """Unsigned 322 answered and renewed before: a dead group stayed in the routes for ever."""
+    """Unsigned 322 used to renew a registration, so that a dead broker group stayed in the routes for ever."""
     ext = identity_ext(GROUP_A)
     body = b'{"counter":3,"stateVersion":0,"timestamp":1}'
     assert cluster.ask(request(322, ext, body)).code == 0
@@ -161,7 +161,7 @@ def test_a_question_keeps_no_broker_alive(cluster: Cluster) -> None:
 
 
 def test_what_asks_needs_no_signature(cluster: Cluster) -> None:
-    """mqadmin's lists, routes and other namespaces work as with RocketMQ."""
+    """mqadmin's lists, routes and other namespaces work without signatures, as with RocketMQ."""
     assert queues(cluster.core, "orders") == {"group-a": 8}
     for code in (106, 206, 319):
         assert cluster.ask(request(code)).code == 0
@@ -172,7 +172,7 @@ def test_what_asks_needs_no_signature(cluster: Cluster) -> None:
 
 
 def test_a_mixed_fleet_takes_brokers_of_rocketmq() -> None:
-    """With the setting they register, leave and are administered, under names of their own."""
+    """With the setting, RocketMQ's brokers register, unregister and are administered, under names of their own."""
     cluster = Cluster(mixed=True)
     cluster.register()
     theirs = Identity("C", "rocketmq-a", 0, "10.0.0.9:10911")
@@ -198,7 +198,7 @@ def test_a_broker_of_rocketmq_adds_no_queues_to_an_ordered_topic() -> None:
 
 
 def test_a_broker_that_signs_takes_its_name_back() -> None:
-    """A broker that was faster after a restart of the name server, in a mixed fleet, does not keep the name."""
+    """In a mixed fleet, an unsigned broker that registers first after a restart of the name server does not keep the name."""
     cluster = Cluster(mixed=True)
     assert cluster.ask(register_request(EVIL, _fewer_queues())).code == 0
 
@@ -210,7 +210,7 @@ def test_a_broker_that_signs_takes_its_name_back() -> None:
 
 
 async def test_over_sockets_a_signer_learns_the_mark_by_itself() -> None:
-    """The first call of a process costs one more, and nobody is asked to do anything."""
+    """The first call of a process costs one more request; users need to do nothing."""
     client = RemotingClient()
     async with running(cluster_secret=SECRET) as server:
         address = str(server.address)
@@ -228,7 +228,7 @@ async def test_over_sockets_a_signer_learns_the_mark_by_itself() -> None:
 
 
 def test_what_holds_already_may_be_asked_unsigned(cluster: Cluster) -> None:
-    """mqadmin deletes a topic at its brokers and then here, and that is no change any more."""
+    """mqadmin deletes a topic at its brokers and then here, where the deletion changes nothing any more."""
     same = {"namespace": ORDER_NAMESPACE, "key": "orders", "value": "group-a:8"}
 
     assert cluster.ask(request(100, same)).code == 0
@@ -239,7 +239,7 @@ def test_what_holds_already_may_be_asked_unsigned(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("name", ["%RETRY%billing", "%DLQ%billing"])
 def test_a_topic_of_a_group_stays_where_brokers_register_it(cluster: Cluster, name: str) -> None:
-    """The dashboard deletes a group at one broker after the other and asks here after each: a refusal would leave the rest of it."""
+    """The dashboard deletes a group broker by broker and asks here after each: a refusal would end its work half-way."""
     cluster.register(body=registration(4, topic("orders", 8, order=True), topic(name)))
 
     assert cluster.ask(request(216, {"topic": name})).code == 0
@@ -252,7 +252,7 @@ def _listed(code: int, token: object, value: str = "group-a:8") -> RemotingComma
 
 
 def test_a_queue_list_of_a_former_operator_comes_too_late(cluster: Cluster) -> None:
-    """Law: what an operator has published or withdrawn since is neither taken away nor replaced by its predecessor."""
+    """Law: a former operator can neither withdraw nor replace a list that its successor has published."""
     assert cluster.ask_signed(_listed(100, 8, "group-a:12")).code == 0
 
     for late in (_listed(102, 7), _listed(100, 7)):
@@ -263,21 +263,21 @@ def test_a_queue_list_of_a_former_operator_comes_too_late(cluster: Cluster) -> N
         )
     assert cluster.core.kv.get(ORDER_NAMESPACE, "orders") == "group-a:12"
     assert cluster.ask_signed(_listed(102, 8)).code == 0
-    # People's tools name none.
+    # Tools that people use send no token.
     queue_list = {"namespace": ORDER_NAMESPACE, "key": "orders", "value": "group-a:8"}
     assert cluster.ask_signed(request(100, queue_list)).code == 0
 
 
 @pytest.mark.parametrize("token", [-1, "", "seven", "9" * 5_000])
 def test_a_text_that_is_no_token_is_refused(cluster: Cluster, token: object) -> None:
-    """Law: it replaces no list, and locks nobody out."""
+    """Law: a malformed token changes no list and locks no operator out."""
     assert cluster.ask_signed(_listed(100, token, "group-a:9")).code == 1
 
     assert cluster.ask_signed(_listed(102, 1)).code == 0
 
 
 def test_a_token_from_a_clock_that_is_ahead_locks_nobody_out(cluster: Cluster) -> None:
-    """Law: its operator publishes, as brokers believe it who had the same clock; nor does one that nobody has signed."""
+    """Law: a token beyond the present time, or an unsigned one, publishes its list but does not fence later operators."""
     assert cluster.ask_signed(_listed(100, token_max_at(NOW_MS) + 1, "group-a:9")).code == 0
     assert cluster.ask(_listed(100, token_max_at(NOW_MS), "group-a:9")).code == 0
 

@@ -1,6 +1,4 @@
-"""
-The HTTP pages show a stranger nothing that a token guards: `/status` names members, addresses and terms, `/metrics` topics and groups.
-"""
+"""A token guards the HTTP pages: without it `/status` would show members, addresses and terms, and `/metrics` topics and groups."""
 
 import json
 import os
@@ -106,7 +104,7 @@ async def ask(
 async def test_status_and_metrics_need_the_token(
     token: Path, authorization: str | None, expected: int
 ) -> None:
-    """Whole, and in the form that Prometheus sends; probes go on without."""
+    """The token is needed for the whole page and for the form that Prometheus requests; probes need none."""
     headers = {} if authorization is None else {"Authorization": authorization}
     async with pages(PageGuard(token=PageToken(token))) as address:
         found = {
@@ -118,7 +116,7 @@ async def test_status_and_metrics_need_the_token(
 
 
 def test_a_token_that_came_in_the_clear_opens_nothing(token: Path) -> None:
-    """It is known to the network; the refusal says how to send the next one."""
+    """The network may have read such a token; the refusal says how to send the next one."""
     guard = PageToken(token)
 
     found = guard.objection(f"Bearer {TOKEN}", is_protected=False)
@@ -128,13 +126,13 @@ def test_a_token_that_came_in_the_clear_opens_nothing(token: Path) -> None:
 
 
 async def test_without_a_token_all_pages_are_open() -> None:
-    """As it was."""
+    """Without a token in the settings, all pages are open, as before."""
     async with pages(PageGuard()) as address:
         assert await ask(f"http://{address}/status") == 200
 
 
 def test_a_new_token_counts_from_the_next_request(token: Path) -> None:
-    """A Secret is replaced without a restart; a file that is unusable changes nothing."""
+    """A Secret is replaced without a restart; an unusable file leaves the former token valid."""
     guard = PageToken(token)
     token.write_text("short")
     os.utime(token, ns=(1, 1))
@@ -149,7 +147,7 @@ def test_a_new_token_counts_from_the_next_request(token: Path) -> None:
 
 
 def test_a_token_in_the_clear_is_refused_at_the_start(token: Path, files: TlsFiles) -> None:
-    """The sentence names the settings that help."""
+    """The error names the settings that help."""
     plain = ServerSettings(pages_token_file=token)
     tls = TlsSettings("permissive", files.certificate, files.key)
 
@@ -173,7 +171,7 @@ def test_a_file_without_a_token_is_named(tmp_path: Path, content: bytes | None, 
 async def test_the_operator_shows_the_token_to_its_own_cluster_alone(
     token: Path, files: TlsFiles, tmp_path: Path
 ) -> None:
-    """Over TLS, and to a certificate of the Cluster's authority."""
+    """The operator sends the token only over TLS, to a certificate of the Cluster's own authority."""
     heard: list[str] = []
 
     async def listen(request: web.Request) -> web.Response:
@@ -205,7 +203,7 @@ async def test_the_operator_shows_the_token_to_its_own_cluster_alone(
 
 
 def test_pods_get_the_token_as_a_file() -> None:
-    """Both kinds of them, and they are asked by https, so that nothing reads it on the way."""
+    """Pods of brokers and name servers both get the token, and are asked by https, so that nobody on the network reads it."""
     guarded, usual = cluster(**GUARDED), cluster(tls=GUARDED["tls"])
     settings = [
         broker_settings(guarded, "demo-0", 1, address="a", first=1, replicas=1),
@@ -228,7 +226,7 @@ def test_pods_get_the_token_as_a_file() -> None:
 
 
 def test_only_a_change_of_the_token_s_place_restarts_pods() -> None:
-    """The token itself is read again; Clusters without one keep their revisions."""
+    """A new token in the same place restarts no pod; Clusters without a token keep their revisions."""
     guarded, usual = cluster(**GUARDED), cluster(tls=GUARDED["tls"])
 
     assert kube_revision(guarded, IMAGE) != kube_revision(usual, IMAGE)
@@ -243,7 +241,7 @@ def test_only_a_change_of_the_token_s_place_restarts_pods() -> None:
     ],
 )
 def test_a_token_needs_tls(tls: dict[str, str]) -> None:
-    """Also with files: those of `orderlymq up` are on loopback, and it has no Secrets."""
+    """Certificate files are refused, too: `orderlymq up` uses them on loopback, and has no Secrets."""
     spec = {**GUARDED, "tls": tls}
 
     with pytest.raises(ValidationError, match=r"pagesToken needs tls\.mode"):
@@ -253,7 +251,7 @@ def test_a_token_needs_tls(tls: dict[str, str]) -> None:
 async def test_a_missing_token_is_reported(
     access: Credentials, secrets: Secrets, files: TlsFiles
 ) -> None:
-    """The pods would wait for it without a word."""
+    """Without this report the pods would wait for the Secret without any notice."""
     assert files.ca is not None
     assert files.certificate is not None
     assert files.key is not None
@@ -280,7 +278,7 @@ async def test_a_missing_token_is_reported(
 def test_settings_that_cannot_guard_their_pages_are_refused(
     tmp_path: Path, load: Callable[[Path], object]
 ) -> None:
-    """One sentence that begins with the file, as for every other setting."""
+    """The error is one sentence that begins with the file, as for every other setting."""
     missing = {"pages_token_file": str(tmp_path / "missing")}
     http = {"host": "127.0.0.1", "port": 1}
     own = {"cluster": "C", "group": "g", "node_id": 1, "peers": {"1": http}, "address": http}

@@ -1,4 +1,4 @@
-"""A stranger, and a tenant, who ask as much as they can."""
+"""A stranger and a tenant send as many requests as they can."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ BUSY = 2
 
 
 def test_a_stranger_at_one_address_gets_its_share_and_no_more() -> None:
-    """Over a thousand connections, with any mixture of requests; others are served meanwhile."""
+    """The limit holds over a thousand connections and any mixture of requests; others are served meanwhile."""
     quotas = AddressQuotas(requests_per_s=50, connections=100)
     shell = Shell(settings(address_quotas=quotas)).lead()
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
@@ -37,7 +37,7 @@ def test_a_stranger_at_one_address_gets_its_share_and_no_more() -> None:
 
 
 def test_a_tenant_over_its_quota_costs_its_neighbour_nothing() -> None:
-    """Both send from one address, as behind a balancer."""
+    """Both send from one address, as behind a load balancer."""
     access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
     shell = Shell(settings(access=access)).lead()
     create(
@@ -66,7 +66,7 @@ def test_a_tenant_over_its_quota_costs_its_neighbour_nothing() -> None:
 
 
 class Limited(SimulatedGroup):
-    """A group whose settings are changed."""
+    """A simulated group with changed settings."""
 
     def __init__(self, changes: dict[str, object]) -> None:
         self._changes = changes
@@ -77,14 +77,14 @@ class Limited(SimulatedGroup):
 
 
 def judged(leader: Replica, code: int, ext: dict[str, str], peer: Peer) -> int:
-    """Return with which code a leader refuses what others than its core answer, 0 when it does not."""
+    """Return the code with which a leader refuses a request that its core does not answer; 0 if it does not refuse."""
     refusal = leader.loop.refusal(request(code, ext), peer)
     return 0 if refusal is None else refusal.code
 
 
 @pytest.mark.parametrize("code", [RequestCode.QUERY_ASSIGNMENT, RequestCode.ORDERLYMQ_GROUP_STATUS])
 def test_what_the_core_does_not_answer_counts_as_well(code: int) -> None:
-    """Law: an address asks for no assignment and no status beyond its quota, and over no further connection."""
+    """Law: requests for assignments and status count towards an address's quota, also over a further connection."""
     quotas = AddressQuotas(requests_per_s=5, connections=1)
     leader = Limited({"address_quotas": quotas}).elect()
 
@@ -98,7 +98,7 @@ def test_what_the_core_does_not_answer_counts_as_well(code: int) -> None:
 
 
 def test_an_account_asks_for_no_status_beyond_its_quota() -> None:
-    """Wrong signatures cost it nothing, and others their share neither."""
+    """Requests with wrong signatures use up nobody's quota."""
     leader = Limited({"access": AccessSettings(enable=True)}).elect()
     accounts = [
         AccountSet("greedy", "greedygreedy", quota=Quota(requests_per_s=5)),

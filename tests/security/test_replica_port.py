@@ -1,8 +1,7 @@
-"""
-Attacks of a stranger that fail at the port of the replicas.
+"""Attacks of a stranger that fail at the replica port.
 
-Before there was a handshake the greeting alone made a member of every caller: each of these attacks succeeded, for its
-frames are those of a replica and nothing else was asked for.
+Before there was a handshake, the greeting alone made every caller a member: each of these attacks succeeded, because
+its frames are those of a replica and nothing else was checked.
 """
 
 import asyncio
@@ -52,12 +51,12 @@ from tests.security.strangers import PATIENCE_S, Stranger, greeting
 
 KEY = bytes(range(32))
 SILENT = 1_000
-# Fewer than a listening socket keeps: the kernel drops what is beyond it, and calls again after a second.
+# Fewer than the backlog of a listening socket: the kernel drops further calls, which are repeated after a second.
 CALLS_AT_ONCE = 50
 
 
 class Heard:
-    """Notes everything that a transport lets in."""
+    """Notes all frames that a transport accepts."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -97,7 +96,7 @@ class Heard:
 
 
 class Replica:
-    """Node 1 of group g in cluster C, as far as others see it."""
+    """Node 1 of broker group g in cluster C, as other replicas see it."""
 
     def __init__(self, *, tls: PeerTls | None = None, is_certified: bool = False) -> None:
         self.address = Address("127.0.0.1", free_ports(1)[0])
@@ -120,7 +119,7 @@ async def replica() -> AsyncIterator[Replica]:
 
 
 def member(node: int = 2, *, is_certified: bool = False) -> Identity:
-    """Return who has the secret of the cluster."""
+    """Return a member that knows the secret of the cluster."""
     return Identity("C", "g", NodeId(node), Address("127.0.0.1", 7), KEY, is_certified)
 
 
@@ -142,7 +141,7 @@ def forged_offer() -> list[bytes]:
 
 @pytest.mark.parametrize("sender", [2, 3, 999])
 async def test_a_strangers_append_reaches_no_core(replica: Replica, sender: int) -> None:
-    """It greets with the id of a member, or of nobody, and leads term 50."""
+    """The stranger greets with the id of a member or with an unknown id, and claims to lead term 50."""
     async with Stranger(replica.address) as stranger:
         await stranger.prove(greeting(1, sender))
         await stranger.say(append_of_term_50(sender))
@@ -153,7 +152,7 @@ async def test_a_strangers_append_reaches_no_core(replica: Replica, sender: int)
 
 
 async def test_frames_behind_a_greeting_are_heard_by_nobody(replica: Replica) -> None:
-    """All at once, without waiting for the challenge: the second frame must be a proof."""
+    """All frames arrive together, without waiting for the challenge: the second frame must be a proof."""
     async with Stranger(replica.address) as stranger:
         await stranger.say(
             encode_frame(FrameKind.HELLO, greeting(1)), append_of_term_50(2), append_of_term_50(2)
@@ -165,7 +164,7 @@ async def test_frames_behind_a_greeting_are_heard_by_nobody(replica: Replica) ->
 
 
 async def test_a_refused_greeting_is_not_followed_by_another(replica: Replica) -> None:
-    """A refused stranger is not listened to any more, whatever came in the same piece."""
+    """After a refusal, further frames are ignored, even those of the same piece."""
     async with Stranger(replica.address) as stranger:
         wrong, right = greeting(1, cluster="D"), greeting(1)
         await stranger.say(
@@ -175,7 +174,7 @@ async def test_a_refused_greeting_is_not_followed_by_another(replica: Replica) -
 
 
 async def test_a_strangers_snapshot_is_not_received(replica: Replica) -> None:
-    """A state of its own would replace everything that was acknowledged."""
+    """The stranger's state would replace all acknowledged data."""
     async with Stranger(replica.address) as stranger:
         await stranger.prove(greeting(1, purpose="snapshot"))
         await stranger.say(forged_offer())
@@ -186,7 +185,7 @@ async def test_a_strangers_snapshot_is_not_received(replica: Replica) -> None:
 
 
 async def test_a_strangers_address_is_not_kept(replica: Replica) -> None:
-    """A leader that called it would send its log there, the secrets of accounts included."""
+    """A leader that connected to it would send its log there, including the secrets of accounts."""
     async with Stranger(replica.address) as stranger:
         await stranger.prove(greeting(1, host="203.0.113.66"))
         await stranger.answers()
@@ -195,7 +194,7 @@ async def test_a_strangers_address_is_not_kept(replica: Replica) -> None:
 
 
 async def test_an_impostor_that_is_called_hears_no_log() -> None:
-    """The called must prove itself, too: nothing but the handshake is said to it before."""
+    """The called side must prove itself, too: before that, the caller sends only its part of the handshake."""
     said: list[FrameKind] = []
 
     def answer(connection: FrameConnection, frame: Frame) -> None:
@@ -218,7 +217,7 @@ async def test_an_impostor_that_is_called_hears_no_log() -> None:
 
 @pytest.mark.parametrize("secret", [b"", bytes(32)], ids=["alone", "with a secret"])
 async def test_a_broker_keeps_its_term_and_its_log(tmp_path: Path, secret: bytes) -> None:
-    """The whole process: nobody leads term 50, and what the stranger sent stands in no log."""
+    """In a whole process: nobody leads term 50, and the stranger's entries are not in the log."""
     client, http, raft = (Address("127.0.0.1", port) for port in free_ports(3))
     settings = BrokerSettings(
         cluster="C",
@@ -250,7 +249,7 @@ async def test_a_broker_keeps_its_term_and_its_log(tmp_path: Path, secret: bytes
 
 
 class Recorder:
-    """Passes everything on between a member and a replica, and keeps what the member said."""
+    """A relay between a member and a replica that keeps the member's bytes."""
 
     def __init__(self, replica: Replica) -> None:
         self.address = Address("127.0.0.1", free_ports(1)[0])
@@ -275,7 +274,7 @@ class Recorder:
 
 
 async def test_a_recorded_handshake_opens_nothing(replica: Replica) -> None:
-    """The nonce of the called is another one each time, so the recorded proof fits no more."""
+    """The called side makes a new nonce each time, so a recorded proof does not fit."""
     recorder = Recorder(replica)
     async with await asyncio.start_server(
         recorder.pass_on, recorder.address.host, recorder.address.port
@@ -305,7 +304,7 @@ async def test_a_recorded_handshake_opens_nothing(replica: Replica) -> None:
 async def test_a_greeting_that_was_changed_on_its_way_is_refused(
     replica: Replica, changed: Hello
 ) -> None:
-    """A proof covers the whole greeting: one that was made for another greeting is none."""
+    """A proof covers the whole greeting, so it is invalid for any other greeting."""
     async with Stranger(replica.address) as stranger:
         await stranger.say(encode_frame(FrameKind.HELLO, changed))
         frame = await stranger.frame()
@@ -328,7 +327,7 @@ def _proof_of(hello: Hello, nonce: bytes) -> bytes:
 
 @asynccontextmanager
 async def crowd(address: Address, size: int) -> AsyncIterator[None]:
-    """Connect *size* times without a word."""
+    """Open *size* connections that send nothing."""
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
         for _ in range(size // CALLS_AT_ONCE):
@@ -341,7 +340,7 @@ async def crowd(address: Address, size: int) -> AsyncIterator[None]:
 
 
 async def test_a_crowd_of_strangers_costs_a_bounded_sum(replica: Replica) -> None:
-    """A thousand silent ones: no more than the bound is kept, and a member gets in beside them."""
+    """Of a thousand silent connections only a bounded number is kept, and a member can still connect."""
     transport = replica.transport
     async with crowd(replica.address, SILENT):
         await closed(transport, SILENT - pendinghandshakes.UNPROVEN_MAX)
@@ -355,7 +354,7 @@ async def test_a_crowd_of_strangers_costs_a_bounded_sum(replica: Replica) -> Non
 
 
 async def test_a_crowd_that_never_ends_its_tls_handshake_is_bounded_too(tmp_path: Path) -> None:
-    """They are counted from when they are accepted, not from when TLS has made a connection of them."""
+    """Connections count from their accept, not from the end of their TLS handshake."""
     files = make_certificate(make_authority(tmp_path), "replica")
     tls = TlsSettings("enforcing", files.certificate, files.key, files.ca).between_peers()
     replica = Replica(tls=tls)
@@ -372,7 +371,7 @@ async def test_a_crowd_that_never_ends_its_tls_handshake_is_bounded_too(tmp_path
 
 
 async def closed(transport: Transport, number: int) -> None:
-    """Wait until so many were closed, long before their time is over."""
+    """Wait until so many connections are closed, long before their time limit."""
     async with asyncio.timeout(PATIENCE_S):
         while transport.closes < number:  # noqa: ASYNC110 - the closes of sockets
             await asyncio.sleep(0.001)
@@ -406,7 +405,7 @@ def internal(files: TlsFiles) -> PeerTls:
 async def test_a_certificate_of_the_authority_for_another_identity_is_refused(
     tmp_path: Path, uri: str
 ) -> None:
-    """Node 2 is who has the certificate of node 2, even where somebody knows the secret."""
+    """Node 2 is only the holder of node 2's certificate, even if another process knows the secret."""
     ca = make_authority(tmp_path)
     tls = internal(certified(ca, "orderlymq://C/g/1", "one"))
     replica = Replica(tls=tls, is_certified=True)
@@ -421,7 +420,7 @@ async def test_a_certificate_of_the_authority_for_another_identity_is_refused(
 
 
 async def test_who_is_called_shows_its_own_certificate(tmp_path: Path) -> None:
-    """A caller says nothing to node 3 where it wants node 1."""
+    """A caller that wants node 1 sends nothing to node 3."""
     ca = make_authority(tmp_path)
     replica = Replica(tls=internal(certified(ca, "orderlymq://C/g/3", "three")), is_certified=True)
     await replica.transport.listen(replica.address)
@@ -434,7 +433,7 @@ async def test_who_is_called_shows_its_own_certificate(tmp_path: Path) -> None:
 
 
 async def test_the_authority_can_be_rolled_over(tmp_path: Path) -> None:
-    """Replicas with certificates of the former and of the next authority speak, while both are trusted."""
+    """Replicas with certificates of the former and of the next authority connect while both are trusted."""
     former, following = make_authority(tmp_path / "a"), make_authority(tmp_path / "b")
     both = tmp_path / "both.pem"
     both.write_text(former.read_text() + following.read_text())

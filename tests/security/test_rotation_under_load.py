@@ -20,12 +20,12 @@ from tests.ports import free_ports
 OPERATOR = ("operator", "operator-secret")
 KEY, FIRST, SECOND = "shop-app", "first-secret", "second-secret"
 PROGRAMS = 8
-# Longer than a machine stands still.
+# Longer than any pause of a busy machine.
 PATIENCE_S = 30.0
 
 
 class Programs:
-    """Clients of one account; each sends with the secret that it has."""
+    """Clients of one account; each sends with its own copy of the secret."""
 
     def __init__(self, address: str) -> None:
         self.client = RemotingClient()
@@ -57,7 +57,7 @@ class Programs:
             self.moved.set()
 
     async def go_on(self) -> None:
-        """Wait until every program has sent some more."""
+        """Wait until every program has sent some more messages."""
         goal = [count + 5 for count in self.sent]
         async with asyncio.timeout(PATIENCE_S):
             while any(count < wanted for count, wanted in zip(self.sent, goal, strict=True)):
@@ -96,7 +96,7 @@ async def programs(tmp_path: Path) -> AsyncIterator[Programs]:
 
 
 async def test_no_send_is_refused_while_programs_change_one_by_one(programs: Programs) -> None:
-    """With an overlap; when it ends on demand, only a program that kept the former secret is refused."""
+    """With an overlap of two secrets; when it is ended on demand, only a program with the former secret is refused."""
     await programs.go_on()
     await programs.set_account(SECOND, 600)
     await programs.go_on()
@@ -113,7 +113,7 @@ async def test_no_send_is_refused_while_programs_change_one_by_one(programs: Pro
 
 
 async def test_without_an_overlap_sends_are_refused(programs: Programs) -> None:
-    """The overlap prevents these refusals."""
+    """The same change without an overlap causes the refusals that the overlap prevents."""
     await programs.go_on()
 
     await programs.set_account(SECOND, 0)

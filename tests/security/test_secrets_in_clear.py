@@ -1,4 +1,4 @@
-"""A listener on the network reads no secret: what our own programs would send in the clear they refuse to send."""
+"""Our own programs refuse to send a secret in the clear, so that a listener on the network cannot read it."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def plain() -> AsyncIterator[RemotingClient]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", "localhost"])
 def test_loopback_protects(host: str) -> None:
-    """Nothing leaves the machine."""
+    """Loopback traffic does not leave the machine."""
     assert stays_here(host)
 
 
@@ -48,12 +48,12 @@ def test_loopback_protects(host: str) -> None:
     "host", ["192.0.2.7", "2001:db8::7", "broker.example", "127.0.0.1.example"]
 )
 def test_other_addresses_protect_nothing(host: str) -> None:
-    """A name is not looked up: who answers for it is not known."""
+    """Names are not resolved: it is not known which host would answer."""
     assert not stays_here(host)
 
 
 def test_the_own_address_is_as_good_as_loopback() -> None:
-    """The kernel delivers it without a network."""
+    """The kernel delivers to it without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((ELSEWHERE.partition(":")[0], 9))
@@ -74,7 +74,7 @@ def test_the_sentence_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("access_key", ["", "shop-writer"])
 def test_the_sdk_sends_no_token_in_the_clear(access_key: str) -> None:
-    """With TLS and on this machine it does."""
+    """With TLS or on this machine, the SDK sends the token."""
     command = request(10)
 
     with pytest.raises(SettingError, match="ORDERLYMQ_TLS=true"):
@@ -87,7 +87,7 @@ def test_the_sdk_sends_no_token_in_the_clear(access_key: str) -> None:
 
 
 def test_a_signature_is_no_secret() -> None:
-    """Plain clients with an account go on: RocketMQ's do the same."""
+    """Clients with an account keep sending signed requests without TLS, as RocketMQ's clients do."""
     command = request(10)
 
     RequestSigner("shop-writer", "secret").sign(ELSEWHERE, command)
@@ -99,7 +99,7 @@ def test_a_signature_is_no_secret() -> None:
 async def test_the_operator_sends_no_accounts_secret_in_the_clear(
     plain: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It seals the secret with that of its own account; without an account it sends nothing."""
+    """The operator seals the secret with that of its own account; without such an account it sends nothing."""
     monkeypatch.setattr("orderlymq_runtime.security.cleartext.stays_here", lambda _: False)
     async with serving({}) as (broker, address):
         await Admin(plain, "operator", "operators").set_user(
@@ -115,7 +115,7 @@ async def test_the_operator_sends_no_accounts_secret_in_the_clear(
 
 
 async def test_on_this_machine_accounts_are_made_without_tls(plain: RemotingClient) -> None:
-    """As `orderlymq up` does."""
+    """`orderlymq up` makes accounts this way."""
     async with serving({}) as (broker, address):
         await Admin(plain).set_user(address, "shop-writer", "the secret", CONFIG)
 

@@ -1,4 +1,4 @@
-"""A User that names no Secret gets one of its own, and never what stands in somebody else's."""
+"""A User that names no Secret gets its own, and never the contents of another owner's Secret."""
 
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ def text_of(secret: Json, key: str) -> str:
 async def test_a_secret_is_made_once_in_the_namespace_of_the_user(
     server: ObjectServer, access: Credentials
 ) -> None:
-    """It holds what a client signs with, and goes with the User."""
+    """The Secret holds what a client needs to sign, and is deleted with the User."""
     first = await access.secrets(state())
     again = await access.secrets(state())
 
@@ -65,7 +65,7 @@ async def test_a_secret_is_made_once_in_the_namespace_of_the_user(
 async def test_two_users_of_one_name_have_two_secrets(
     server: ObjectServer, access: Credentials
 ) -> None:
-    """A namesake elsewhere learns nothing."""
+    """A User with the same name in another namespace does not learn the secret."""
     own, theirs = await access.secrets(state(NAMESPACE)), await access.secrets(state())
 
     assert set(own.values()).isdisjoint(theirs.values())
@@ -74,7 +74,7 @@ async def test_two_users_of_one_name_have_two_secrets(
 async def test_a_secret_that_was_not_made_for_the_user_is_not_read(
     server: ObjectServer, access: Credentials
 ) -> None:
-    """Otherwise the account would be as open as that Secret, or its text would become a password."""
+    """Otherwise the account would be as public as that Secret, or the text of that Secret would become a password."""
     foreign = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -87,13 +87,13 @@ async def test_a_secret_that_was_not_made_for_the_user_is_not_read(
 
 
 async def test_a_stranger_gets_no_secret(server: ObjectServer, access: Credentials) -> None:
-    """It is no User of the Cluster."""
+    """A User that the Cluster does not allow gets no Secret."""
     assert await access.secrets(state("evil")) == {}
     assert server.find(SECRETS, "evil", "shop-app-user") is None
 
 
 async def test_the_status_names_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And names none where the User does."""
+    """The status names the Secret that was made, and no Secret if the User names its own."""
     async with small_cluster(monkeypatch.setattr) as world:
         named = {"secretFrom": {"secret": {"name": "mine"}}}
         world.server.put(USERS, custom("User", "shop-app"))
@@ -111,7 +111,7 @@ async def test_the_status_names_the_secret(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_pipeline_may_sign_with_it() -> None:
-    """It belongs to an application, not to the Cluster."""
+    """The Secret belongs to an application, not to the Cluster."""
     env = [{"name": "ORDERS_SECRET_KEY", "secret": {"name": "shop-app-user", "key": "secretKey"}}]
 
     assert forbidden(pipeline(env=env), DriverPolicy("spark:1"), [cluster()]) is None

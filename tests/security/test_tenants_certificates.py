@@ -1,4 +1,4 @@
-"""Certificates of a Cluster: renewed in time, and never so that two processes cannot know each other."""
+"""Certificates of a Cluster: they are renewed in time, and pods trust each other at every step."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ NAMES = ("demo-0", "demo-1", "demo-2", "demo-3")
 
 @dataclass
 class World:
-    """A Cluster over decades: what was made, and which set each pod runs with."""
+    """A Cluster over decades: the certificates that were made, and the set with which each pod runs."""
 
     now: datetime = BEGIN
     authorities: list[Authority] = field(default_factory=list)
@@ -44,7 +44,7 @@ class World:
     rolled: int = 0
 
     def decide(self) -> int:
-        """Make what is due; return how much it was."""
+        """Make the certificates that are due; return their number."""
         uses = {}
         for name in NAMES:
             runs = {pod: made for pod, made in self.pods.items() if pod.startswith(f"{name}/")}
@@ -73,7 +73,7 @@ class World:
         return False
 
     def check(self) -> None:
-        """Every pod knows every other one, and nobody's certificate is over."""
+        """Check that every pod trusts every other one, and that no certificate in use has expired."""
         for one in self.pods.values():
             assert self.now < one.ends
             for other in self.pods.values():
@@ -81,7 +81,7 @@ class World:
 
 
 def test_two_pods_know_each_other_at_every_moment_of_thirty_years() -> None:
-    """Authorities change twice meanwhile; one pod is replaced at a time."""
+    """Authorities change twice in this time; pods are replaced one by one."""
     world = World()
     while world.now < BEGIN + timedelta(days=30 * 365):
         for _ in range(40):
@@ -95,11 +95,11 @@ def test_two_pods_know_each_other_at_every_moment_of_thirty_years() -> None:
         world.now += timedelta(days=10)
 
     assert 4 <= len(world.authorities) <= 6
-    assert world.rolled < 8 * 65  # each pod about twice a year, authorities included
+    assert world.rolled < 8 * 65  # each pod about twice a year, including changes of the authority
 
 
 def test_a_cluster_that_stands_still_during_a_change_goes_on_where_it_was() -> None:
-    """Pods that are not replaced for months keep the old authority trusted."""
+    """While pods are not replaced for months, the old authority stays trusted."""
     world = World()
     while world.decide() or world.roll():
         pass
@@ -125,7 +125,7 @@ def test_a_cluster_that_stands_still_during_a_change_goes_on_where_it_was() -> N
 
 
 def test_when_every_authority_is_over_everything_begins_again() -> None:
-    """An operator that was away for eleven years."""
+    """The operator was away for eleven years."""
     over = Authority(1, BEGIN - AUTHORITY_LIFE * 2, BEGIN - timedelta(days=1))
 
     assert next_steps(BEGIN, [over], {}) == [MakeAuthority(2)]
@@ -136,7 +136,7 @@ def test_when_every_authority_is_over_everything_begins_again() -> None:
 
 
 def test_names_are_quoted_so_that_no_identity_is_another_s() -> None:
-    """A slash in a name would begin another part."""
+    """A slash in a name would otherwise begin another part of the identity."""
     assert uri_of("demo", "demo-0", "1") == "orderlymq://demo/demo-0/1"
     assert uri_of("demo", "a/b", "1") == "orderlymq://demo/a%2Fb/1"
     made = cluster(groups=3)
@@ -145,7 +145,7 @@ def test_names_are_quoted_so_that_no_identity_is_another_s() -> None:
 
 
 def test_a_certificate_says_who_its_holder_is_and_is_good_for_both_ends(tmp_path: Path) -> None:
-    """URI and DNS names; server and client; it signs nothing; it ends with its authority at the latest."""
+    """It names its holder by URI and DNS names, serves both ends, signs nothing, and ends no later than its authority."""
     (replica, *_) = holders(cluster(), "demo-0")
     authority = make_authority("demo", BEGIN)
     late = BEGIN + AUTHORITY_LIFE - timedelta(days=3)
@@ -176,7 +176,7 @@ def _context(folder: Path, pair: Pair, trusted: Pair, *, server: bool) -> ssl.SS
 
 
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
-    """Let two ends greet each other in memory."""
+    """Let two ends make a TLS handshake in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server),
@@ -191,7 +191,7 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
 
 
 def test_two_replicas_greet_each_other_and_a_stranger_is_refused(tmp_path: Path) -> None:
-    """OpenSSL's strict rules are kept; a certificate of another Cluster's authority is none."""
+    """Certificates pass OpenSSL's strict checks; one of another Cluster's authority is refused."""
     now = datetime.now(UTC)
     one, other, *_ = holders(cluster(), "demo-0")
     authority, foreign = make_authority("demo", now), make_authority("demo", now)
@@ -204,7 +204,7 @@ def test_two_replicas_greet_each_other_and_a_stranger_is_refused(tmp_path: Path)
 
 @pytest.mark.parametrize("text", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
 def test_what_is_no_certificate_is_refused_by_name(text: str) -> None:
-    """A Secret that a hand has changed ends no reconcile."""
+    """A Secret that was edited by hand does not end a reconcile."""
     (replica, *_) = holders(cluster(), "demo-0")
 
     with pytest.raises(CertificateError):
@@ -214,7 +214,7 @@ def test_what_is_no_certificate_is_refused_by_name(text: str) -> None:
 
 
 def test_certificates_that_cannot_live_longer_than_their_authority_are_not_made_again() -> None:
-    """An issuer near its end would otherwise replace all pods ever more often; another one is not made for a user."""
+    """An issuer near its end would otherwise cause replacements of all pods ever more often; a user's issuer is not replaced."""
     ends = BEGIN + timedelta(days=30)
     issuer = Authority(1, BEGIN - timedelta(days=60), ends)
     made = CertificateSet(1, 1, frozenset({1}), BEGIN, ends)

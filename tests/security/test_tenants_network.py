@@ -1,4 +1,4 @@
-"""Access to the ports of a Cluster's pods, by its NetworkPolicies as Kubernetes reads them."""
+"""Which callers reach the ports of a Cluster's pods, by its NetworkPolicies as Kubernetes evaluates them."""
 
 import ipaddress
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ CLIENT_PORTS = (*BROKER_PORTS, names.NAME_SERVER_PORT)
 
 @dataclass
 class Caller:
-    """A pod, or an address outside of pods."""
+    """A pod, or an address outside the pod network."""
 
     namespace: str = NAMESPACE
     labels: dict[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def reaches(made: Cluster, caller: Caller, component: str, port: int) -> bool:
         if _matches(each["spec"]["podSelector"], pod)
     ]
     if not policies:
-        return True  # a pod that no policy chooses takes everybody
+        return True  # a pod that no policy selects accepts all callers
     return any(
         port in [each["port"] for each in rule["ports"]]
         and any(_is(peer, caller, NAMESPACE) for peer in rule["from"])
@@ -72,7 +72,7 @@ def component_of(port: int) -> str:
 
 
 def test_raft_is_for_brokers_of_the_same_cluster_alone() -> None:
-    """Neither clients, nor the operator, nor brokers of another Cluster, nor of a namesake elsewhere."""
+    """Clients, the operator, and brokers of another Cluster or of one with the same name elsewhere cannot connect."""
     made = cluster()
     other = Cluster.model_validate({"metadata": {"name": "other", "namespace": NAMESPACE}})
     own = names.labels(made, names.BROKER, "demo-1")
@@ -91,7 +91,7 @@ def test_raft_is_for_brokers_of_the_same_cluster_alone() -> None:
 
 @pytest.mark.parametrize("port", CLIENT_PORTS)
 def test_clients_come_from_namespaces_that_may_use_the_cluster(port: int) -> None:
-    """Whom `allowedNamespaces` lists, and nobody else."""
+    """Only the namespaces in `allowedNamespaces` may connect."""
     listed = cluster(allowedNamespaces=["sales"])
 
     assert reaches(listed, Caller(), component_of(port), port)
@@ -104,7 +104,7 @@ def test_clients_come_from_namespaces_that_may_use_the_cluster(port: int) -> Non
 
 
 def test_further_clients_are_pods_or_addresses() -> None:
-    """They reach the clients' ports and no other one."""
+    """They reach the ports for clients and no others."""
     clients = [
         {"namespace": "edge", "podLabels": {"app": "gateway"}},
         {"cidr": "192.0.2.0/24"},
@@ -122,7 +122,7 @@ def test_further_clients_are_pods_or_addresses() -> None:
 
 @pytest.mark.parametrize("component", [names.BROKER, names.NAME_SERVER])
 def test_pages_are_for_the_operator_and_monitoring(component: str) -> None:
-    """Also a pod of the own namespace needs to be listed."""
+    """Pods of the Cluster's own namespace must be listed, too."""
     made = cluster(network={"monitoring": [{"namespace": "monitoring"}]})
 
     def pages(caller: Caller) -> bool:
@@ -135,7 +135,7 @@ def test_pages_are_for_the_operator_and_monitoring(component: str) -> None:
 
 
 def test_who_listens_to_everybody_is_said_by_the_user() -> None:
-    """Without policies Kubernetes lets everybody in; brokers are not restarted for a change of them."""
+    """Without policies Kubernetes lets all callers in; a change of policies does not restart brokers."""
     off = cluster(network={"policies": False})
 
     assert policy_objects(off, OPERATOR) == []
@@ -155,7 +155,7 @@ def test_who_listens_to_everybody_is_said_by_the_user() -> None:
     ],
 )
 def test_a_peer_that_means_nothing_or_two_things_is_refused(peer: dict[str, Any]) -> None:
-    """An empty peer would mean everybody to Kubernetes."""
+    """To Kubernetes an empty peer would mean all callers."""
     with pytest.raises(ValidationError):
         cluster_with(peer)
 
@@ -174,7 +174,7 @@ def test_a_peer_that_means_nothing_or_two_things_is_refused(peer: dict[str, Any]
 def test_a_network_is_written_as_every_version_of_kubernetes_takes_it(
     text: str, written: str
 ) -> None:
-    """Law: 1.36 refuses bits behind the length, which earlier versions ignore, and IPv4 addresses in IPv6."""
+    """Law: Kubernetes 1.36 refuses host bits, which earlier versions ignore, and IPv4 addresses in IPv6."""
     network = {"ipBlock": {"cidr": written}}
     (brokers, *_) = policy_objects(cluster_with({"cidr": text}), OPERATOR)
 
@@ -189,7 +189,7 @@ def cluster_with(peer: dict[str, Any]) -> Cluster:
 async def test_policies_are_made_with_the_cluster_and_go_when_they_are_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are objects like the others: repaired when they differ, owned by the Cluster."""
+    """The operator treats policies as its other objects: it repairs them, and the Cluster owns them."""
     async with small_cluster(monkeypatch.setattr) as world:
         await world.reconciler.reconcile(KEY)
         found = [each for each in world.server.objects.values() if _is_policy(each)]

@@ -1,5 +1,4 @@
-"""
-A stranger's Topic, ConsumerGroup or User that names a Cluster of another namespace changes nothing there.
+"""A stranger's Topic, ConsumerGroup or User that names a Cluster of another namespace changes nothing there.
 
 Each manifest worked once: it made the stranger an administrator, or deleted messages.
 """
@@ -38,7 +37,7 @@ def attack(resource: Resource, spec: dict[str, Any], **facts: Any) -> Json:
 def test_the_cluster_wants_nothing_that_a_stranger_wants(
     resource: Resource, spec: dict[str, Any], facts: dict[str, Any]
 ) -> None:
-    """Neither while the object lives nor when it is deleted, and whatever finalizers it has."""
+    """The object has no effect while it exists, when it is deleted, or by its finalizers."""
     made = read_item(resource, attack(resource, spec, **facts))
     assert made.manifest is not None
 
@@ -49,7 +48,7 @@ def test_the_cluster_wants_nothing_that_a_stranger_wants(
 
 
 def test_a_stranger_that_is_older_holds_no_name() -> None:
-    """The oldest of those that are allowed wins."""
+    """Among objects of the same name, only those of allowed namespaces compete, and the oldest of these wins."""
     first = item("Topic", "orders", STRANGER, creationTimestamp="2020-01-01T00:00:00Z")
     own = item("Topic", "orders")
 
@@ -73,7 +72,7 @@ def test_a_stranger_that_is_older_holds_no_name() -> None:
 def test_only_the_own_namespace_and_listed_ones_count(
     allowed: list[str], namespace: str, counts: bool
 ) -> None:
-    """Names are compared whole; * stands for all."""
+    """Names of namespaces are compared as a whole; * stands for all."""
     state = desired_state(cluster(allowedNamespaces=allowed), [item("Topic", "orders", namespace)])
 
     assert bool(state.desired.topics) is counts
@@ -83,7 +82,7 @@ def test_only_the_own_namespace_and_listed_ones_count(
 async def test_a_stranger_learns_whom_to_ask_and_gets_no_finalizer(
     monkeypatch: pytest.MonkeyPatch, resource: Resource, spec: dict[str, Any]
 ) -> None:
-    """The condition names the Cluster, the namespace and the field."""
+    """The condition names the Cluster, the namespace and the field to change."""
     async with small_cluster(monkeypatch.setattr, (NAMESPACE, STRANGER)) as world:
         world.server.put(resource, attack(resource, spec))
 
@@ -102,7 +101,7 @@ async def test_a_stranger_learns_whom_to_ask_and_gets_no_finalizer(
 async def test_a_stranger_s_deletion_waits_for_nobody_and_deletes_nothing(
     monkeypatch: pytest.MonkeyPatch, resource: Resource, spec: dict[str, Any]
 ) -> None:
-    """A namespace that lost its permission can be deleted."""
+    """Otherwise a namespace that lost its permission could not be deleted."""
     async with small_cluster(monkeypatch.setattr, (NAMESPACE, STRANGER)) as world:
         world.server.put(resource, attack(resource, spec, **LEAVING))
 

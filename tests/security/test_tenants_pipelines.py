@@ -1,4 +1,4 @@
-"""A Pipeline gives its writer no more rights than a driver needs; every attack worked once."""
+"""A Pipeline gives its author no more rights than a driver needs; every attack here worked once."""
 
 import re
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ NAMED = ("guarded-tls", "outside-tls", "authority", "token", "people", "browsers
 
 
 def store(secret: str) -> dict[str, Any]:
-    """Return a bucket for backups that a Secret opens."""
+    """Return a place for backups in a bucket, with credentials from a Secret."""
     return {"objectStore": {"url": "s3://backups", "credentialsSecretRef": {"name": secret}}}
 
 
@@ -75,9 +75,9 @@ GUARDED: dict[str, Any] = {
 }
 
 
-# The spec that is asked for, and the words that the sentence must have.
+# Each spec of an attack, and words that its refusal must contain.
 def iceberg(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return what makes an archive a table of a catalogue."""
+    """Return the settings that make an archive a table of a catalogue."""
     catalog = {"name": "lake", "properties": properties}
     return {"path": None, "format": "iceberg", "table": "shop.orders", "catalog": catalog}
 
@@ -161,7 +161,7 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("spec", "named"), ATTACKS)
 def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named: str) -> None:
-    """The sentence says which value and what to do."""
+    """The refusal names the value and says what to do."""
     found = forbidden(pipeline(**spec), OWN, [cluster(**GUARDED)])
 
     assert found is not None
@@ -170,7 +170,7 @@ def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named:
     assert len(found.message) <= 1024
 
 
-# What the pages of pipelines tell to set for object stores and catalogues.
+# The settings that the pages about pipelines recommend for object stores and catalogues.
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "pipelines.md"
 STORES = re.findall(r"`((?:AWS|GOOGLE|AZURE|PYICEBERG)_[A-Z_]+)`", PAGE.read_text())
 
@@ -194,12 +194,12 @@ STORES = re.findall(r"`((?:AWS|GOOGLE|AZURE|PYICEBERG)_[A-Z_]+)`", PAGE.read_tex
     ],
 )
 def test_what_a_driver_needs_is_allowed(spec: dict[str, Any]) -> None:
-    """Its own claim, Secrets of applications, room and pace."""
+    """Allowed are its own claim, Secrets of applications, resources and pace."""
     assert forbidden(pipeline(**spec), OWN, [cluster(**GUARDED)]) is None
 
 
 def test_the_operator_s_owner_may_allow_more() -> None:
-    """Whole names, or beginnings that end with a star; nothing else of the Pipeline gets freer."""
+    """The owner lists whole names, or prefixes that end with a star; all other checks stay."""
     more = DriverPolicy("spark:1", ("registry.example.com/data/*",), ("spark.hadoop.*",))
     asked = {"image": "registry.example.com/data/spark:7", **setting("spark.hadoop.x")}
 
@@ -210,7 +210,7 @@ def test_the_operator_s_owner_may_allow_more() -> None:
 
 @dataclass
 class World:
-    """An API server with the Cluster `demo` of one namespace, and Pipelines of two."""
+    """An API server with the Cluster `demo` in one namespace, and Pipelines in two."""
 
     server: ObjectServer
     inventory: Inventory
@@ -222,13 +222,13 @@ class World:
         self.inventory.invalidate()
 
     def break_spec(self) -> None:
-        """Let somebody edit the Cluster so that its spec cannot be used."""
+        """Edit the Cluster so that its spec is invalid."""
         spec = {"allowedNamespaces": ["*"], "groups": "many"}
         self.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec))
         self.inventory.invalidate()
 
     def carry_out(self, uid: str = "uid-shop-demo", **spec: Any) -> None:
-        """Let the operator have noted the spec of a Cluster with this UID before."""
+        """Record that the operator has noted the spec of a Cluster with this UID."""
         made = cluster(**spec)
         servers = name_server_set(made, environment(made))
         servers["metadata"]["ownerReferences"][0]["uid"] = uid
@@ -240,7 +240,7 @@ class World:
         self.inventory.invalidate()
 
     async def settle(self, namespace: str) -> Json:
-        """Let the operator work until nothing is left to do; return the condition Ready."""
+        """Let the operator work until it has nothing left to do; return the condition Ready."""
         for _ in range(5):
             await self.drivers.reconcile((namespace, "copy"))
         found = self.server.find(PIPELINES, namespace, "copy")
@@ -250,7 +250,7 @@ class World:
         return made
 
     def made(self, namespace: str) -> list[str]:
-        """The objects that were made for the Pipeline."""
+        """Return the objects that were made for the Pipeline."""
         return [
             path
             for path in self.server.objects
@@ -262,7 +262,7 @@ class World:
 async def test_what_opens_the_backups_of_a_cluster_is_not_read(
     world: "World", kind: Resource
 ) -> None:
-    """Whoever reads a backup has all messages, and the secrets of all accounts."""
+    """A reader of a backup gets all messages and the secrets of all accounts."""
     spec: dict[str, Any] = {"clusterRef": {"name": "demo"}, "destination": store("vault")}
     if kind is SCHEDULED_BACKUPS:
         spec["schedule"] = "0 2 * * *"
@@ -290,7 +290,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_stranger_s_pipeline_gets_no_object(world: World) -> None:
-    """It learns whom to ask; a listed namespace gets its driver."""
+    """The condition tells the stranger whom to ask; a Pipeline of a listed namespace gets its driver."""
     world.put(STRANGER)
 
     ready = await world.settle(STRANGER)
@@ -304,7 +304,7 @@ async def test_a_stranger_s_pipeline_gets_no_object(world: World) -> None:
 
 
 async def test_a_driver_ends_when_its_namespace_is_no_longer_allowed(world: World) -> None:
-    """The claim stays, because the checkpoint stands on it."""
+    """The claim is kept, because it holds the checkpoint."""
     world.allow(STRANGER)
     world.put(STRANGER)
     await world.settle(STRANGER)
@@ -318,7 +318,7 @@ async def test_a_driver_ends_when_its_namespace_is_no_longer_allowed(world: Worl
 
 
 async def test_a_spec_that_cannot_be_used_changes_nobody_s_rights(world: World) -> None:
-    """The one before is carried out: whom it allows goes on, whom it does not stays out, and its Secrets are kept."""
+    """The last valid spec stays in effect: its namespaces stay allowed, others stay refused, and its Secrets stay guarded."""
     world.carry_out(allowedNamespaces=[STRANGER], tls=GUARDED["tls"])
     world.allow(STRANGER)
     world.put(STRANGER)
@@ -347,7 +347,7 @@ async def test_a_spec_that_cannot_be_used_changes_nobody_s_rights(world: World) 
 async def test_an_edit_that_waits_gives_nobody_a_right(
     world: World, edit: dict[str, Any], notes: dict[str, str]
 ) -> None:
-    """Whom it allows is allowed when it is carried out, as for Topics and Users; what it guards is guarded immediately."""
+    """A new permission counts when the edit is carried out, as for Topics and Users; a new guarded Secret counts immediately."""
     world.carry_out(tls=GUARDED["tls"])
     tls = {"mode": "Enforcing", "secretName": "next-tls"}
     spec = {"allowedNamespaces": [STRANGER], "tls": tls, **edit}
@@ -371,7 +371,7 @@ async def test_an_edit_that_waits_gives_nobody_a_right(
 async def test_a_spec_that_never_could_be_used_allows_nobody_and_says_so(
     world: World, former: bool
 ) -> None:
-    """The permission of a former Cluster of the name gives nobody a right."""
+    """The permission of a former Cluster with this name does not count."""
     if former:
         world.carry_out("another", allowedNamespaces=[STRANGER])
     world.break_spec()
@@ -384,7 +384,7 @@ async def test_a_spec_that_never_could_be_used_allows_nobody_and_says_so(
 
 
 async def test_a_forbidden_field_makes_no_object_and_ends_what_runs(world: World) -> None:
-    """Also of a Pipeline in the namespace of its Cluster."""
+    """This includes a Pipeline in the Cluster's own namespace."""
     world.put(SHOP, trigger="availableNow")
     await world.settle(SHOP)
     assert any("/jobs/" in path for path in world.made(SHOP))

@@ -1,4 +1,4 @@
-"""The profile Strict refuses whatever would leave clients, administrators or replicas plain or unknown, by a sentence that names the field."""
+"""The profile Strict refuses settings that leave connections unencrypted or unauthenticated; the error names the field."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def made(**spec: Any) -> Cluster:
 
 
 def test_what_strict_needs_is_enough() -> None:
-    """Also on a laptop, with files in place of the Secret."""
+    """Certificate files may take the place of the Secret, as on a laptop."""
     files = {"mode": "Enforcing", "certificateFile": "a.pem", "keyFile": "a.key"}
 
     assert made().spec.security.profile == "Strict"
@@ -45,7 +45,7 @@ def test_what_strict_needs_is_enough() -> None:
     ],
 )
 def test_a_contradiction_is_refused(spec: dict[str, Any], named: str) -> None:
-    """The sentence says what to write."""
+    """The refusal says what to write instead."""
     with pytest.raises(ValidationError, match=named):
         made(**spec)
     spec = {**spec, "security": {**spec.get("security", {}), "profile": "Compatible"}}
@@ -53,14 +53,14 @@ def test_a_contradiction_is_refused(spec: dict[str, Any], named: str) -> None:
 
 
 def test_the_profile_alone_restarts_nothing() -> None:
-    """It is a promise about other fields."""
+    """The profile only demands values of other fields, so it restarts nothing."""
     compatible = {**STRICT, "security": {"internalTls": "Enabled"}}
 
     assert kube_revision(cluster(**STRICT), IMAGE) == kube_revision(cluster(**compatible), IMAGE)
 
 
 def test_the_example_for_production_is_strict_and_has_what_it_needs() -> None:
-    """Its key pair comes from a Secret, and an application has an account."""
+    """The example takes its key pair from a Secret, and gives its application an account."""
     found = [each.resource for each in read([PRODUCTION])]
     (shop,) = [each for each in found if isinstance(each, Cluster)]
 

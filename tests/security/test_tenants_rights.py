@@ -1,8 +1,7 @@
-"""
-The operator has exactly the rights that its calls need: no right without a call, and no call without a right.
+"""The operator has exactly the rights that its calls need: no right without a call, and no call without a right.
 
-Calls are found in the source: a change that adds one, or takes the last one away, changes the chart's rights as well. The
-API server of the other tests refuses what the chart does not grant.
+Calls are found in the source: a change that adds a call, or removes the last one, must change the chart's rights, too.
+The API server of the other tests refuses calls that the chart does not permit.
 """
 
 import ast
@@ -38,7 +37,7 @@ from tests.operator.kube.rights import FOLDER, Right, granted, of_file, of_rules
 CHART: Final = FOLDER.parents[1]
 SOURCES: Final = Path(orderlymq_operator.kube.__path__[0])
 FORMS: Final = (STATEFUL_SETS, JOBS, CRON_JOBS, SPARK_APPLICATIONS)
-# An apply makes what is not there.
+# An apply creates the object if it is missing.
 VERBS: Final = {
     "get": ("get",),
     "list": ("list",),
@@ -51,7 +50,7 @@ VERBS: Final = {
     "delete": ("delete",),
     "evict": ("create",),
 }
-# The kinds behind a variable where a call is made, by module and text of the call's first argument.
+# The kinds in calls whose kind is a variable, by module and by the text of the call's first argument.
 VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
     ("forecast/reader", "resource"): OWN_KINDS,
     ("observe/inventory", "resource"): (*OWN_KINDS, resources.PODS),
@@ -124,28 +123,28 @@ def _called() -> set[Right]:
 
 
 def test_every_right_has_a_call_and_every_call_a_right() -> None:
-    """Both directions at once: the two sets are one."""
+    """The rights and the calls are the same set."""
     assert granted() == _called()
 
 
 def test_what_is_said_of_variables_is_used() -> None:
-    """A line for a call that is gone would keep a right."""
+    """An entry for a removed call would keep an unneeded right."""
     assert {(module, argument) for module, _, argument in _calls()} >= VARIABLE.keys()
 
 
 def test_secrets_are_neither_listed_nor_changed() -> None:
-    """They are read by names that the operator knows, and made."""
+    """The operator only reads Secrets by known names and creates its own."""
     assert {verb for _, resource, verb in granted() if resource == "secrets"} == {"get", "create"}
 
 
 def test_no_right_is_a_wildcard() -> None:
-    """A new kind or verb is granted by name or not at all."""
+    """Each new kind or verb must be granted by name."""
     every = [granted(), of_file("executors"), of_file("release")]
     assert not any("*" in right for rights in every for right in rights)
 
 
 def test_what_is_handed_on_to_brokers_and_drivers_is_owned() -> None:
-    """Kubernetes lets nobody grant what he has not; executors' rights come with their switch."""
+    """Kubernetes lets an account grant only rights that it has; the rights of executors have their own switch."""
     assert {("", "pods", "get"), ("", "pods", "patch")} <= granted()
     assert {verb for _, _, verb in of_file("executors")} >= {"deletecollection"}
 
@@ -167,7 +166,7 @@ def _rendered(*values: str) -> dict[tuple[str, str], set[Right]]:
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found: dict[tuple[str, str], set[Right]] = {}
     for made in filter(None, yaml.safe_load_all(text)):
-        # Hooks have an account of their own, and nobody's account has the roles that are aggregated.
+        # Hooks have their own account, and the aggregated roles are bound to no account.
         meta = str(made["metadata"])
         own = made["kind"] in {"Role", "ClusterRole"} and not any(
             word in meta for word in ("hook", "aggregate-to-")
@@ -211,12 +210,12 @@ def _files(*names: str) -> set[Right]:
 def test_rights_are_rendered_where_resources_are_served(
     values: list[str], roles: dict[tuple[str, str], tuple[str, ...]]
 ) -> None:
-    """One namespace unless somebody asks for more; rights on Secrets of all namespaces only with a star."""
+    """The default is one namespace; rights on the Secrets of all namespaces need a star."""
     assert _rendered(*values) == {key: _files(*names) for key, names in roles.items()}
 
 
 def test_the_values_of_the_chart_say_what_the_tests_say() -> None:
-    """The default is one namespace, no executors, no other image."""
+    """The defaults are one namespace, no executors, no other image."""
     values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
     assert values["watchNamespaces"] == []
