@@ -1,4 +1,4 @@
-"""Clusters in this process that are backed up, and those that are restored from it."""
+"""Clusters in this process that are backed up, and clusters that are restored from the backups."""
 
 from pathlib import Path
 
@@ -9,18 +9,18 @@ from orderlymq_backup.restore import Target, restore
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.store.replica import Identity
 
-# The names that `orderlymq_testing` gives its cluster and its group.
+# The names that `orderlymq_testing` gives its cluster and its broker group.
 CLUSTER, GROUP = "test", "broker-a"
 
 
 async def back_up(name_server: str, storage: Storage) -> Backup:
-    """Make a backup of the cluster that *name_server* knows."""
+    """Back up the cluster that *name_server* knows."""
     async with AdminClient(name_server) as admin:
         return await create(admin, storage)
 
 
 def restore_group(storage: Storage, part: Part, directory: Path, replicas: int = 1) -> None:
-    """Make the directories of all replicas of a testing cluster in *directory*."""
+    """Restore all replicas of a testing cluster below *directory*."""
     nodes = range(1, replicas + 1)
     for node in nodes:
         identity = Identity(CLUSTER, GROUP, node)

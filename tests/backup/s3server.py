@@ -1,8 +1,7 @@
-"""
-A real S3 server as a process of its own: moto's, from an environment of its own.
+"""A real S3 server in its own process: moto's, from a separate virtual environment.
 
-Its libraries do not get along with ours (botocore and the Kubernetes client want different releases of one package), so
-it has a virtual environment in ``build/``, made when it is missing.
+Its libraries conflict with ours: botocore and the Kubernetes client need different releases of one package. The
+environment is in ``build/`` and is made if it is missing.
 """
 
 import subprocess
@@ -24,7 +23,7 @@ START_S: Final = 60.0
 
 
 class NoServer(Exception):  # noqa: N818 - named for what the caller must know
-    """The server cannot be installed here; the text is what pip says."""
+    """The server cannot be installed here; the text is pip's error."""
 
 
 def _program() -> Path:
@@ -42,11 +41,10 @@ def _program() -> Path:
 
 @contextmanager
 def s3_server(bucket: str) -> Iterator[str]:
-    """
-    Give the address of a server that has *bucket*.
+    """Yield the address of a server that has *bucket*.
 
     Raises:
-        NoServer: it cannot be had here.
+        NoServer: it cannot be installed here.
     """
     program, port = _program(), free_row(1)
     process = subprocess.Popen(

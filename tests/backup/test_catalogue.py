@@ -1,4 +1,4 @@
-"""Deletions and creations in one place: the later one refuses or waits, and the backups that count stay whole."""
+"""Deletions and creations in one place: the later one refuses or waits, and finished backups stay complete."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ HOUR_MS = 3_600_000
 
 
 class Interrupted(Folder):
-    """A folder in which something happens once, when a manifest is read or a blob is deleted."""
+    """A folder that calls *then* once, when a manifest is read or a blob is deleted."""
 
     def __init__(self, path: Path, *, at: str, then: Callable[[], object]) -> None:
         super().__init__(path)
@@ -68,7 +68,7 @@ def made(
     cluster: str = "demo",
     salvaged: bool = False,
 ) -> Backup:
-    """Store a backup of files with these contents; its creator leaves no mark, as one that had begun and ended before."""
+    """Store a backup of files with these contents, without a mark, as if its creator had ended before."""
     files = []
     for number, data in enumerate(contents):
         digest = hashlib.sha256(data).hexdigest()
@@ -113,7 +113,7 @@ def marks(storage: Storage) -> list[str]:
 
 
 def remove_first(storage: Storage, way: str) -> None:
-    """Delete the older one of two backups."""
+    """Delete the older of two backups."""
     if way == "prune":
         catalogue.prune(storage, 1, NOW_MS, lambda _: None)
     else:
@@ -121,7 +121,7 @@ def remove_first(storage: Storage, way: str) -> None:
 
 
 def test_a_backup_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
-    """Law: what is written can be read; a manifest larger than any that is read is refused, and the others stay readable."""
+    """Law: a manifest that is too large to be read again is refused, and the other backups stay readable."""
     place = Folder(tmp_path)
     former = made(place, NOW_MS - 1, b"current")
     (part,) = former.parts
@@ -142,7 +142,7 @@ def test_a_backup_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
 
 
 def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> None:
-    """Law: none loses its last backup to another one's, and none is taken for the newest of another."""
+    """Law: no cluster loses its last backup because of another's, or takes another's backup for its newest."""
     place = Folder(tmp_path)
     lone = made(place, NOW_MS - 4, b"current", b"a", cluster="a")
     newest = catalogue.read(place, None)
@@ -159,7 +159,7 @@ def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> No
 
 
 def test_a_salvaged_backup_takes_the_place_of_no_other(tmp_path: Path) -> None:
-    """Law: it may lack messages and groups, so others go for newer whole ones alone, and salvaged ones with those."""
+    """Law: a salvaged backup may lack messages and groups, so it counts only among salvaged ones when old ones are pruned."""
     place = Folder(tmp_path)
     kinds = (True, False, True, False, True, True)
     backups = [
@@ -179,7 +179,7 @@ def test_a_salvaged_backup_takes_the_place_of_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
 def test_a_backup_that_was_made_meanwhile_keeps_its_files(tmp_path: Path, way: str) -> None:
-    """Law: a backup that no mark names any more, and that reuses files of a doomed one, stays whole."""
+    """Law: a finished backup stays complete, even if it has no mark any more and reuses files of a backup being deleted."""
     place = Folder(tmp_path)
     made(place, NOW_MS - 3, b"current", b"old table")
     kept = made(place, NOW_MS - 2, b"current", b"new table")
@@ -202,7 +202,7 @@ def test_a_backup_that_was_made_meanwhile_keeps_its_files(tmp_path: Path, way: s
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
 def test_what_is_no_backups_stays(tmp_path: Path, way: str) -> None:
-    """Law: a bucket without a prefix may have another program's files, an image layout or another place of backups."""
+    """Law: a bucket without a prefix may hold other files, an image layout or another place of backups; these are kept."""
     place, digest = Folder(tmp_path), "ab" * 32
     former = made(place, NOW_MS - 3, b"current", b"old table")
     made(place, NOW_MS - 2, b"current")
@@ -225,7 +225,7 @@ def test_what_is_no_backups_stays(tmp_path: Path, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
 def test_a_deletion_is_marked_while_it_deletes(tmp_path: Path, way: str) -> None:
-    """Law: a creation can see it, from before it looks until nothing more is deleted."""
+    """Law: a creation sees the mark from before the deletion looks for backups until it has deleted everything."""
     place = Folder(tmp_path)
     seen: list[str | None] = []
     for at in ("read backups/", "delete backups/", "delete blobs/"):
@@ -245,7 +245,7 @@ def test_a_deletion_is_marked_while_it_deletes(tmp_path: Path, way: str) -> None
 
 
 def test_a_mark_of_a_deletion_that_was_killed_counts_no_more(tmp_path: Path) -> None:
-    """Law: it counts longer than a deletion may take, which ends itself, and not for ever."""
+    """Law: a mark counts longer than a deletion may take, but not for ever; a deletion that takes too long ends itself."""
     place = Folder(tmp_path)
     first = made(place, NOW_MS - 3, b"current", b"old table")
     kept = made(place, NOW_MS - 2, b"current", b"new table")
@@ -254,7 +254,7 @@ def test_a_mark_of_a_deletion_that_was_killed_counts_no_more(tmp_path: Path) -> 
     counts = [
         catalogue.deletion(place, NOW_MS + hours * HOUR_MS) is not None for hours in (0, 1, 3)
     ]
-    # A deletion that began in 2001 took longer than any may.
+    # A deletion that began in 2001 has exceeded its time limit.
     with pytest.raises(BackupError, match="run it again"):
         catalogue.delete(place, first.id, 1_000_000_000_000, lambda _: None)
 
@@ -265,7 +265,7 @@ def test_a_mark_of_a_deletion_that_was_killed_counts_no_more(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
 def test_a_deletion_removes_what_killed_programs_left(tmp_path: Path, way: str) -> None:
-    """Law: unfinished files go when no program can be at them any more; while a backup is made nothing goes."""
+    """Law: unfinished files are deleted when no program can still use them; nothing is deleted while a backup is made."""
     place = Folder(tmp_path)
     for age_ms in (3, 2):
         made(place, NOW_MS - age_ms, b"current")
@@ -296,7 +296,7 @@ def test_a_deletion_removes_what_killed_programs_left(tmp_path: Path, way: str) 
 
 @pytest.mark.parametrize("trouble", ["damaged", "missing"])
 def test_what_is_stored_again_meanwhile_stays(tmp_path: Path, trouble: str) -> None:
-    """Law: of what was damaged or missing only that goes whose bytes are wrong directly before."""
+    """Law: a damaged or missing file is removed only if its bytes are still wrong directly before the removal."""
     place = Folder(tmp_path)
     backup = made(place, NOW_MS, b"current", b"old table")
     first, last = (tmp_path / blob_key(file.sha256) for file in backup.parts[0].files)
@@ -320,7 +320,10 @@ def test_what_is_stored_again_meanwhile_stays(tmp_path: Path, trouble: str) -> N
 
 
 def test_nothing_damaged_is_removed_while_a_backup_is_made(tmp_path: Path) -> None:
-    """Law: it may be stored again at this moment, which is said; the backup that is verified itself is no reason."""
+    """Law: another backup may be storing the file again; the message says so.
+
+    The verified backup's own mark does not count.
+    """
     place = Folder(tmp_path)
     backup = made(place, NOW_MS, b"current")
     damaged = tmp_path / blob_key(backup.parts[0].files[0].sha256)
@@ -344,7 +347,7 @@ def test_nothing_damaged_is_removed_while_a_backup_is_made(tmp_path: Path) -> No
 
 
 def test_what_takes_longer_than_a_mark_counts_renews_it(tmp_path: Path) -> None:
-    """Law: a deletion refuses for as long as a backup is made; its own verification knows all marks of it; all go at the end."""
+    """Law: the mark of a long creation is renewed, so deletions are refused; its own verification ignores its marks."""
     place = Folder(tmp_path)
     now_ms = time.time_ns() // 1_000_000
     backup = made(place, now_ms - 25 * HOUR_MS, b"current")
@@ -365,7 +368,7 @@ def test_what_takes_longer_than_a_mark_counts_renews_it(tmp_path: Path) -> None:
 
 
 def test_a_backup_whose_mark_is_too_old_ends_itself(tmp_path: Path) -> None:
-    """Law: where the place did not take a new mark, or the machine slept, somebody may have deleted what it counts on."""
+    """Law: if the mark could not be renewed, or the machine slept, a deletion may have removed files that this backup reuses."""
     began_ms = time.time_ns() // 1_000_000 - 25 * HOUR_MS
 
     with (
@@ -377,7 +380,7 @@ def test_a_backup_whose_mark_is_too_old_ends_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["prune", "delete"])
 def test_a_backup_that_is_read_is_not_deleted(tmp_path: Path, way: str) -> None:
-    """Law: whether the reader or the deletion was first, the reader has all bytes or no backup; others can be deleted."""
+    """Law: the reader gets all bytes or no backup, whichever began first; other backups can be deleted."""
     place = Folder(tmp_path)
     now_ms = time.time_ns() // 1_000_000
     old, _ = (made(place, now_ms - age_ms, b"current", bytes(age_ms)) for age_ms in (3, 2))
@@ -411,7 +414,7 @@ def test_a_backup_that_is_read_is_not_deleted(tmp_path: Path, way: str) -> None:
 
 
 def test_a_backup_that_is_held_is_not_deleted(tmp_path: Path) -> None:
-    """Law: between the restores of two replicas nobody reads it, and it stays; a pod that ends lets it go."""
+    """Law: a hold keeps a backup between the restores of two replicas, and ends with the pod that holds it."""
     place = Folder(tmp_path)
     backup = made(place, machine_ms(), b"current")
     words = [sys.executable, "-m", "orderlymq_backup", "hold", "--from", str(place)]
@@ -430,7 +433,7 @@ def test_a_backup_that_is_held_is_not_deleted(tmp_path: Path) -> None:
 
 
 def test_a_place_that_only_gives_is_read_without_a_mark(tmp_path: Path) -> None:
-    """Law: a claim that is mounted read-only restores as ever."""
+    """Law: a backup on a read-only claim can be restored."""
     backup = made(Folder(tmp_path), NOW_MS, b"current")
 
     class ReadOnly(Folder):
@@ -444,7 +447,7 @@ def test_a_place_that_only_gives_is_read_without_a_mark(tmp_path: Path) -> None:
 def test_a_mark_that_cannot_be_deleted_fails_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: a backup that counts is made; the mark is reported and lapses, and an error of the work is not hidden by it."""
+    """Law: the backup is still made; the mark is reported and expires, and it does not hide an error of the work itself."""
 
     class Undeletable(Folder):
         def delete(self, key: str) -> None:
@@ -467,10 +470,7 @@ def test_a_mark_that_cannot_be_deleted_fails_nothing(
 @pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_creation_beside_a_deletion_is_whole(tmp_path: Path) -> None:
-    """
-    Law: one that begins while kept manifests are read waits for the deletion, which refuses and leaves no mark. A salvage
-    refuses.
-    """
+    """Law: a creation that begins during a deletion waits until the deletion has refused, and a salvage refuses."""
     place = Folder(tmp_path / "backups")
     with Cluster(tmp_path / "cluster") as cluster:
         cluster.create_topic("orders")
@@ -522,7 +522,7 @@ def newest_ms(storage: Storage) -> int:
 
 
 def test_the_newest_backup_is_the_one_that_was_made_last(tmp_path: Path) -> None:
-    """A clock that was a year ahead for a time puts no older backup before it, nor keeps deletions away for a year."""
+    """An id from a clock that was a year ahead sorts before later backups, and its mark blocks deletions no longer than usual."""
     place, year_ms = Folder(tmp_path), 365 * 24 * 3_600_000
     ahead = catalogue.next_id(place, NOW_MS + year_ms)
     catalogue.put_text(place, manifest_key(ahead), b"")
@@ -539,7 +539,7 @@ def test_the_newest_backup_is_the_one_that_was_made_last(tmp_path: Path) -> None
 
 
 def test_no_id_follows_one_that_is_no_time(tmp_path: Path) -> None:
-    """The text says what to do about a name that nobody can have given."""
+    """The error says what to do about a manifest whose name is not a valid time."""
     place = Folder(tmp_path)
     catalogue.put_text(place, manifest_key("20261399T000000000Z-00000000"), b"")
 

@@ -1,4 +1,4 @@
-"""A backup has every broker group, or there is none: a group that is away is never left out in silence."""
+"""A backup has every broker group or is not made: a group that is away is never left out silently."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ from tests.runtime.peers import Recorder, listening
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-# Noise, which no table compresses.
+# Random bytes, which tables cannot compress.
 BODY = random.Random(1).randbytes(1000)
 
 
@@ -59,7 +59,7 @@ def place(tmp_path: Path) -> Folder:
 
 
 def with_group(storage: Folder, former: Backup, group: str, cluster: str = CLUSTER) -> Backup:
-    """Store the backup of a cluster that has one more group than *former*."""
+    """Store the backup of a cluster that has one more broker group than *former*."""
     (part,) = former.parts
     parts = tuple(
         msgspec.structs.replace(part, cluster=cluster, group=name) for name in (GROUP, group)
@@ -84,7 +84,7 @@ def make(
 
 
 def test_a_backup_has_the_groups_that_are_expected(cluster: Cluster, place: Folder) -> None:
-    """Law: a group that is missing and one that nobody named are both refused by name, and nothing is stored."""
+    """Law: a backup is refused, and nothing stored, if a named group is missing or a registered one was not named."""
     for groups, reasons in (
         ([GROUP, "broker-b"], ["broker-b is not registered"]),
         (["broker-b"], ["broker-b is not registered", f"{GROUP} is not expected"]),
@@ -101,7 +101,7 @@ def test_a_backup_has_the_groups_that_are_expected(cluster: Cluster, place: Fold
 
 
 def test_a_group_of_the_newest_backup_is_not_left_out(cluster: Cluster, place: Folder) -> None:
-    """Law: refused until somebody says which groups there are; the next one knows it from that backup."""
+    """Law: the creation is refused until the user names the groups; the next backup knows them from that one."""
     with_group(place, make(cluster, place), "broker-b")
 
     with pytest.raises(GroupsDiffer, match=f"broker-b.*--groups {GROUP}"):
@@ -115,7 +115,7 @@ def test_a_group_of_the_newest_backup_is_not_left_out(cluster: Cluster, place: F
 def test_other_clusters_and_damaged_backups_count_for_nothing(
     cluster: Cluster, place: Folder
 ) -> None:
-    """Law: the newest of this cluster that can be read counts, whatever was made after it."""
+    """Law: only the newest readable backup of this cluster counts, even if others were made after it."""
     former = make(cluster, place)
     with_group(place, former, "broker-b", cluster="other")
     make(cluster, place)
@@ -129,7 +129,7 @@ def test_other_clusters_and_damaged_backups_count_for_nothing(
 
 
 def test_the_command_names_the_groups(cluster: Cluster, place: Folder) -> None:
-    """Law: `--groups` is a list with commas; what differs is failure, not wrong usage, so that a Job tries again."""
+    """Law: `--groups` is a list with commas; a difference is a failure and no usage error, so that a Job tries again."""
     words = ["create", "--to", str(place), "--name-server", cluster.name_server, "--groups"]
 
     refused = CliRunner().invoke(backup, [*words, f"{GROUP},broker-b"])
@@ -149,7 +149,7 @@ def test_the_command_names_the_groups(cluster: Cluster, place: Folder) -> None:
 def test_a_creation_that_is_asked_to_end_takes_its_mark_away(
     cluster: Cluster, place: Folder, program: list[str]
 ) -> None:
-    """Law: SIGTERM is what ends a container; a mark that stayed would keep deletions away for a day."""
+    """Law: a creation that gets SIGTERM, as when a container ends, removes its mark, which would block deletions for a day."""
     catalogue.put_text(place, f"deleting/{catalogue.new_id(time.time_ns() // 1_000_000)}", b"")
     words = ["create", "--to", str(place), "--name-server", cluster.name_server]
     process = subprocess.Popen([*program, *words], stdout=subprocess.PIPE, text=True)
@@ -164,7 +164,7 @@ def test_a_creation_that_is_asked_to_end_takes_its_mark_away(
 
 
 def rot(place: Folder, backup: Backup) -> list[BackupFile]:
-    """Change a byte of the table with the body, which no compaction of the cluster replaces; its size stays."""
+    """Change a byte in the table that holds the body, which the cluster does not compact; its size stays the same."""
     paths = {file: Path(str(place)) / blob_key(file.sha256) for file in backup.parts[0].files}
     tables = [
         file
@@ -180,7 +180,7 @@ def rot(place: Folder, backup: Backup) -> list[BackupFile]:
 
 
 def test_a_rotten_table_is_stored_again(cluster: Cluster, place: Folder, tmp_path: Path) -> None:
-    """Law: the verification names it, who needs it and what to do; the next backup is whole, and so are these again."""
+    """Law: verification names the table, its backups and what to do; the next backup stores it again, so all are whole."""
     former = [make(cluster, place) for _ in range(2)]
     tables = rot(place, former[0])
 
@@ -200,7 +200,7 @@ def test_a_rotten_table_is_stored_again(cluster: Cluster, place: Folder, tmp_pat
 def test_a_backup_that_is_not_verified_does_not_exist(
     cluster: Cluster, place: Folder, tmp_path: Path
 ) -> None:
-    """Law: after damage, and without a folder to work in, the former one is the newest; the second attempt succeeds."""
+    """Law: a backup that cannot be verified is not kept, so the former one stays the newest; a second attempt succeeds."""
     former = make(cluster, place)
     rot(place, former)
     report = tmp_path / "report"
@@ -225,7 +225,7 @@ def test_a_backup_that_is_not_verified_does_not_exist(
 def test_a_table_that_came_damaged_is_read_again(
     cluster: Cluster, place: Folder, tmp_path: Path
 ) -> None:
-    """Law: a byte that was wrong when a former backup read it is in no verified one, though the table is known by its end."""
+    """Law: a byte that an earlier backup read wrong is in no verified backup, although files are recognised by their end."""
     former = make(cluster, place)
     (part,) = former.parts
     (table,) = rot(place, former)
@@ -254,7 +254,7 @@ def test_a_table_that_came_damaged_is_read_again(
 
 
 def test_what_is_damaged_where_it_comes_from_is_no_backup(cluster: Cluster, place: Folder) -> None:
-    """Law: all was read twice, so no former backup is to blame; it says where to look."""
+    """Law: after everything was read twice, the damage is in the broker's store; the error says where to look."""
 
     def fail(_: Backup) -> None:
         raise BackupDamaged("the store is damaged")
@@ -268,7 +268,7 @@ def test_what_is_damaged_where_it_comes_from_is_no_backup(cluster: Cluster, plac
 def test_an_attempt_finds_what_an_earlier_one_has_made(
     cluster: Cluster, place: Folder, tmp_path: Path
 ) -> None:
-    """Law: a pod that is lost behind its last write leaves no second backup, and its successor reports the first."""
+    """Law: if a pod is lost after its last write, its successor makes no second backup and reports the first."""
     report = tmp_path / "report"
     words = ["create", "--to", str(place), "--name-server", cluster.name_server]
     words += ["--report", str(report)]
@@ -286,7 +286,7 @@ def test_an_attempt_finds_what_an_earlier_one_has_made(
 
 
 def test_what_was_misread_once_stays(cluster: Cluster, tmp_path: Path) -> None:
-    """Law: a file is removed only where reading it again shows the damage, too."""
+    """Law: a file is removed only if a second read shows the damage, too."""
 
     class Flaky(Folder):
         misread = True
@@ -307,7 +307,7 @@ def test_what_was_misread_once_stays(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("busy", [2, BUSY_TRIES_MAX])
 async def test_a_quota_makes_a_backup_slower(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: a piece that the quota of the address refuses is asked for again, a bounded number of times."""
+    """Law: a piece that is refused because of an address's quota is requested again, a limited number of times."""
     monkeypatch.setattr(creation, "AGAIN_AFTER_S", 0.001)
     left = busy
 

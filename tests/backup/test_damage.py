@@ -1,4 +1,4 @@
-"""Damaged backups are refused, whatever is damaged, and leave nothing behind."""
+"""Damaged backups are refused, regardless of the damaged part, and the restore leaves nothing behind."""
 
 import asyncio
 import hashlib
@@ -49,7 +49,7 @@ NOW_MS = 4_000_000_000_000
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of two backups of a small cluster."""
+    """Return the folder with two backups of a small cluster."""
     folder = tmp_path_factory.mktemp("original")
 
     async def make() -> None:
@@ -66,7 +66,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(original: Path, tmp_path: Path) -> Path:
-    """A copy of it that may be damaged."""
+    """Return a copy of the folder that may be damaged."""
     shutil.copytree(original, tmp_path / "backups")
     return tmp_path / "backups"
 
@@ -89,7 +89,7 @@ def lengthen(path: Path) -> None:
 def test_a_damaged_file_is_found(
     place: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    """Law: no byte of any file can change, go or come without a refusal, and the directory stays empty."""
+    """Law: a file that changes, is missing or is added causes a refusal, and the directory stays empty."""
     storage = Folder(place)
     newest = catalogue.read(storage, None)
     (part,) = newest.parts
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_found(
 
 
 def test_a_store_that_is_not_the_manifests_is_found(place: Path, tmp_path: Path) -> None:
-    """Law: right bytes of another group, node or position are refused, though every digest fits."""
+    """Law: a store of another group, node or position is refused, although all digests match."""
     storage = Folder(place)
     newest = catalogue.read(storage, None)
     (part,) = newest.parts
@@ -147,7 +147,7 @@ def test_a_store_that_is_not_the_manifests_is_found(place: Path, tmp_path: Path)
 
 
 def test_a_damaged_manifest_hides_no_other_backup(place: Path) -> None:
-    """Law: a backup counts by its manifest alone; a list shows what is wrong, the others stay usable."""
+    """Law: each backup depends on its own manifest only; the list shows a damaged one, and others stay usable."""
     storage = Folder(place)
     first, second = catalogue.ids(storage)
     flip(place / manifest_key(second))
@@ -167,7 +167,7 @@ def test_a_damaged_manifest_hides_no_other_backup(place: Path) -> None:
 def test_a_list_leaves_out_what_is_deleted_meanwhile(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a list beside a deletion shows the backups that are left."""
+    """Law: a list that is made during a deletion shows the backups that are left."""
     known = catalogue.ids(Folder(place))
     monkeypatch.setattr(catalogue, "ids", lambda storage: [catalogue.new_id(0), *known])
 
@@ -178,7 +178,7 @@ def test_a_list_leaves_out_what_is_deleted_meanwhile(
 
 
 def test_of_several_damaged_manifests_each_can_be_deleted(place: Path) -> None:
-    """Law: the bytes stay while nobody knows what one of the others needs, and go with the last of these."""
+    """Law: files stay while the needs of another damaged backup are unknown, and go with the last damaged manifest."""
     storage = Folder(place)
     first, second = catalogue.ids(storage)
     third = catalogue.new_id(NOW_MS)
@@ -208,7 +208,7 @@ def test_of_several_damaged_manifests_each_can_be_deleted(place: Path) -> None:
 
 
 def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path: Path) -> None:
-    """Law: a second restore is refused, and the first one's files are as they were."""
+    """Law: a second restore into the same directory is refused, and the files there stay unchanged."""
     storage = Folder(place)
     (part,) = catalogue.read(storage, None).parts
     target = Target(
@@ -231,7 +231,7 @@ def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path
 def test_a_restore_that_retention_would_delete_immediately_is_refused(
     place: Path, tmp_path: Path
 ) -> None:
-    """Law: no part of the messages goes with the restore, whatever the files measure; a little that came between rounds may."""
+    """Law: a restore is refused if retention would delete its messages; a small difference is allowed."""
     (part,) = catalogue.read(Folder(place), None).parts
     target = Target(
         tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}), frozenset({"new-0"})
@@ -249,7 +249,7 @@ def test_a_restore_that_retention_would_delete_immediately_is_refused(
 
 
 def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: Path) -> None:
-    """Law: it has the new members, no address, vote or promise of before, and a log newer than any of the former cluster."""
+    """Law: it has the new members, no former address, vote or promise, and a log newer than any of the former cluster."""
     (part,) = catalogue.read(Folder(place), None).parts
     target = Target(
         tmp_path / "replica",
@@ -285,7 +285,7 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
 
 
 def test_pruning_keeps_what_the_newest_needs(place: Path, tmp_path: Path) -> None:
-    """Law: what remains can be restored, what only the deleted ones needed is gone, and none is made meanwhile."""
+    """Law: remaining backups can be restored, unneeded files are deleted, and pruning refuses while a backup is made."""
     storage = Folder(place)
     first, second = (catalogue.read(storage, each) for each in catalogue.ids(storage))
 
@@ -300,7 +300,7 @@ def test_pruning_keeps_what_the_newest_needs(place: Path, tmp_path: Path) -> Non
 
 
 def test_one_backup_is_deleted_with_what_only_it_needed(place: Path, tmp_path: Path) -> None:
-    """Law: any one can go, the newest, too; the others can be restored; to delete it again changes nothing."""
+    """Law: any backup can be deleted, even the newest; the others can be restored; a second deletion changes nothing."""
     storage = Folder(place)
     first, second = (catalogue.read(storage, each) for each in catalogue.ids(storage))
 
@@ -315,7 +315,7 @@ def test_one_backup_is_deleted_with_what_only_it_needed(place: Path, tmp_path: P
 
 
 def test_a_restored_replica_is_known_until_it_starts(place: Path, tmp_path: Path) -> None:
-    """Law: who restores again after a crash finds what it made from this backup, and nothing else."""
+    """Law: a restore that is repeated after a crash recognises its own replica of this backup and no other."""
     storage = Folder(place)
     first, second = (catalogue.read(storage, each).parts[0] for each in catalogue.ids(storage))
     target = Target(
@@ -347,7 +347,7 @@ def test_a_restored_replica_is_known_until_it_starts(place: Path, tmp_path: Path
 def test_a_restore_that_was_killed_between_two_renames_is_ended(
     place: Path, tmp_path: Path
 ) -> None:
-    """Law: what was complete is the replica, and what a replica had before a snapshot stays the replica's."""
+    """Law: a complete store under a temporary name counts as the replica's store and is renamed."""
     (part,) = catalogue.read(Folder(place), None).parts
     target = Target(
         tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}), frozenset({"new-0"})
@@ -363,7 +363,7 @@ def test_a_restore_that_was_killed_between_two_renames_is_ended(
 
 
 def test_a_restore_has_the_directory_to_itself(place: Path, tmp_path: Path) -> None:
-    """Law: no broker starts on a directory that is restored, and no other restore; nor is a running replica judged."""
+    """Law: during a restore, no broker and no other restore can use the directory; a running replica is not inspected."""
     (part,) = catalogue.read(Folder(place), None).parts
     identity = Identity("new", "new-0", 1)
     target = Target(tmp_path / "replica", identity, frozenset({1}), frozenset({"new-0"}))
@@ -395,7 +395,7 @@ def test_a_restore_has_the_directory_to_itself(place: Path, tmp_path: Path) -> N
 def restore_shop(
     place: Path, folder: Path, nodes: tuple[int, ...], *more: str, kept: int | None = None
 ) -> Result:
-    """Restore replicas of a group of two below *folder* by the command."""
+    """Restore replicas of a group of two below *folder* with the command."""
     words = ["restore", "--from", str(place), "--groups", "shop-0", *more]
     for node in nodes:
         path = folder / f"{node}.json"
@@ -413,7 +413,7 @@ def restore_shop(
 
 
 def test_a_clock_before_the_backup_refuses_its_restore(place: Path, tmp_path: Path) -> None:
-    """Law: ages count from the restore, and retention would delete all at once; one clock that was ahead is no reason."""
+    """Law: retention counts ages from the restore, so a clock that is behind is refused, unless another clock was ahead."""
     storage, hour_ms = Folder(place), 3_600_000
     former = catalogue.read(storage, None)
     parts = tuple(
@@ -434,7 +434,7 @@ def test_a_clock_before_the_backup_refuses_its_restore(place: Path, tmp_path: Pa
 
 
 def test_replicas_of_a_group_begin_with_one_backup(place: Path, tmp_path: Path) -> None:
-    """Law: who restores some of them names it, because a newer one may come between; what they keep is in their settings."""
+    """Law: a restore of only some replicas must name the backup, because a newer one may be made; limits are in settings."""
     invoke = partial(restore_shop, place, tmp_path)
     newest = catalogue.ids(Folder(place))[-1]
     refused = invoke((1,))

@@ -1,4 +1,4 @@
-"""A restore of a whole cluster that is interrupted leaves nothing, and one that is killed is not taken for a cluster."""
+"""A restore of a whole cluster that is interrupted leaves nothing; one that is killed leaves nothing that could start."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from tests.ports import free_row
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 NOW_MS = 1_700_000_000_000
-# Interpreters start twice; a machine may be busy with other tests.
+# Processes start twice, and the machine may be busy with other tests.
 PATIENCE_S = 120
 
 
@@ -36,7 +36,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def endless(folder: Path) -> Path:
-    """Return a place of a backup whose bytes never come."""
+    """Return the place of a backup whose bytes never arrive."""
     place = folder / "backups"
     backup = made(Folder(place), NOW_MS, b"MANIFEST-000001\n")
     blob = place / blob_key(backup.parts[0].files[0].sha256)
@@ -46,7 +46,7 @@ def endless(folder: Path) -> Path:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Return whether *process* has not ended; an orphan that ended stays until process 1 looks."""
+    """Return whether *process* still runs; an ended orphan remains until process 1 collects it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -57,7 +57,7 @@ PROGRAM = Path(sys.executable).with_name("orderlymq")
 
 
 class Restoring:
-    """`orderlymq up --from-backup` that waits for the bytes of a file, which never come."""
+    """`orderlymq up --from-backup`, which waits for the bytes of a file that never arrive."""
 
     def __init__(self, folder: Path) -> None:
         self.directory = DataDirectory(folder / "data")
@@ -79,7 +79,7 @@ class Restoring:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_restore_leaves_nothing(tmp_path: Path, number: int) -> None:
-    """Law: no replica, no process that goes on, and nothing against another attempt."""
+    """Law: no replica and no process is left, and a new attempt can begin."""
     restoring = Restoring(tmp_path)
 
     restoring.parent.send_signal(number)
@@ -96,7 +96,7 @@ def test_an_interrupted_restore_leaves_nothing(tmp_path: Path, number: int) -> N
 
 
 def test_a_restore_that_was_killed_is_no_cluster(tmp_path: Path) -> None:
-    """Law: what it has left is refused by name, with what to do, before anything starts."""
+    """Law: the remains are refused before anything starts; the error names them and says what to do."""
     restoring = Restoring(tmp_path)
 
     restoring.parent.kill()

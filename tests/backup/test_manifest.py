@@ -1,4 +1,4 @@
-"""Manifests: what is written is read again, and whatever else stands there is refused by name."""
+"""Manifests: a written one is read again, and any other contents are refused with the wrong part named."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def backup(*parts: Part) -> Backup:
 
 
 def forged(**changes: Any) -> bytes:
-    """Return a manifest with a right digest and other contents."""
+    """Return a manifest with other contents and a valid digest."""
     made = backup()
     facts = msgspec.to_builtins(made)
     (only,) = facts["parts"]
@@ -68,7 +68,7 @@ def forged(**changes: Any) -> bytes:
 
 
 def test_what_is_written_is_read_again() -> None:
-    """Law: encode and decode are inverse."""
+    """Law: decode returns what was encoded."""
     made = backup(part("demo-0"), part("demo-1", taken_ms=1_250))
 
     assert decode(encode(made), ID) == made
@@ -76,7 +76,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_a_label_alone_makes_another_format() -> None:
-    """Law: a backup without one is read by programs that know none, and those say of one with it that they are too old."""
+    """Law: a backup without a label stays readable for older programs; of one with a label they say that they are too old."""
     plain = backup()
     labelled = msgspec.structs.replace(plain, label="u1")
 
@@ -87,7 +87,7 @@ def test_a_label_alone_makes_another_format() -> None:
 
 
 def test_every_backup_that_is_not_refused_has_room_in_its_manifest() -> None:
-    """Law: with the longest names, sizes and groups the files that a backup may have can be written and read."""
+    """Law: a manifest can hold all files that a backup may have, with the longest names, sizes and groups."""
     refuse_more(BACKUP_FILES_MAX)
     files = tuple(
         BackupFile(name=f"{number:020}.blob", size=2**63 - 1, sha256=DIGEST, tail=DIGEST)
@@ -137,13 +137,13 @@ def test_every_backup_that_is_not_refused_has_room_in_its_manifest() -> None:
     ],
 )
 def test_a_forged_manifest_is_refused(changes: dict[str, Any], reason: str) -> None:
-    """Law: a right digest proves nothing; names, ranges and shapes are checked."""
+    """Law: names, ranges and shapes are checked, because a valid digest proves nothing."""
     with pytest.raises(BackupDamaged, match=reason):
         decode(forged(**changes), ID)
 
 
 def test_what_a_manifest_does_not_have_is_refused() -> None:
-    """A later format says so in its head, so an unknown field is damage."""
+    """Later formats have another version in the head, so an unknown field is damage."""
     assert decode(forged(), ID) == backup()
     twice = encode(backup(part(), part()))
 
@@ -159,7 +159,7 @@ def test_what_a_manifest_does_not_have_is_refused() -> None:
 
 
 def test_groups_keep_their_place() -> None:
-    """Law: under another name of the cluster each number is restored from the same number."""
+    """Law: under a new cluster name, the group of each number is restored from the group with the same number."""
     made = backup(*(part(f"demo-{number}") for number in range(11)))
     groups = [f"new-{number}" for number in range(11)]
 
@@ -171,7 +171,7 @@ def test_groups_keep_their_place() -> None:
 
 
 def test_groups_are_sorted_as_clients_sort_them() -> None:
-    """Law: the queue list of a topic keeps its order, whatever the groups are called before and after."""
+    """Law: the queue list of a topic keeps its order, regardless of the names of groups before and after."""
     for former, later in (
         (("shop-9", "shop-10"), ("new-0", "new-1")),
         (("demo-1", "demo-9", "demo-10"), ("east", "shop-10", "shop-9")),
@@ -182,7 +182,7 @@ def test_groups_are_sorted_as_clients_sort_them() -> None:
 
 
 def test_only_manifests_of_backups_are_seen() -> None:
-    """Whatever else lies in the folder is none."""
+    """All other files in the folder are ignored."""
     assert id_of(f"backups/{ID}.manifest") == ID
     for key in ("backups/x.manifest", f"backups/a/{ID}.manifest", f"backups/{ID}", "backups/.."):
         assert id_of(key) is None

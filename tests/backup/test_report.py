@@ -1,4 +1,4 @@
-"""The report of a program in a pod at its end: whole where it fits, bounded always, and an error with nothing beside it."""
+"""The final report of a program in a pod: complete if it fits, always bounded, and an error without other fields."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def made(cluster: str, groups: int) -> Backup:
 
 
 def test_the_groups_of_the_largest_cluster_fit(tmp_path: Path) -> None:
-    """Law: 64 groups under the longest name, with the largest figures, stay below Kubernetes' limit."""
+    """Law: 64 groups with the longest name and the largest figures fit below Kubernetes' limit."""
     backup = made("c" * 40, 64)
     write_report(tmp_path / "report", report_of(backup, verified=True))
     text = (tmp_path / "report").read_text()
@@ -55,7 +55,7 @@ def test_the_groups_of_the_largest_cluster_fit(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
-    """Law: a backup of something else than a Cluster may have more groups; the rest is reported."""
+    """Law: a backup of a cluster without an operator may have more groups; these are left out, and the rest is reported."""
     write_report(tmp_path / "report", report_of(made("c", 1000)))
     text = (tmp_path / "report").read_text()
 
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
 
 
 def test_an_error_is_reported_and_goes_on(tmp_path: Path) -> None:
-    """Law: the sentence is there, bounded, and the command fails all the same."""
+    """Law: the report has the bounded error text, and the command still fails."""
     with pytest.raises(CommandFailed), reported(tmp_path / "report"):
         raise CommandFailed(ExitCode.FAILED, "ü" * 10_000)
     text = (tmp_path / "report").read_text()
@@ -75,7 +75,7 @@ def test_an_error_is_reported_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_command_reports_what_it_says(tmp_path: Path) -> None:
-    """Law: who only has the report knows what somebody at a terminal reads."""
+    """Law: the report has the same text as a terminal shows."""
     report = tmp_path / "report"
     words = ["show", "--from", str(tmp_path / "empty"), "--report", str(report)]
     done = CliRunner().invoke(command, words)

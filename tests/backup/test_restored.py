@@ -1,4 +1,4 @@
-"""Contents of a restored cluster, and requests that it refuses: the law of backups."""
+"""Contents of a restored cluster, and the requests that it refuses: the law of backups."""
 
 import contextlib
 import random
@@ -31,7 +31,7 @@ TOPIC, BILLING = "orders", "billing"
 
 
 async def send(name_server: str, chance: random.Random, count: int) -> None:
-    """Send *count* messages of random keys, each when the one before is stored."""
+    """Send *count* messages with random keys, each after the former one is stored."""
     async with Producer("shop", name_server) as producer:
         for number in range(count):
             key = str(chance.randrange(KEYS))
@@ -39,7 +39,7 @@ async def send(name_server: str, chance: random.Random, count: int) -> None:
 
 
 async def consume(name_server: str, count: int) -> None:
-    """Consume *count* messages in order and go."""
+    """Consume *count* messages in order and leave."""
     async with Consumer(
         BILLING, name_server, topics=TOPIC, ordered=True, consume_from="first"
     ) as consumer:
@@ -51,7 +51,7 @@ async def consume(name_server: str, count: int) -> None:
 
 
 async def consume_all(name_server: str) -> None:
-    """Consume until the last message of every queue was seen that is not committed yet."""
+    """Consume until the last uncommitted message of every queue was seen."""
     async with AdminClient(name_server) as admin:
         progress = await admin.progress(BILLING, TOPIC)
     done = {queue.queue_id: at.consumer_offset for queue, at in progress.items()}
@@ -69,7 +69,7 @@ async def consume_all(name_server: str) -> None:
 
 
 def in_backup(events: Iterable[Event], ends: dict[str, int]) -> list[Event]:
-    """Return the history as the backup has it: sends behind its position are not part of it."""
+    """Return the history up to the backup's position, without later sends."""
     acknowledged = {e.message: e for e in events if e.kind is Kind.ACK}
     kept = {message for message, ack in acknowledged.items() if ack.offset < ends.get(ack.queue, 0)}
     return [e for e in events if e.kind not in (Kind.SEND, Kind.ACK) or e.message in kept]
@@ -79,9 +79,10 @@ def in_backup(events: Iterable[Event], ends: dict[str, int]) -> list[Event]:
 async def test_nothing_is_lost_up_to_the_position_and_the_order_goes_on(
     tmp_path: Path, seed: int
 ) -> None:
-    """
-    Law: sends acknowledged before the backup began are in it; consumers go on behind what they had committed; and the
-    oracle finds nothing in the history of the former cluster up to the position and of the restored one together.
+    """Law: no acknowledged send from before the backup is lost, and consumers continue after their committed offsets.
+
+    The oracle finds no violation in the history of the former cluster up to the backup, joined with that of the
+    restored one.
     """
     chance = random.Random(seed)
     storage = Folder(tmp_path / "backups")
@@ -111,9 +112,9 @@ async def test_nothing_is_lost_up_to_the_position_and_the_order_goes_on(
 
 
 async def test_a_holder_of_before_is_refused(tmp_path: Path) -> None:
-    """
-    Law: a lock that the former cluster granted is nobody's in the new one, its epoch is below all new ones, and its
-    holder can neither commit nor keep the next one from the queue.
+    """Law: a lock of the former cluster has no effect in the new one, where all epochs are higher.
+
+    Its former holder can neither commit nor keep the next holder from the queue.
     """
     storage = Folder(tmp_path / "backups")
     with Cluster(tmp_path / "former") as former:
@@ -156,7 +157,7 @@ async def _members(admin: AdminClient) -> object:
 
 
 async def _commit(instance: ClientInstance, address: str, lock: QueueLock) -> str:
-    """Commit as a holder of before does; return why it is refused."""
+    """Commit as a former holder does; return the reason of the refusal."""
     ext = {
         "consumerGroup": BILLING,
         "topic": TOPIC,
@@ -173,7 +174,7 @@ async def _commit(instance: ClientInstance, address: str, lock: QueueLock) -> st
 
 
 async def test_a_second_backup_reads_only_what_is_new(tmp_path: Path) -> None:
-    """Law: tables that an earlier backup has are not read again, and both backups can be restored."""
+    """Law: tables that are in an earlier backup are not read again, and both backups can be restored."""
     storage = Folder(tmp_path / "backups")
     with Cluster(tmp_path / "former") as former:
         former.create_topic(TOPIC)
@@ -192,7 +193,7 @@ async def test_a_second_backup_reads_only_what_is_new(tmp_path: Path) -> None:
 
 
 async def test_a_leader_that_changes_while_it_is_read_is_copied_again(tmp_path: Path) -> None:
-    """Law: the backup is complete all the same, and has what was acknowledged before."""
+    """Law: if the leader changes during the copy, the backup is still complete and has all earlier acknowledged messages."""
     storage = Folder(tmp_path / "backups")
     told: list[str] = []
     with Cluster(tmp_path / "former", replicas=3) as former:
@@ -213,7 +214,7 @@ async def test_a_leader_that_changes_while_it_is_read_is_copied_again(tmp_path: 
 
 
 async def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
-    """Law: what another copy would only repeat ends the backup with the broker's own words."""
+    """Law: a refusal that another attempt would only repeat ends the backup, with the broker's own text."""
     told: list[str] = []
     with Cluster(tmp_path / "former") as cluster:
         cluster.create_topic(TOPIC)
@@ -230,7 +231,7 @@ async def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
 async def test_a_copy_that_is_read_keeps_others_away_and_ends_with_its_reader(
     tmp_path: Path,
 ) -> None:
-    """Law: one copy at a time; pieces are of the copy's own files and bounded; a copy is gone after its end."""
+    """Law: a broker makes one copy at a time; pieces come from the copy's own files and are bounded; the end deletes it."""
     with Cluster(tmp_path / "former") as cluster:
         cluster.create_topic(TOPIC)
         async with AdminClient(cluster.name_server) as admin:
@@ -279,7 +280,7 @@ async def test_a_copy_that_is_read_keeps_others_away_and_ends_with_its_reader(
 
 
 async def test_a_topic_that_grew_behind_a_copy_lets_all_be_copied_again(tmp_path: Path) -> None:
-    """Law: another group may have made its copy behind the growth; no growth that began earlier is missed."""
+    """Law: another group may have been copied after the growth, so all are copied again; earlier growth is always included."""
     with Cluster(tmp_path / "former") as cluster:
         cluster.create_topic(TOPIC, queues=2)
         async with AdminClient(cluster.name_server) as admin:
@@ -312,7 +313,7 @@ async def _refusal(
 
 
 async def ends_of(name_server: str) -> dict[str, int]:
-    """Return where each queue ends, by its name in histories."""
+    """Return the end of each queue, by its name in histories."""
     async with AdminClient(name_server) as admin:
         route = await admin.route(TOPIC)
         return {
@@ -322,7 +323,7 @@ async def ends_of(name_server: str) -> dict[str, int]:
 
 
 class Failing(Folder):
-    """A folder that is full after so many files."""
+    """A folder that is full after a number of files."""
 
     def __init__(self, path: Path, files: int) -> None:
         super().__init__(path)
@@ -336,7 +337,7 @@ class Failing(Folder):
 
 
 async def test_an_interrupted_backup_does_not_exist(tmp_path: Path) -> None:
-    """Law: wherever it ends, no part of it counts, nothing is left under way, and the next one is whole."""
+    """Law: an interrupted backup does not count and leaves nothing unfinished, and the next one is complete."""
     place = tmp_path / "backups"
     with Cluster(tmp_path / "former") as former:
         former.create_topic(TOPIC)

@@ -1,4 +1,4 @@
-"""A backup from what is left of a group without a majority."""
+"""A backup from the disks of a broker group that has lost its majority."""
 
 import random
 from pathlib import Path
@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_what_the_newest_survivor_has_goes_on(tmp_path: Path, seed: int) -> None:
-    """Law: all that a survivor's log holds is in the new cluster at its offset, and the disks are as they were."""
+    """Law: everything in a survivor's log is in the new cluster at the same offset, and the disks stay unchanged."""
     chance = random.Random(seed)
     storage = Folder(tmp_path / "backups")
     with Cluster(tmp_path / "former", replicas=3) as former:
@@ -67,7 +67,7 @@ async def test_what_the_newest_survivor_has_goes_on(tmp_path: Path, seed: int) -
 
 
 async def test_a_damaged_survivor_is_named_and_another_one_is_taken(tmp_path: Path) -> None:
-    """Law: a damaged value is in no entry's way, but nobody could restore it: so a salvaged backup is read before it counts."""
+    """Law: the log does not show a damaged value, which could not be restored, so a salvaged backup is read before it counts."""
     storage, body = Folder(tmp_path / "backups"), random.Random(0).randbytes(5_000)
     with Cluster(tmp_path / "former", replicas=3) as former:
         former.create_topic(TOPIC)
@@ -92,7 +92,7 @@ async def test_a_damaged_survivor_is_named_and_another_one_is_taken(tmp_path: Pa
 
 
 async def test_a_replica_that_runs_or_is_none_is_refused(tmp_path: Path) -> None:
-    """Law: nothing is made of a directory in use, and none of an empty one."""
+    """Law: a directory in use or an empty one gives no backup."""
     storage = Folder(tmp_path / "backups")
     with Cluster(tmp_path / "former") as former:
         former.create_topic(TOPIC)
@@ -111,7 +111,7 @@ async def test_a_replica_that_runs_or_is_none_is_refused(tmp_path: Path) -> None
 
 
 async def test_an_empty_group_that_began_meanwhile_beats_no_disk_with_data(tmp_path: Path) -> None:
-    """Law: replaced disks elect each other in ever newer terms; what a disk proves that ends later is never dropped for them."""
+    """Law: replaced disks elect leaders in ever newer terms, but a disk that proves more data is never dropped for them."""
     storage = Folder(tmp_path / "backups")
     with Cluster(tmp_path / "former") as former:
         former.create_topic(TOPIC)
@@ -131,7 +131,7 @@ async def test_an_empty_group_that_began_meanwhile_beats_no_disk_with_data(tmp_p
     for each in (
         disk,
         empty,
-    ):  # as if both had been killed while a snapshot took the place of a store
+    ):  # as if both had been killed while a snapshot replaced a store
         store_path(each).rename(each / "store.new")
     made = salvage(storage, [empty, disk], lambda _: None)
 
@@ -141,7 +141,7 @@ async def test_an_empty_group_that_began_meanwhile_beats_no_disk_with_data(tmp_p
 
 
 async def test_a_group_of_the_newest_backup_is_not_forgotten(tmp_path: Path) -> None:
-    """Law: a disk that nobody named leaves out no group until somebody says which groups there are."""
+    """Law: a group without a disk is left out only after the user has named the groups of the cluster."""
     storage = Folder(tmp_path / "backups")
     with Cluster(tmp_path / "former") as former:
         former.create_topic(TOPIC)
@@ -167,7 +167,7 @@ async def test_a_group_of_the_newest_backup_is_not_forgotten(tmp_path: Path) -> 
 
 
 def mark_as_recovering(disk: Path) -> None:
-    """Let a replica have lost its disk, and not have caught up yet."""
+    """Mark the replica as one that lost its disk and has not caught up yet."""
     store, batch = RocksStore(store_path(disk)), Batch()
     Recovery.begin(batch)
     store.write(batch, sync=True)

@@ -1,4 +1,4 @@
-"""Places of backups: a folder and a bucket keep the same rules."""
+"""Places of backups: a folder and a bucket follow the same rules."""
 
 import os
 import socket
@@ -52,7 +52,7 @@ def put(storage: Storage, key: str, data: bytes) -> None:
 
 
 def test_what_is_put_is_read_listed_and_deleted(storage: Storage) -> None:
-    """Law: a key has the whole of what was put last, or nothing."""
+    """Law: a key holds the complete last value, or nothing."""
     large = os.urandom(9 << 20)
     put(storage, "blobs/ab/abc", b"first")
     put(storage, "blobs/ab/abc", large)
@@ -73,7 +73,7 @@ def test_what_is_put_is_read_listed_and_deleted(storage: Storage) -> None:
 def test_a_list_passes_over_what_another_program_removes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two prunes, or a backup that ends beside a prune: each removes its own marks."""
+    """Each of two prunes, or a backup that ends during a prune, removes its own marks meanwhile."""
     place = Folder(tmp_path)
     for mark in ("first", "gone", "removed", "zlast"):
         put(place, f"marks/{mark}", b"1")
@@ -96,7 +96,7 @@ def test_a_list_passes_over_what_another_program_removes_meanwhile(
 @pytest.mark.cluster
 @pytest.mark.timeout(180)
 async def test_a_backup_goes_there_and_comes_back(storage: Storage, tmp_path: Path) -> None:
-    """Law: made, listed, verified, restored and pruned alike in both."""
+    """Law: a backup can be made, listed, verified, restored and pruned in both places."""
     with Cluster(tmp_path / "former") as former:
         former.create_topic("orders")
         for _ in range(2):
@@ -119,7 +119,7 @@ async def test_a_backup_goes_there_and_comes_back(storage: Storage, tmp_path: Pa
 
 
 def test_a_folder_of_backups_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Law: it has messages and secrets; the mode of a folder that was there before is its owner's business."""
+    """Law: a new folder is private, because backups hold messages and secrets; the mode of an existing folder is not changed."""
     (tmp_path / "open").mkdir(mode=0o750)
     for path in (tmp_path / "new" / "one", tmp_path / "open"):
         storage = Folder(path)
@@ -138,7 +138,7 @@ def test_a_folder_of_backups_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_a_folder_of_backups_may_be_for_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: another user of the group reads and deletes what is stored, whatever the umask; nobody else does."""
+    """Law: other users of the folder's group can read and delete backups with any umask; nobody else can."""
     monkeypatch.setenv(GROUP_ACCESS, "true")
     former = os.umask(0o077)
     try:
@@ -154,7 +154,7 @@ def test_a_folder_of_backups_may_be_for_its_group(
 
 
 def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
-    """And what is neither is refused with what to write."""
+    """Any other text is refused, with examples of valid places."""
     assert [str(open_storage(each)) for each in ("a/b", "file:///a/b")] == ["a/b", "/a/b"]
     for wrong in ("", "s3://", "http://x/y", "file://host/a", "gs://x"):
         with pytest.raises(BackupError, match="is no place"):
@@ -165,7 +165,7 @@ def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_used_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: trouble of the file system and of the network is one named error."""
+    """Law: errors of the file system and of the network are reported as one error that names the place."""
     (tmp_path / "file").write_bytes(b"")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -182,7 +182,7 @@ def test_a_place_that_cannot_be_used_is_named(
 
 
 def test_a_full_place_is_named(tmp_path: Path) -> None:
-    """The system's error alone says neither which disk is full nor what to do; nothing is left there."""
+    """The system's error does not say which disk is full or what to do; ours does, and leaves nothing there."""
     disk = tmp_path / "disk"
     with mounted(disk, mib=1):
         place = Folder(disk / "backups")

@@ -44,7 +44,7 @@ KEYS = [f"key-{number}" for number in range(12)]
 
 
 class Till:
-    """A listener that cannot take what begins with `bad`."""
+    """A listener that fails for bodies that begin with `bad`."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -93,9 +93,9 @@ def cluster(directory: Path, name: str, from_backup: str = "") -> LocalCluster:
 
 
 async def test_a_cluster_begins_with_the_backup_of_another(tmp_path: Path) -> None:
-    """
-    Law: under another name it has topics, messages, offsets, parked keys, delayed messages and open
-    transactions of all groups, and consumers go on behind what they had committed.
+    """Law: the new cluster has all groups' topics, messages, offsets, parked keys, delayed messages and open transactions.
+
+    Consumers continue after the offsets that they had committed.
     """
     place = str(tmp_path / "backups")
     former = cluster(tmp_path / "former", "shop")
@@ -105,7 +105,7 @@ async def test_a_cluster_begins_with_the_backup_of_another(tmp_path: Path) -> No
         group = former.group(topic, on_dead_letter="HoldKey")
         await fill(former, topic, group)
         made = json.loads(former.command("backup", "create", "--to", place, "--json"))
-        # A later message is not part of it.
+        # A message after the backup is not in it.
         async with Producer("p", former.name_server) as producer:
             await producer.send(topic, "later", key=KEYS[0])
         (listed,) = json.loads(former.command("backup", "list", "--from", place, "--json"))
@@ -124,7 +124,7 @@ async def test_a_cluster_begins_with_the_backup_of_another(tmp_path: Path) -> No
 
 
 async def fill(former: LocalCluster, topic: str, group: str) -> None:
-    """Leave messages that were consumed and others, a parked key, a delayed message and an open transaction."""
+    """Leave consumed and unconsumed messages, a parked key, a delayed message and an open transaction."""
     till = Till()
     async with Producer("p", former.name_server) as producer:
         for key in KEYS:
@@ -141,7 +141,7 @@ async def fill(former: LocalCluster, topic: str, group: str) -> None:
 
 
 async def check(revived: LocalCluster, topic: str, group: str) -> None:
-    """Look whether all of it is there, and goes on."""
+    """Check that all of it exists and still works."""
     async with AdminClient(revived.name_server) as admin:
         brokers = await admin.brokers()
     till = Till()
@@ -150,7 +150,7 @@ async def check(revived: LocalCluster, topic: str, group: str) -> None:
         TransactionProducer("tx", revived.name_server, check=commit) as teller,
         Producer("p", revived.name_server) as producer,
     ):
-        # Brokers know a producer that has sent to them.
+        # Brokers know only producers that have sent to them.
         await teller.send(topic, "here", key="teller")
         for key in KEYS:
             await producer.send(topic, "3", key=key)
@@ -167,7 +167,7 @@ async def check(revived: LocalCluster, topic: str, group: str) -> None:
 
 
 async def test_a_backup_is_restored_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Law: without a backup, with another number of groups, or over a cluster nothing is begun or left."""
+    """Law: without a backup, with another number of groups, or over an existing cluster, the command makes nothing."""
     place, manifest = tmp_path / "backups", tmp_path / "cluster.yaml"
     with Cluster(tmp_path / "former") as former:
         await back_up(former.name_server, Folder(place))
