@@ -1,4 +1,4 @@
-"""Shared parts of the tests of trouble: groups of real processes, and customers that must not notice."""
+"""Shared fixtures of the tests of trouble: groups of real processes, and clients that must not notice it."""
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,7 +14,7 @@ from tests.trouble.inspection import wait_until_open
 
 @pytest.fixture(scope="module")
 def make_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Group]]:
-    """Start groups that serve the tests of one module; all their processes end with it."""
+    """Return a function that starts groups for the tests of one module; their processes end with the module."""
     groups: list[Group] = []
 
     def make(replicas: int = 1, *, directory: Path | None = None, **overrides: Any) -> Group:
@@ -34,7 +34,7 @@ def make_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
 
 @pytest.fixture
 async def client() -> AsyncIterator[RemotingClient]:
-    """Return a remoting client: the good customer."""
+    """Return a remoting client that behaves well."""
     made = RemotingClient()
     yield made
     await made.close()

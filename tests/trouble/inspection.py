@@ -1,4 +1,4 @@
-"""Checks around trouble: a group can be reached, the stores of stopped replicas are clean."""
+"""Checks before and after trouble: a group can be reached, and the stores of stopped replicas are clean."""
 
 import socket
 import subprocess
@@ -10,7 +10,7 @@ from tests.cluster.processes import Group
 
 
 def wait_until_open(group: Group, timeout_s: float = 30.0) -> None:
-    """Wait until somebody listens at the group's address: a leader serves first and binds then."""
+    """Wait until the leader listens at the group's address, which it binds after it has begun to serve."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -23,7 +23,7 @@ def wait_until_open(group: Group, timeout_s: float = 30.0) -> None:
 
 
 def assert_clean(data_dir: Path) -> None:
-    """Run the checker over the directory of a stopped replica; it must find nothing."""
+    """Check the directory of a stopped replica with `orderlymq doctor`, which must find nothing."""
     done = subprocess.run(
         [sys.executable, "-m", "orderlymq", "doctor", str(data_dir)],
         capture_output=True,

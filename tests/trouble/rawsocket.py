@@ -1,4 +1,4 @@
-"""A socket that sends what no client would send, and what is known of a process from outside."""
+"""A socket that sends bytes that no client would send, and measures of a process from outside."""
 
 import socket
 import time
@@ -11,15 +11,15 @@ from orderlymq_protocol.frame.codec import ANSWER_HEADER_SIZE_MAX, FrameDecoder,
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import LINGER_RESET
 
-# A server that says nothing for so long says nothing: it answers in milliseconds, on a busy machine in seconds.
+# A server that is silent for this long will not answer: it takes milliseconds, on a busy machine seconds.
 ANSWER_TIMEOUT_S = 15.0
 
 
 class RawSocket:
-    """One blocking connection: bytes out, commands in.
+    """A blocking connection that sends bytes and receives commands.
 
-    Life cycle: connected by the constructor; usable until `close`. *source* is the address to call
-    from; crowds use one of their own, so that they take no port from the servers under test.
+    Life cycle: connected by the constructor; usable until `close`. *source* is the local address; crowds use one
+    of their own, so that they take no port from the servers under test.
     """
 
     def __init__(self, port: int, *, source: str = "127.0.0.1", receive_buffer: int = 0) -> None:
@@ -27,7 +27,7 @@ class RawSocket:
         self._socket.settimeout(ANSWER_TIMEOUT_S)
         if receive_buffer:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        # Ten thousand ports that wait for a minute after each test would soon be all there are.
+        # Ten thousand ports that stay in TIME_WAIT for a minute after each test would soon use up all ports.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         try:
             self._socket.bind((source, 0))
@@ -54,7 +54,7 @@ class RawSocket:
         self._socket.sendall(data)
 
     def send_some(self, data: bytes, *, timeout_s: float) -> int:
-        """Send what the other side takes within *timeout_s* and return how many bytes that were."""
+        """Send as much as the peer accepts within *timeout_s*; return the number of bytes."""
         self._socket.settimeout(timeout_s)
         sent = 0
         try:
@@ -67,10 +67,10 @@ class RawSocket:
         return sent
 
     def receive(self) -> RemotingCommand | None:
-        """Return the next command, None when the other side has hung up.
+        """Return the next command, None if the peer has closed the connection.
 
         Raises:
-            TimeoutError: nothing came.
+            TimeoutError: no bytes came.
         """
         while not self._received:
             try:
@@ -83,7 +83,7 @@ class RawSocket:
         return self._received.pop(0)
 
     def call(self, command: RemotingCommand) -> RemotingCommand | None:
-        """Send a request and return its answer, None when the other side hangs up instead."""
+        """Send a request and return its answer, None if the peer closes the connection instead."""
         self._opaque += 1
         command.opaque = self._opaque
         self.send(encode(command))
@@ -93,7 +93,7 @@ class RawSocket:
                 return answer
 
     def is_hung_up(self, within_s: float = ANSWER_TIMEOUT_S) -> bool:
-        """Return whether the other side hangs up within *within_s*, saying nothing before."""
+        """Return whether the peer closes the connection within *within_s* without sending anything before."""
         self._socket.settimeout(within_s)
         try:
             return self.receive() is None
@@ -112,7 +112,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def peak_memory_bytes(pid: int, while_s: float) -> int:
-    """Return the largest resident memory of a process that is seen in *while_s* seconds."""
+    """Return the largest resident memory of a process during *while_s* seconds."""
     peak = 0
     deadline = time.monotonic() + while_s
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""A small file system of its own that can be filled."""
+"""A small file system that a test can fill."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ import pytest
 
 @contextlib.contextmanager
 def mounted(where: Path, *, mib: int = 48) -> Iterator[Path]:
-    """Mount a file system of *mib* MiB at *where*; skip the test where that is not allowed."""
+    """Mount a file system of *mib* MiB at *where*; skip the test if that is not allowed."""
     where.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(where)],
@@ -29,7 +29,7 @@ def mounted(where: Path, *, mib: int = 48) -> Iterator[Path]:
 
 
 def fill(disk: Path, *, leave: int) -> Path:
-    """Occupy the disk with a file, but for *leave* bytes."""
+    """Fill the disk with a file, except for *leave* bytes."""
     ballast = disk / "ballast"
     with ballast.open("wb") as file:
         piece = bytes(65_536)
@@ -40,6 +40,6 @@ def fill(disk: Path, *, leave: int) -> Path:
 
 
 def free(disk: Path) -> int:
-    """Return how many bytes can be written."""
+    """Return the number of bytes that can still be written."""
     usage = os.statvfs(disk)
     return usage.f_bavail * usage.f_frsize

@@ -1,20 +1,20 @@
-"""Callers who neither read the answers to what they ask nor hang up."""
+"""Callers that neither read the answers to their requests nor hang up."""
 
 import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
 
-# The first bytes of a TLS handshake that nobody continues.
+# The first bytes of a TLS handshake that is never continued.
 _HALF_A_HANDSHAKE = b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03"
-# Nothing more is taken for so long: the other side does not read before its answers are read.
+# After this time without progress the peer no longer reads, because its answers are not read.
 _FULL_S = 0.5
 _BYTES_MAX = 64 << 20
 
 
 @contextlib.contextmanager
 def stubborn_callers(port: int, asking: bytes, *, tls: bool = False) -> Iterator[None]:
-    """Hold connections on which nothing came, half of *asking*, and *asking* so often that the answers find no room."""
+    """Hold three kinds of connections: silent ones, ones with half of *asking*, and ones with unread answers to *asking*."""
     with contextlib.ExitStack() as stack:
 
         def call(*, encrypted: bool) -> socket.socket:
@@ -44,7 +44,7 @@ def _fill(caller: socket.socket, asking: bytes) -> None:
     many = asking * (65_536 // len(asking) + 1)
     with contextlib.suppress(
         TimeoutError, ConnectionError, ssl.SSLEOFError
-    ):  # who hangs up need not be waited for
+    ):  # a peer that hangs up needs no waiting
         for _ in range(_BYTES_MAX // len(many)):
             caller.sendall(many)
         raise AssertionError("the other side reads on, although nobody reads what it answers")

@@ -1,4 +1,4 @@
-"""Bytes that are not the protocol end their own connection and disturb nobody, at every port."""
+"""Bytes that are not the protocol end their own connection and disturb no other, at every port."""
 
 import json
 import struct
@@ -21,7 +21,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port that speaks the protocol, and a question that its server answers with success."""
+    """A port that speaks the protocol, and a request that its server answers with success."""
 
     number: int
     process: Child
@@ -32,7 +32,7 @@ class Port:
 def group(make_group: Callable[..., Group]) -> Group:
     made = make_group(1)
     with RawSocket(made.port) as bystander:
-        for _ in range(3):  # the first creates the topic
+        for _ in range(3):  # the first send creates the topic
             answer = bystander.call(send_command("orders", 0, b"first"))
         assert answer is not None
         assert answer.code == ResponseCode.SUCCESS
@@ -53,7 +53,7 @@ def port(request: pytest.FixtureRequest, group: Group) -> Port:
 
 @pytest.fixture
 def bystander(port: Port) -> Iterator[RawSocket]:
-    """Return a connection that is there before the trouble and must be served after it."""
+    """Return a connection that exists before the trouble and must be served after it."""
     with RawSocket(port.number) as made:
         assert_serves(made, port)
         yield made
@@ -133,7 +133,7 @@ NOT_THE_PROTOCOL = {
 def test_what_is_not_the_protocol_ends_its_connection_only(
     data: bytes, port: Port, bystander: RawSocket
 ) -> None:
-    """After bytes that cannot be understood the server hangs up; others are served on."""
+    """The server closes a connection after bytes that it cannot understand; others are still served."""
     with RawSocket(port.number) as stranger:
         before = memory_bytes(port.process.pid)
 
@@ -150,9 +150,9 @@ def test_what_is_not_the_protocol_ends_its_connection_only(
 def test_what_came_whole_before_the_garbage_is_answered(
     port: Port, group: Group, bystander: RawSocket
 ) -> None:
-    """A good request in front of garbage, in one packet, is served before the server hangs up.
+    """A good request is answered, even if garbage follows in the same packet and ends the connection.
 
-    A send would be stored, but its answer comes too late: its sender learns nothing, which is true.
+    A send would be stored, but its answer would come too late: the sender correctly does not learn the result.
     """
     good = request(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"})
     if port.number not in (group.port, group.port - 2):
@@ -172,7 +172,7 @@ def test_what_came_whole_before_the_garbage_is_answered(
 def test_half_a_frame_then_silence_holds_nobody_up(
     size: int, port: Port, bystander: RawSocket
 ) -> None:
-    """A client that stops in the middle of a frame waits alone, and may still send the rest later."""
+    """A client that stops in the middle of a frame delays no other client, and may send the rest later."""
     data = encode(port.question())
 
     with RawSocket(port.number) as stranger:
@@ -187,7 +187,7 @@ def test_half_a_frame_then_silence_holds_nobody_up(
 
 
 def test_many_large_halves_cost_what_was_sent_and_no_more(port: Port, bystander: RawSocket) -> None:
-    """A frame's memory is not taken before its bytes come: 200 announce 16 MiB each and send 64 KiB."""
+    """A frame takes memory only for bytes that have arrived: 200 clients announce 16 MiB each and send 64 KiB."""
     before = memory_bytes(port.process.pid)
     beginning = struct.pack(">II", FRAME_SIZE_MAX - 4, 100) + b" " * 65_536
     strangers = [RawSocket(port.number) for _ in range(200)]
@@ -201,12 +201,12 @@ def test_many_large_halves_cost_what_was_sent_and_no_more(port: Port, bystander:
         for stranger in strangers:
             stranger.close()
 
-    # 200 times 64 KiB are 12.5 MiB; buffers that grow may double.
+    # 200 times 64 KiB are 12.5 MiB; growing buffers may take twice that.
     assert grown < 64 * MEBIBYTE
 
 
 def test_a_frame_in_single_bytes_is_understood(port: Port, bystander: RawSocket) -> None:
-    """The borders of packets mean nothing."""
+    """Frames may be cut into packets at any byte."""
     data = encode(port.question())
 
     with RawSocket(port.number) as stranger:
@@ -219,7 +219,7 @@ def test_a_frame_in_single_bytes_is_understood(port: Port, bystander: RawSocket)
 
 
 def test_answers_to_nothing_are_ignored(port: Port, bystander: RawSocket) -> None:
-    """A response nobody asked for is dropped; the connection stays good."""
+    """A response without a request is ignored; the connection stays usable."""
     with RawSocket(port.number) as stranger:
         for code in (0, 1, 34, 310, 999):
             stranger.send(encode(RemotingCommand(code, opaque=5, flag=1, body=b"\xff\x00{")))
@@ -228,7 +228,7 @@ def test_answers_to_nothing_are_ignored(port: Port, bystander: RawSocket) -> Non
 
 
 def test_garbage_left_no_trace_of_an_unexpected_error(group: Group) -> None:
-    """Every trouble of this module was expected trouble: no log holds a traceback."""
+    """All errors of this module were expected ones: no log holds a traceback."""
     logs = group.logs(lines=100_000)
 
     assert "Traceback" not in logs

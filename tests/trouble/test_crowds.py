@@ -20,26 +20,26 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
 MEBIBYTE = 1 << 20
 
-# RocketMQ's clients give a send up after so long; below it nobody notices a crowd. How long sends take is measured in bench/.
+# The send time-out of RocketMQ's clients: users do not notice shorter delays. Send times are measured in bench/.
 SEND_TIMEOUT_S = 3.0
 
 CROWD = 10_000
-# Besides the crowd a test has sockets, logs and libraries open.
+# Open files of the test process in addition to the crowd: sockets, logs and libraries.
 SPARE_FILES = 200
-# The most that a connection costs by the runtime's word, and as much again for the kernel's accounts and
-# the allocator.
+# The largest cost of a connection in the runtime's accounts, and as much again for the kernel's accounts and the
+# allocator.
 CONNECTION_SIZE_MAX = 10 * 1024
 
-# An address of their own, so that the crowd takes no port from the servers under test.
+# The crowd has its own source address, so that it takes no port from the servers under test.
 CROWD_ADDRESS = "127.0.0.9"
 
-# The rest of a frame must come within 30 s, and is looked for every 5 s; see ConnectionLimits.
+# The rest of a frame must arrive within 30 s, which is checked every 5 s; see ConnectionLimits.
 HALF_FRAME_TIMEOUT_S = 36.0
 
 
 @pytest.fixture(scope="module", autouse=True)
 def files() -> Iterator[int]:
-    """Allow as many open files as this machine does, to the children as well."""
+    """Allow as many open files as the machine permits, in child processes, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield hard
@@ -59,16 +59,16 @@ def group(files: int, make_group: Callable[..., Group]) -> Group:
 
 @pytest.fixture(scope="module")
 def silent(group: Group) -> Iterator[tuple[RawSocket, float]]:
-    """Return a connection that has sent half a frame, and since when it is silent."""
+    """Return a connection that has sent half a frame, and the time from which it is silent."""
     with RawSocket(group.port) as made:
         made.send(encode(send_command("large", 0, b"half"))[:40])
         yield made, time.monotonic()
 
 
 async def longest_send_s(group: Group, client: RemotingClient, count: int = 50) -> float:
-    """Send one after the other and return the longest time from one acknowledgement to the next.
+    """Send one message after the other; return the longest time between two acknowledgements.
 
-    A disk or machine that stands still for seconds spoils one round of three. Who is in the way of others spoils all.
+    The result is the best of three rounds: a pause of the disk or the machine spoils one round, a crowd spoils all.
     """
     gaps_s = []
     for _ in range(3):
@@ -83,7 +83,7 @@ async def longest_send_s(group: Group, client: RemotingClient, count: int = 50) 
 async def test_ten_thousand_idle_connections_cost_little_and_slow_nobody(
     silent: tuple[RawSocket, float], files: int, group: Group, client: RemotingClient
 ) -> None:
-    """10 000 connections that say nothing, broker and name server: sends go on, memory is bounded."""
+    """Neither a broker nor a name server uses much memory for 10 000 silent connections, and sends are still served."""
     count = min(CROWD, files - SPARE_FILES)
     if count < CROWD:
         report(f"only {files} open files are allowed: a crowd of {count} instead of {CROWD}")
@@ -97,7 +97,7 @@ async def test_ten_thousand_idle_connections_cost_little_and_slow_nobody(
         crowd = [RawSocket(port, source=CROWD_ADDRESS) for _ in range(count)]
         took_s = time.monotonic() - began
         try:
-            # Behind all of them in the queue of connections: when it is answered all are accepted.
+            # This connection is the last in the queue: when it is answered, all are accepted.
             with RawSocket(port) as last:
                 assert last.call(request(9_999)) is not None
             grown = memory_bytes(child.pid) - before
@@ -108,7 +108,7 @@ async def test_ten_thousand_idle_connections_cost_little_and_slow_nobody(
 
             assert grown < count * CONNECTION_SIZE_MAX
             assert gap_s < SEND_TIMEOUT_S
-            # They are idle, not dead.
+            # The idle connections are still open.
             assert crowd[0].call(request(9_999)) is not None
             assert crowd[-1].call(request(9_999)) is not None
         finally:
@@ -120,7 +120,7 @@ async def test_ten_thousand_idle_connections_cost_little_and_slow_nobody(
 async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
     make_group: Callable[..., Group], client: RemotingClient
 ) -> None:
-    """With few open files allowed most of the crowd goes; the store goes on writing new files."""
+    """If few open files are allowed, most of the crowd is disconnected, and the store can still write new files."""
     group = make_group(1)
     await longest_send_s(group, client)
     limit = 200
@@ -128,7 +128,9 @@ async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
 
     crowd: list[RawSocket] = []
     for _ in range(2 * limit):
-        with contextlib.suppress(ConnectionResetError):  # turned away while it was still arriving
+        with contextlib.suppress(
+            ConnectionResetError
+        ):  # disconnected while it was still connecting
             crowd.append(RawSocket(group.port, source=CROWD_ADDRESS))
     try:
         body = bytes(MEBIBYTE)
@@ -169,7 +171,7 @@ def large_pull(opaque: int) -> RemotingCommand:
 async def test_consumers_that_never_read_are_not_read_either(
     group: Group, client: RemotingClient
 ) -> None:
-    """Ten clients ask for 2.5 GiB and read nothing: a few MiB each are kept, others are served."""
+    """Ten clients ask for 2.5 GiB and read nothing: a few MiB are kept for each, and others are served."""
     pid = group.brokers[1].pid
     await longest_send_s(group, client)
     before = memory_bytes(pid)
@@ -184,7 +186,7 @@ async def test_consumers_that_never_read_are_not_read_either(
 
         assert grown < 10 * 16 * MEBIBYTE
         assert gap_s < SEND_TIMEOUT_S
-        # Deaf, but not forgotten: who begins to read gets the answers in their order.
+        # The answers are kept: a client that begins to read gets them in their order.
         for number in range(20):
             answer = await asyncio.to_thread(deaf[0].receive)
             assert answer is not None
@@ -196,7 +198,7 @@ async def test_consumers_that_never_read_are_not_read_either(
 
 
 async def test_long_polls_without_number_are_bounded(group: Group, client: RemotingClient) -> None:
-    """A client that asks 20 000 times for what is not there yet holds memory, not the others."""
+    """A client that sends 20 000 pulls for future messages takes a bounded amount of memory and delays no other client."""
     pid = group.brokers[1].pid
     await longest_send_s(group, client)
     before = memory_bytes(pid)
@@ -221,7 +223,7 @@ async def test_long_polls_without_number_are_bounded(group: Group, client: Remot
 async def test_half_a_frame_is_waited_for_half_a_minute(
     silent: tuple[RawSocket, float], group: Group, client: RemotingClient
 ) -> None:
-    """A client that has sent half a frame and falls silent is hung up on; meanwhile nobody noticed."""
+    """A client that falls silent after half a frame is disconnected after 30 s; other clients notice nothing."""
     stranger, since = silent
     left_s = HALF_FRAME_TIMEOUT_S - (time.monotonic() - since)
 

@@ -1,4 +1,4 @@
-"""A disk that is nearly full, and one that is full: sends are refused, nothing is lost, it recovers."""
+"""A disk that is nearly or completely full: sends are refused, no data is lost, and the broker recovers."""
 
 import asyncio
 import signal
@@ -21,20 +21,20 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 MEBIBYTE = 1 << 20
 
-# The broker looks at the disk once a second, and RocksDB each 5 s whether there is space again.
+# The broker checks the disk every second, and RocksDB checks every 5 s whether there is space again.
 NOTICE_TIMEOUT_S = 60.0
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a directory on a file system of its own, of 48 MiB."""
+    """Return a directory on its own file system of 48 MiB."""
     with mounted(tmp_path / "disk") as where:
         yield where
 
 
 @pytest.fixture
 def group(make_group: Callable[..., Group], small_disk: Path) -> Iterator[Group]:
-    """Return a group of one whose log stands on the small disk."""
+    """Return a group of one replica whose log is on the small disk."""
     made = make_group(1, data_dir=str(small_disk / "node-1"))
     yield made
     made.stop()
@@ -43,7 +43,7 @@ def group(make_group: Callable[..., Group], small_disk: Path) -> Iterator[Group]
 async def call(
     client: RemotingClient, group: Group, command: RemotingCommand, timeout_s: float = 15.0
 ) -> RemotingCommand | None:
-    """Return the answer, None when there is none in time."""
+    """Return the answer, None if none came in time."""
     try:
         return await client.invoke(group.address, command, timeout_s)
     except RemotingError:
@@ -53,7 +53,7 @@ async def call(
 async def send_until(
     client: RemotingClient, group: Group, code: int, body: bytes = b"try"
 ) -> tuple[RemotingCommand, list[int], int]:
-    """Send until *code* is the answer; return it, the offsets that were acknowledged, and how many sends had no answer."""
+    """Send until *code* is the answer; return it, the acknowledged offsets, and the number of sends without an answer."""
     offsets: list[int] = []
     unknown = 0
     deadline = time.monotonic() + NOTICE_TIMEOUT_S
@@ -71,7 +71,7 @@ async def send_until(
 async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
     group: Group, small_disk: Path, client: RemotingClient
 ) -> None:
-    """Above 90 %: sends 14 with the ratio in the remark; pulls go on; below 88 % it is over by itself."""
+    """Above 90 % sends get 14 with the ratio in the remark, and pulls are served; below 88 % sends are served again."""
     sender = Sender(client, group.address, "s0", 0)
     await sender.send(20)
 
@@ -92,7 +92,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
     assert [body for _, body in stored[:20]] == [
         f"{sender.name}:{number}".encode() for number in range(20)
     ]
-    # A refused message was not stored: the next offset is the next one. One without an answer may be stored.
+    # Refused messages were not stored, so no offset is skipped for them. A send without an answer may be stored.
     stored_min = 20 + len(while_filling)
     assert stored_min <= after <= stored_min + lost + lost_later
     group.brokers[1].signal(signal.SIGTERM)
@@ -102,7 +102,7 @@ async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
 async def test_a_disk_without_a_byte_left_loses_nothing_and_recovers(
     group: Group, small_disk: Path, client: RemotingClient
 ) -> None:
-    """ENOSPC in the middle of writing: no acknowledged send is lost, and with space it goes on."""
+    """After ENOSPC during a write no acknowledged send is lost, and the broker continues when there is space."""
     sender = Sender(client, group.address, "s0", 0)
     await sender.send(20)
     body = b"full:" + bytes(256 * 1024)
@@ -115,7 +115,7 @@ async def test_a_disk_without_a_byte_left_loses_nothing_and_recovers(
     began = time.monotonic()
     ballast.unlink()
     if not group.brokers[1].is_running:
-        # A store that failed ends its process; its supervisor starts it again.
+        # A broker whose store failed ends; its supervisor starts it again.
         report(f"the process ended with {await asyncio.to_thread(group.brokers[1].wait)}")
         group.brokers[1].start()
     _, after, _ = await send_until(client, group, ResponseCode.SUCCESS, b"after:0")
@@ -136,7 +136,7 @@ async def test_a_disk_without_a_byte_left_loses_nothing_and_recovers(
 async def test_a_follower_without_space_does_not_stop_the_group(
     make_group: Callable[..., Group], small_disk: Path, client: RemotingClient
 ) -> None:
-    """One of three replicas on a full disk: the others go on; with space it catches up."""
+    """If one of three replicas has a full disk, the others continue; it catches up when it has space again."""
     group = make_group(3)
     leader = group.wait_for_leader()
     follower = next(node for node in group.brokers if node != leader)

@@ -1,4 +1,4 @@
-"""Processes that end, stand still or come back under load: nothing acknowledged is lost or stale."""
+"""Processes that end, pause or restart under load: no acknowledged message is lost, and no answer is stale."""
 
 import asyncio
 import signal
@@ -24,10 +24,10 @@ from tests.trouble.stubborn import stubborn_callers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-# The time that a process has for its end, on a busy machine, too.
+# The time in which a process must end, even on a busy machine.
 EXIT_TIMEOUT_S = 15.0
 ROUTES_TIMEOUT_S = 30.0
-# Whose offset, and where.
+# The consumer group and the queue whose offset is committed.
 WHERE = {"consumerGroup": "TOOLS_CONSUMER", "topic": "orders", "queueId": "0"}
 
 
@@ -39,7 +39,7 @@ def endured(make_group: Callable[..., Group]) -> Group:
 
 @pytest.fixture
 def trio(endured: Group) -> Group:
-    """Return that group whole: a test that failed may have left it without some of its processes."""
+    """Return the group with all replicas running: a failed test may have left some of them stopped."""
     for child in (endured.name_server, *endured.brokers.values()):
         if not child.is_running:
             child.start()
@@ -67,10 +67,10 @@ async def commit(client: RemotingClient, address: str, offset: int) -> int:
 async def test_sigterm_of_every_leader_in_turn_loses_nothing(
     trio: Group, client: RemotingClient
 ) -> None:
-    """Each leader gets SIGTERM under load, one after the other: no send is refused, exit in seconds."""
+    """Each leader in turn gets SIGTERM under load: no send is refused, and the process exits within seconds."""
     busy = senders(client, trio, "turn")
     logs = [child.log_path for child in trio.brokers.values()]
-    # Lines that a first try of this test has logged are not this one's.
+    # Ignore lines that an earlier attempt of this test has logged.
     logged = [path.stat().st_size for path in logs]
     done = False
 
@@ -106,7 +106,7 @@ async def test_sigterm_of_every_leader_in_turn_loses_nothing(
 async def test_sigterm_of_all_at_once_under_load_and_everything_is_there_again(
     trio: Group, client: RemotingClient
 ) -> None:
-    """The whole group gets SIGTERM under load: exit within seconds, and a restart serves all of it."""
+    """The whole group gets SIGTERM under load: it exits within seconds, and serves everything after a restart."""
     busy = senders(client, trio, "all")
     await asyncio.gather(*(sender.send(20) for sender in busy))
     tasks = [asyncio.create_task(sender.send(1_000_000, pause_s=0.002)) for sender in busy]
@@ -133,7 +133,7 @@ async def test_sigterm_of_all_at_once_under_load_and_everything_is_there_again(
 def test_callers_who_neither_read_nor_hang_up_hold_no_end_up(
     make_group: Callable[..., Group], tmp_path: Path
 ) -> None:
-    """Broker and name server, on each of their ports, plain and by TLS: exit code 0 within seconds."""
+    """Broker and name server exit with 0 within seconds, with such callers on each port, plain and by TLS."""
     files = make_certificate(make_authority(tmp_path), "server")
     tls = {"mode": "permissive", "certificate": str(files.certificate), "key": str(files.key)}
     group = make_group(1, tls=tls)
@@ -165,9 +165,9 @@ async def test_a_leader_that_stood_still_answers_nothing_from_its_past(
 ) -> None:
     """SIGSTOP beyond the election time-out, then SIGCONT, with requests waiting in its sockets.
 
-    The old leader acknowledges no send that is lost and returns no offset that has moved on: what
-    its clients asked while it stood still is answered from the present, or not at all. Every replica
-    has an address of its own here, as behind a service: a stopped process keeps a shared port.
+    The old leader acknowledges no send that is lost and returns no offset that has changed: requests that
+    arrived during its pause are answered from the present state or not at all. Every replica has its own
+    address here, as behind a service, because a paused process keeps a shared port.
     """
     group = Group(tmp_path / "group", 3, {"bind": "always"})
     ports = dict(zip(group.brokers, free_ports(3), strict=True))
@@ -190,7 +190,7 @@ async def test_a_leader_that_stood_still_answers_nothing_from_its_past(
             await after.send(20)
             assert await commit(other, address[successor], 17) == ResponseCode.SUCCESS
             ends_at = after.acknowledged[-1].offset + 1
-            # Asked of the one that stands still; it reads this first when it wakes.
+            # The paused leader gets this question, and reads it first when it wakes.
             questions = [
                 request(RequestCode.QUERY_CONSUMER_OFFSET, WHERE),
                 request(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"}),
@@ -229,7 +229,7 @@ async def test_a_leader_that_stood_still_answers_nothing_from_its_past(
 async def test_a_name_server_that_was_killed_has_its_routes_again(
     trio: Group, client: RemotingClient
 ) -> None:
-    """SIGKILL of the name server: clients that know the way go on; restarted, it knows all routes soon."""
+    """Clients that know the routes continue without the name server; after its restart it soon has all routes."""
     sender = Sender(client, trio.address, "routes", 0)
     await sender.send(5)
     before = await known_route(client, trio)
@@ -254,7 +254,7 @@ async def known_route(client: RemotingClient, group: Group) -> object:
 
 
 async def route(client: RemotingClient, group: Group) -> object:
-    """Return the route of the topic, None when the name server has none or is not there."""
+    """Return the route of the topic, None if the name server has none or does not answer."""
     command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
     try:
         reply = await client.invoke(group.name_server_address, command, 2.0)
@@ -267,7 +267,7 @@ async def route(client: RemotingClient, group: Group) -> object:
 
 
 async def test_after_all_of_this_the_stores_are_clean(trio: Group) -> None:
-    """The replicas that went through this module: `orderlymq doctor` finds nothing in any."""
+    """`orderlymq doctor` finds no damage in any replica that went through this module."""
     await asyncio.to_thread(trio.wait_until_equal)
 
     await asyncio.to_thread(assert_all_clean, trio)

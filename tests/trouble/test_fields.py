@@ -1,4 +1,4 @@
-"""Requests that are well written and ask for nonsense get the right code and a remark, and store nothing."""
+"""Well-formed requests with senseless values get the right code and a remark, and store nothing."""
 
 import dataclasses
 import struct
@@ -29,7 +29,7 @@ ERROR = ResponseCode.SYSTEM_ERROR
 
 @pytest.fixture(scope="module")
 def group(make_group: Callable[..., Group]) -> Iterator[Group]:
-    """Return a group. Every refusal of this module is expected: no log holds a traceback at its end."""
+    """Return a group. All refusals of this module are expected, so no log may hold a traceback at the end."""
     made = make_group(1)
     yield made
     logs = made.logs(lines=100_000)
@@ -39,7 +39,7 @@ def group(make_group: Callable[..., Group]) -> Iterator[Group]:
 
 @pytest.fixture
 def good(group: Group) -> Iterator[RawSocket]:
-    """Return a connection with a customer that must be served before, between and after."""
+    """Return a connection whose client must be served before, between and after the bad requests."""
     with RawSocket(group.port) as made:
         stored(made)
         yield made
@@ -48,7 +48,7 @@ def good(group: Group) -> Iterator[RawSocket]:
 
 
 def stored(connection: RawSocket, command: RemotingCommand | None = None) -> dict[str, str]:
-    """Send a good message and return where it is."""
+    """Send a good message and return its place."""
     answer = connection.call(command or send_command("orders", 0, b"good"))
     assert answer is not None
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
@@ -71,7 +71,7 @@ def topics(connection: RawSocket) -> bytes:
 
 
 def refusal(connection: RawSocket, command: RemotingCommand) -> tuple[int, str]:
-    """Return code and remark of an answer that is no success."""
+    """Return the code and the remark of an answer that is an error."""
     answer = connection.call(command)
     assert answer is not None, "the connection was closed"
     assert answer.code != ResponseCode.SUCCESS
@@ -80,7 +80,7 @@ def refusal(connection: RawSocket, command: RemotingCommand) -> tuple[int, str]:
 
 
 def send(body: bytes = b"paid", /, **letters: Any) -> RemotingCommand:
-    """Return a send whose header fields are as given; None takes a field away."""
+    """Return a send with these header fields; None removes a field."""
     command = send_command("orders", 0, body)
     for letter, value in letters.items():
         if value is None:
@@ -95,7 +95,7 @@ def send(body: bytes = b"paid", /, **letters: Any) -> RemotingCommand:
 
 @pytest.mark.parametrize("code", [0, 1, 9, 99, 9_999, 99_999, 2**31 - 1, -1, -(2**31)])
 def test_an_unknown_code_is_answered_3(code: int, group: Group, good: RawSocket) -> None:
-    """A code that nobody knows: 3, the remark names it, the connection stays."""
+    """An unknown code gets 3, the remark names it, and the connection stays open."""
     for port in (group.port, group.name_server_port):
         with RawSocket(port) as connection:
             assert refusal(connection, request(code, {"topic": "orders"}, b"x")) == (
@@ -106,7 +106,7 @@ def test_an_unknown_code_is_answered_3(code: int, group: Group, good: RawSocket)
 
 
 def test_an_unknown_code_in_a_oneway_request_is_not_answered(good: RawSocket) -> None:
-    """A client that wants no answer gets none, not even an error: the next answer belongs to the next call."""
+    """A oneway request gets no answer, not even an error: the next answer belongs to the next call."""
     for code in (9_999, -5, RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE):
         good.send(encode(request(code, {"e": "x"}, b"\xff", oneway=True)))
     unasked = request(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"})
@@ -122,7 +122,7 @@ def test_an_unknown_code_in_a_oneway_request_is_not_answered(good: RawSocket) ->
 
 
 def test_a_negative_queue_lets_the_broker_choose(good: RawSocket) -> None:
-    """Queue -1, or any below: the broker chooses one of the topic's queues, and says which."""
+    """For queue -1, or any negative one, the broker chooses a queue of the topic and returns its number."""
     chosen = {int(stored(good, send(e=number))["queueId"]) for number in (-1, -7, -(2**31))}
 
     assert chosen <= set(range(QUEUES))
@@ -130,7 +130,7 @@ def test_a_negative_queue_lets_the_broker_choose(good: RawSocket) -> None:
 
 @pytest.mark.parametrize("queue_id", [QUEUES, 1_000_000, 2**31 - 1])
 def test_a_queue_beyond_the_topic_is_refused(queue_id: int, good: RawSocket) -> None:
-    """A queue that the topic does not have: 1, and the remark says how many there are."""
+    """For a queue that the topic does not have, the answer is 1, and the remark says how many there are."""
     code, remark = refusal(good, send(e=queue_id))
 
     assert code == ERROR
@@ -140,7 +140,7 @@ def test_a_queue_beyond_the_topic_is_refused(queue_id: int, good: RawSocket) -> 
 
 @pytest.mark.parametrize("value", ["", "x", "1.5", "0x10", "--1", str(2**31), "9" * 5_000, "\x00"])
 def test_a_number_that_is_none_is_refused_by_name(value: str, good: RawSocket) -> None:
-    """A field that is no int32: 1, the remark names the field and stays short; nothing is stored."""
+    """A field that is no int32 gets 1, the remark names the field and stays short, and nothing is stored."""
     before = end_of(good)
 
     code, remark = refusal(good, send(e=value))
@@ -153,7 +153,7 @@ def test_a_number_that_is_none_is_refused_by_name(value: str, good: RawSocket) -
 
 @pytest.mark.parametrize("letter", "acd")
 def test_a_send_needs_no_field_that_rocketmq_does_without(letter: str, good: RawSocket) -> None:
-    """Producer group, default topic and its queue count: RocketMQ's brokers take a send without; it is stored once."""
+    """As in RocketMQ, producer group, default topic and its queue count may be absent; the message is stored once."""
     before = end_of(good)
 
     answer = good.call(send(**{letter: None}))
@@ -165,7 +165,7 @@ def test_a_send_needs_no_field_that_rocketmq_does_without(letter: str, good: Raw
 
 @pytest.mark.parametrize("letter", "befgh")
 def test_a_missing_field_is_refused_by_name(letter: str, good: RawSocket) -> None:
-    """A required field that is not there: 1, the remark names it; nothing is stored."""
+    """Without a required field, the answer is 1, the remark names the field, and nothing is stored."""
     before = end_of(good)
 
     code, remark = refusal(good, send(**{letter: None}))
@@ -176,7 +176,7 @@ def test_a_missing_field_is_refused_by_name(letter: str, good: RawSocket) -> Non
 
 
 def test_an_offset_outside_the_queue_is_moved_not_failed(good: RawSocket) -> None:
-    """A pull below, above or far beyond the queue: 21 and where to go on."""
+    """A pull below, above or far beyond the queue gets 21 and the offset at which to continue."""
     end = end_of(good)
     for offset, begin in ((-1, 0), (-(2**63), 0), (2**62, end), (2**63 - 1, end)):
         answer = good.call(pull(queueOffset=offset))
@@ -190,7 +190,7 @@ def test_an_offset_outside_the_queue_is_moved_not_failed(good: RawSocket) -> Non
 
 @pytest.mark.parametrize("queue_id", [-1, QUEUES, 2**31 - 1, -(2**31)])
 def test_a_pull_of_no_queue_is_refused(queue_id: int, good: RawSocket) -> None:
-    """Only sends let the broker choose a queue: a pull of a queue that is none: 1 and a remark."""
+    """Only a send lets the broker choose a queue: a pull with a negative queue gets 1 and a remark."""
     code, remark = refusal(good, pull(queueId=queue_id))
 
     assert code == ERROR
@@ -199,7 +199,7 @@ def test_a_pull_of_no_queue_is_refused(queue_id: int, good: RawSocket) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, -(2**31), 2**31 - 1])
 def test_a_pull_of_an_absurd_number_of_messages_is_bounded(count: int, good: RawSocket) -> None:
-    """However many messages a pull asks for, an answer holds at least one and no absurd number."""
+    """An answer holds at least one message and a bounded number, however many the pull asks for."""
     answer = good.call(pull(maxMsgNums=count))
 
     assert answer is not None
@@ -229,7 +229,7 @@ def pull(**fields: Any) -> RemotingCommand:
 
 
 def test_a_body_over_4_mib_is_illegal(good: RawSocket) -> None:
-    """4 MiB are stored, one byte more is answered 13 with the limit; the connection stays."""
+    """A body of 4 MiB is stored; with one byte more, the answer is 13 with the limit, and the connection stays open."""
     end = int(stored(good, send(b"x" * BODY_SIZE_MAX))["queueOffset"]) + 1
 
     code, remark = refusal(good, send(b"x" * (BODY_SIZE_MAX + 1)))
@@ -240,7 +240,7 @@ def test_a_body_over_4_mib_is_illegal(good: RawSocket) -> None:
 
 
 def test_a_frame_just_below_the_limit_is_refused_not_cut(good: RawSocket) -> None:
-    """A body of 15 MiB fits a frame: 13, and not a closed connection."""
+    """A body of 15 MiB fits into a frame: the answer is 13, and the connection stays open."""
     code, _ = refusal(good, send(b"x" * (15 << 20)))
 
     assert code == ILLEGAL
@@ -248,10 +248,10 @@ def test_a_frame_just_below_the_limit_is_refused_not_cut(good: RawSocket) -> Non
 
 @pytest.mark.parametrize("filler", ["x", "\u00e9", "\u6f22", "\U0001f600"])
 def test_properties_over_32767_bytes_are_illegal(filler: str, good: RawSocket) -> None:
-    """Bytes count, not characters: 13 above 32 767, stored below; nothing is cut."""
+    """The limit counts bytes, not characters: 32 767 are stored, more get 13, and nothing is cut off."""
     per_character = len(filler.encode())
     too_many = PROPERTIES_SIZE_MAX // per_character + 1
-    # The broker adds its cluster's name.
+    # The broker adds its cluster's name to the properties.
     few_enough = (PROPERTIES_SIZE_MAX - 100) // per_character
     end = int(stored(good, send(i=f"note\x01{filler * few_enough}"))["queueOffset"]) + 1
 
@@ -263,7 +263,7 @@ def test_properties_over_32767_bytes_are_illegal(filler: str, good: RawSocket) -
 
 
 def test_a_batch_with_one_bad_message_stores_none(good: RawSocket) -> None:
-    """Properties that are not UTF-8, torn entries, wrong lengths, no entries: 13, and nothing stored."""
+    """A batch with non-UTF-8 properties, torn entries, wrong lengths or no entries gets 13, and nothing is stored."""
     whole = batch_entry(b"one")
     bodies = [
         whole + batch_entry(b"two", b"note\x01\xff\xfe"),
@@ -317,7 +317,7 @@ BAD_NAMES = {
 
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES.keys())
 def test_a_topic_with_a_bad_name_is_never_made(name: str, good: RawSocket, group: Group) -> None:
-    """Neither a send nor an administrator makes a topic whose name is no name; nothing is touched."""
+    """Neither a send nor an administrator's request creates a topic with an invalid name."""
     before = topics(good)
     files = sorted(path.name for path in group.directory.rglob("*") if path.is_dir())
     create = {
@@ -343,18 +343,18 @@ def test_a_topic_with_a_bad_name_is_never_made(name: str, good: RawSocket, group
 
 
 def test_127_characters_are_a_name(good: RawSocket) -> None:
-    """The longest name that RocketMQ allows works."""
+    """RocketMQ's longest permitted name works."""
     stored(good, send(b="x" * 127))
 
 
 @pytest.mark.parametrize(
     "name",
-    # A group's name may have 255 characters.
+    # A consumer group's name may have 255 characters.
     ["x" * 256 if name == "x" * 128 else name for name in BAD_NAMES.values()],
     ids=[kind.replace("128", "256") for kind in BAD_NAMES],
 )
 def test_a_group_with_a_bad_name_is_never_made(name: str, good: RawSocket) -> None:
-    """Pulls and commits of a group whose name is no name are refused; no group comes into being."""
+    """Pulls and commits with an invalid name of a consumer group are refused, and no group is created."""
     code, remark = refusal(good, pull(consumerGroup=name))
 
     assert code in {ERROR, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
@@ -371,12 +371,12 @@ def test_a_group_with_a_bad_name_is_never_made(name: str, good: RawSocket) -> No
 
 BODIES = [b"", b"{", b"[]", b"\xff\xfe", b'{"clientID": 5}', b"[" * 2_000, b"null"]
 VALUES = ["", "x", "-1", "9" * 30, str(2**31 - 1), "../x", "\x00", "\u6f22" * 50, "true"]
-# They end a process or its leadership when they are obeyed, which is no trouble but their purpose.
+# Left out are requests whose purpose is to end a process or its leadership.
 PROCESS_CODES = {RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP}
 
 
 def field_names(code: int) -> list[str]:
-    """Return the header fields of a request as they are on the wire."""
+    """Return the names of a request's header fields as they are sent."""
     declared = REQUEST_HEADERS.get(code)
     if declared is None:
         return []
@@ -386,7 +386,7 @@ def field_names(code: int) -> list[str]:
 
 
 def sweep() -> Iterator[RemotingCommand]:
-    """Yield every request of the protocol with every field in turn missing or spoilt."""
+    """Yield every request of the protocol, each time with one field missing or spoilt."""
     for code in sorted({*RequestCode} - PROCESS_CODES):
         names = field_names(code)
         full = dict.fromkeys(names, "1")
@@ -403,7 +403,7 @@ def sweep() -> Iterator[RemotingCommand]:
 def test_no_request_is_left_without_an_answer(
     serialize_type: SerializeType, good: RawSocket, group: Group
 ) -> None:
-    """Every code with every field missing or spoilt, and with bodies that are none: an answer, soon."""
+    """Every code gets an answer soon, even with missing or spoilt fields and with malformed bodies."""
     for port in (group.port, group.name_server_port):
         with RawSocket(port) as connection:
             for command in sweep():
@@ -417,7 +417,7 @@ def test_no_request_is_left_without_an_answer(
                 assert not (answer.remark or "").startswith(UNEXPECTED), (command, answer.remark)
 
 
-# The class with which a failure begins that nobody expected.
+# The class name with which the remark of an unexpected error begins.
 UNEXPECTED = (
     "KeyError",
     "TypeError",

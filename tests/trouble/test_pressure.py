@@ -1,4 +1,4 @@
-"""Producers that are faster than what stores their messages learn so, and memory stays bounded."""
+"""Producers that are faster than the store are refused sends, and memory stays bounded."""
 
 import asyncio
 import signal
@@ -21,13 +21,13 @@ MEBIBYTE = 1 << 20
 BODY_SIZE = 64 * 1024
 UNCOMMITTED_SIZE_MAX = MEBIBYTE
 
-# Memtables, block cache, tail cache and the log's cache are filled by any load: what they may hold.
+# The sizes of memtables, block cache, tail cache and log cache, which fill up under any load.
 CACHES_SIZE_MAX = 400 * MEBIBYTE
 
 
 @dataclass(slots=True)
 class Flood:
-    """Sends without waiting for answers, and remembers what became of each."""
+    """Sends without waiting for answers, and records the result of each send."""
 
     client: RemotingClient
     address: str
@@ -38,7 +38,7 @@ class Flood:
     remarks: set[str] = field(default_factory=set)
 
     async def send(self, first: int, count: int, timeout_s: float = 10.0) -> None:
-        """Send *count* numbered messages at once and wait for all answers."""
+        """Send *count* numbered messages together and wait for all answers."""
         await asyncio.gather(
             *(self._send_one(number, timeout_s) for number in range(first, first + count))
         )
@@ -60,7 +60,7 @@ class Flood:
             self.remarks.add(reply.remark or "")
 
     async def check(self) -> None:
-        """Check that what was acknowledged is stored and what was refused is not."""
+        """Check that acknowledged messages are stored and refused ones are not."""
         stored: dict[bytes, tuple[int, int]] = {}
         for queue_id in range(8):
             for offset, body in await pull_all(self.client, self.address, "orders", queue_id):
@@ -75,7 +75,7 @@ class Flood:
 async def test_a_producer_faster_than_the_disk_is_asked_to_wait(
     make_group: Callable[..., Group], client: RemotingClient
 ) -> None:
-    """Above the mark of uncommitted bytes sends get 2 immediately and are never stored; memory is bounded."""
+    """Above the limit of uncommitted bytes, sends get 2 immediately and are never stored; memory is bounded."""
     group = make_group(1, raft={"uncommitted_size_max": UNCOMMITTED_SIZE_MAX})
     await Sender(client, group.address, "s0", 0).send(10)
     before = memory_bytes(group.brokers[1].pid)
@@ -95,7 +95,7 @@ async def test_a_producer_faster_than_the_disk_is_asked_to_wait(
     assert all("flow control" in remark for remark in flood.remarks)
     assert not flood.unknown
     assert grown < CACHES_SIZE_MAX
-    # A client that waits and tries again gets through, and when the flood is over so does everybody.
+    # A client that waits and tries again succeeds, and after the flood all clients do.
     assert len(patient.acknowledged) == 20
     await flood.send(100_000, 1)
     assert b"100000" in flood.acknowledged
@@ -106,8 +106,8 @@ async def test_a_producer_faster_than_the_disk_is_asked_to_wait(
 async def test_followers_that_stand_still_stop_the_intake_and_lose_nothing(
     make_group: Callable[..., Group], client: RemotingClient
 ) -> None:
-    """Two of three replicas stopped: the leader takes its fill and then answers 2; later all is well."""
-    # The leader must not doubt itself while it is looked at.
+    """With two of three replicas paused, the leader accepts sends up to its limit and then answers 2; later it recovers."""
+    # The leader must not give up its leadership during the check.
     raft = {"uncommitted_size_max": UNCOMMITTED_SIZE_MAX, "election_ms": 5_000}
     group = make_group(3, raft=raft)
     await Sender(client, group.address, "s0", 0).send(10)
@@ -120,7 +120,7 @@ async def test_followers_that_stand_still_stop_the_intake_and_lose_nothing(
         group.brokers[node].signal(signal.SIGSTOP)
     try:
         sending = asyncio.create_task(flood.send(0, 400, timeout_s=45.0))
-        # 16 of 64 KiB make the mark; the one that passes it is still taken.
+        # The limit is 16 sends of 64 KiB; the send that exceeds it is still accepted.
         async with asyncio.timeout(40.0):
             while flood.codes.total() < 400 - 16:  # noqa: ASYNC110 - answers of another process
                 await asyncio.sleep(0.01)

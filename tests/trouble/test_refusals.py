@@ -1,4 +1,4 @@
-"""A process that cannot start with its settings says so in one sentence, exits with 2, touches nothing."""
+"""A process that cannot start with its settings prints one sentence, exits with 2, and changes no file."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ START_TIMEOUT_S = 20.0
 
 @pytest.fixture(scope="module")
 def running(make_group: Callable[..., Group]) -> Group:
-    """Return a group that runs."""
+    """Return a running group."""
     return make_group(1)
 
 
@@ -41,7 +41,7 @@ def running(make_group: Callable[..., Group]) -> Group:
 def stopped(make_group: Callable[..., Group], running: Group) -> Group:
     """Return a group that has stored messages and was stopped in order.
 
-    The other one runs already, so that it does not get the ports of this one.
+    The other group runs already, so that it does not get the ports of this one.
     """
     group = make_group(1)
     with RawSocket(group.port) as connection:
@@ -54,9 +54,9 @@ def stopped(make_group: Callable[..., Group], running: Group) -> Group:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """Return a port that somebody listens on."""
+    """Return a port on which another socket listens."""
     with closing(socket.socket()) as listener:
-        # `free_ports` has looked with this option, too: the port may just have been somebody's.
+        # `free_ports` checks with this option, too: the port may have been in use a moment ago.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", free_ports(1)[0]))
         listener.listen()
@@ -64,7 +64,7 @@ def taken() -> Iterator[int]:
 
 
 def start(module: str, path: Path) -> tuple[int, str]:
-    """Start a process that ends by itself; return its exit code and everything it said."""
+    """Start a process that ends by itself; return its exit code and its whole output."""
     done = subprocess.run(
         [sys.executable, "-m", module, "--settings", str(path)],
         capture_output=True,
@@ -86,9 +86,9 @@ def refused(module: str, path: Path) -> str:
 
 
 def refused_settings(module: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the one sentence about settings that do not even let a process begin.
+    """Return the one sentence that refuses settings before a process begins.
 
-    In this process, because there are many of them: nothing is started.
+    The check runs in this process, because there are many settings.
     """
     main = {
         "orderlymq_broker": orderlymq_broker.__main__.main,
@@ -108,7 +108,7 @@ def settings_file(tmp_path: Path, settings: object) -> Path:
 
 
 def fresh(group: Group, tmp_path: Path, /, **changes: Any) -> Path:
-    """Write settings of a replica that has everything for itself, but for the changes."""
+    """Write settings of a replica with its own directory and ports, and with *changes*."""
     raft, http, port = free_ports(3)
     own = {
         "data_dir": str(tmp_path / "data"),
@@ -120,7 +120,7 @@ def fresh(group: Group, tmp_path: Path, /, **changes: Any) -> Path:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return every file below *directory* but RocksDB's diary, which each start begins again."""
+    """Return every file below *directory* except RocksDB's log, which each start begins again."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -132,7 +132,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_a_broker_names_the_port_that_is_taken(
     kind: str, taken: int, stopped: Group, tmp_path: Path
 ) -> None:
-    """The raft port or the HTTP port is in use: the sentence names it and says what to do."""
+    """The sentence names the raft or HTTP port that is in use and says what to do."""
     where = {"host": "127.0.0.1", "port": taken}
     change = {"1": where} if kind == "peers" else where
 
@@ -144,7 +144,7 @@ def test_a_broker_names_the_port_that_is_taken(
 
 @pytest.mark.parametrize("kind", ["listen", "http"])
 def test_a_name_server_names_the_port_that_is_taken(kind: str, taken: int, tmp_path: Path) -> None:
-    """The same for both ports of a name server."""
+    """The same law for both ports of a name server."""
     free = {"host": "127.0.0.1", "port": free_ports(1)[0]}
     ports = {"listen": free} | {kind: {"host": "127.0.0.1", "port": taken}}
 
@@ -157,8 +157,8 @@ def test_a_name_server_names_the_port_that_is_taken(kind: str, taken: int, tmp_p
 def test_a_leader_whose_address_is_taken_says_so_and_binds_it_later(
     taken: int, make_group: Callable[..., Group], tmp_path: Path
 ) -> None:
-    """The group's address is no reason to end: a predecessor may hold it. It is named in the log."""
-    # Covered from inside by `test_address`; here the words matter, which come after three seconds.
+    """A leader does not end because the group's address is in use, as a former leader may hold it; the log names it."""
+    # `test_address` checks this from inside; here the log line matters, which comes after three seconds.
     path = fresh(Group(tmp_path / "g", 1), tmp_path, address={"host": "127.0.0.1", "port": taken})
     words = f"port {taken} of 127.0.0.1 is in use"
     with (
@@ -185,7 +185,7 @@ def test_a_leader_whose_address_is_taken_says_so_and_binds_it_later(
 def test_a_directory_of_somebody_else_is_not_touched(
     change: dict[str, Any], stopped: Group, tmp_path: Path
 ) -> None:
-    """Another cluster's, group's or node's directory: refused with both names, left as it was."""
+    """The directory of another cluster, group or node is refused; the sentence has both names, and no file changes."""
     directory = stopped.data_dir(1)
     before = contents(directory)
     peers = {str(node): {"host": "127.0.0.1", "port": stopped.raft_ports[1]} for node in (1, 2)}
@@ -201,7 +201,7 @@ def test_a_directory_of_somebody_else_is_not_touched(
 def test_a_directory_in_use_is_refused_and_its_user_is_named(
     running: Group, tmp_path: Path
 ) -> None:
-    """A second process on a directory: refused, the process that has it is named and unharmed."""
+    """A second process on a directory is refused; the sentence names the process that uses it, which continues."""
     text = refused("orderlymq_broker", fresh(running, tmp_path, data_dir=str(running.data_dir(1))))
 
     assert f"in use by process {running.brokers[1].pid}" in text
@@ -210,7 +210,7 @@ def test_a_directory_in_use_is_refused_and_its_user_is_named(
 
 
 def test_a_format_of_a_later_release_is_not_touched(stopped: Group, tmp_path: Path) -> None:
-    """A directory that a newer release wrote: refused with both versions, left as it was."""
+    """The directory of a newer release is refused; the sentence has both versions, and no file changes."""
     directory = stopped.data_dir(1)
     plate = directory / "identity.json"
     present = plate.read_bytes()
@@ -233,7 +233,7 @@ def test_a_format_of_a_later_release_is_not_touched(stopped: Group, tmp_path: Pa
 def test_a_store_of_a_later_release_is_refused_without_its_plate(
     stopped: Group, tmp_path: Path
 ) -> None:
-    """The store is the truth: without the file beside it, it is asked itself, and keeps its data."""
+    """If the version file is missing, the broker reads the version from the store itself, which keeps its data."""
     directory = tmp_path / "data"
     shutil.copytree(stopped.data_dir(1), directory)
     (directory / "identity.json").unlink()
@@ -250,7 +250,7 @@ def test_a_store_of_a_later_release_is_refused_without_its_plate(
 
 
 def test_a_damaged_directory_is_refused_with_the_way_out(stopped: Group, tmp_path: Path) -> None:
-    """A store that cannot be opened: the sentence says whom to ask, not where the code failed."""
+    """The sentence about a store that cannot be opened says what to do, and not where the code failed."""
     directory = tmp_path / "data"
     (directory / "store").mkdir(parents=True)
     (directory / "store" / "CURRENT").write_bytes(b"MANIFEST-000099\n")
@@ -262,7 +262,7 @@ def test_a_damaged_directory_is_refused_with_the_way_out(stopped: Group, tmp_pat
 
 
 def test_a_data_dir_that_is_a_file_is_refused(stopped: Group, tmp_path: Path) -> None:
-    """A file where the directory should be: refused, and the file stays."""
+    """A file in place of the directory is refused and kept."""
     (tmp_path / "data").write_text("precious")
 
     text = refused("orderlymq_broker", fresh(stopped, tmp_path))
@@ -287,7 +287,7 @@ BROKEN_SETTINGS: dict[str, tuple[str, str]] = {
 def test_settings_that_are_none_are_refused(
     module: str, text: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A settings file that cannot be read: the sentence names the file."""
+    """The sentence names the settings file that cannot be read."""
     if module == "orderlymq_nameserver" and text == "{}":
         text = '{"listen": {}}'  # a name server has a default for everything
     path = settings_file(tmp_path, text)
@@ -329,7 +329,7 @@ def test_a_setting_that_is_wrong_is_named(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A name, type, range or contradiction: the sentence names the setting; no directory is made."""
+    """The sentence names the setting with a wrong name, type, range or contradiction; no directory is made."""
     path = fresh(stopped, tmp_path, **change)
 
     sentence = refused_settings("orderlymq_broker", path, capsys)
@@ -342,7 +342,7 @@ def test_a_setting_that_is_wrong_is_named(
 def test_a_mistake_in_the_settings_ends_a_real_process_with_2(
     stopped: Group, tmp_path: Path
 ) -> None:
-    """The same from outside, and for a host that does not exist, which only listening finds out."""
+    """A real process exits with 2, too, also for an unknown host, which is noticed only by listening."""
     host = "no-such-host.invalid"
 
     assert "grup" in refused("orderlymq_broker", fresh(stopped, tmp_path, grup="g"))
@@ -353,7 +353,7 @@ def test_a_mistake_in_the_settings_ends_a_real_process_with_2(
 def test_a_settings_file_that_is_not_there_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No file, or a directory in its place: the sentence names it."""
+    """The sentence names the path of a missing file or of a directory in its place."""
     for module in ("orderlymq_broker", "orderlymq_nameserver"):
         missing = refused_settings(module, tmp_path / "none", capsys)
         assert str(tmp_path / "none") in missing
@@ -361,7 +361,7 @@ def test_a_settings_file_that_is_not_there_is_named(
 
 
 def test_what_was_refused_all_the_time_still_starts(stopped: Group) -> None:
-    """After every refusal of this module the directory serves what it held."""
+    """After all refusals of this module, the directory still serves its messages."""
     stopped.brokers[1].start()
     stopped.wait_for_leader()
     wait_until_open(stopped)
