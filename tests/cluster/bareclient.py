@@ -1,4 +1,4 @@
-"""A bare client for tests: sends and pulls over the remoting protocol, and remembers what it received."""
+"""A minimal client for tests: it sends and pulls over the remoting protocol, and remembers the acknowledgements."""
 
 import asyncio
 import itertools
@@ -21,14 +21,14 @@ SEND_TIMEOUT_S = 3.0
 
 
 def report(text: str) -> None:
-    """Show a measured figure with ``pytest -s``."""
+    """Print a measured figure, shown by ``pytest -s``."""
     sys.stdout.write(text + "\n")
 
 
 def send_command(
     topic: str, queue_id: int, body: bytes, *, unique_key: str | None = None
 ) -> RemotingCommand:
-    """Return a send as an SDK would write it."""
+    """Return a send as an SDK writes it."""
     properties = {"UNIQ_KEY": unique_key or uuid.uuid4().hex.upper()}
     header = SendMessageHeader(
         producer_group="PG",
@@ -46,7 +46,7 @@ def send_command(
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A send that was acknowledged, and when."""
+    """A send that was acknowledged, and the time of the acknowledgement."""
 
     body: bytes
     queue_id: int
@@ -56,10 +56,10 @@ class Acknowledged:
 
 @dataclass(slots=True)
 class Sender:
-    """Sends numbered messages to one queue, one after the other, each until it is acknowledged.
+    """Sends numbered messages to one queue, each after the former one is acknowledged.
 
-    A repeat carries the same unique key, as Java's producer does it inside one send. No two senders
-    share a name: a test that is tried again on the same group finds messages of its first try there.
+    A repeated send carries the same unique key, as in Java's producer. No two senders share a name, because a
+    test that runs again on the same group finds the messages of its first run.
     """
 
     client: RemotingClient
@@ -82,7 +82,7 @@ class Sender:
                 await asyncio.sleep(pause_s)
 
     async def send_next(self) -> None:
-        """Send the next message until it is acknowledged."""
+        """Send the next message, and repeat it until it is acknowledged."""
         body = f"{self.name}:{self.sent}".encode()
         self.sent += 1
         command = send_command(self.topic, self.queue_id, body)
@@ -110,7 +110,7 @@ class Sender:
 async def invoke(
     client: RemotingClient, address: str, command: RemotingCommand, timeout_s: float = 5.0
 ) -> RemotingCommand:
-    """Return the answer to a request, asked again while nobody leads, as any client does it."""
+    """Return the answer to a request; as any client, repeat the request while there is no leader."""
     async with asyncio.timeout(20.0):
         while True:
             try:
@@ -155,7 +155,7 @@ async def pull_all(
 
 
 def assert_kept_in_order(senders: list[Sender], stored: dict[int, list[tuple[int, bytes]]]) -> None:
-    """Check that every acknowledged message stands at its offset, once, in the order of its sender."""
+    """Check that every acknowledged message is stored once, at its offset, in the order of its sender."""
     for queue_id, messages in stored.items():
         offsets = [offset for offset, _ in messages]
         assert offsets == list(range(len(offsets))), f"queue {queue_id} has holes"

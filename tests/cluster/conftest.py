@@ -13,7 +13,7 @@ from tests.cluster.processes import Group
 
 @pytest.fixture
 def make_group(tmp_path: Path) -> Iterator[Callable[..., Group]]:
-    """Start groups; all their processes end with the test."""
+    """Return a function that starts groups; all their processes end with the test."""
     groups: list[Group] = []
 
     def make(replicas: int = 3, **overrides: Any) -> Group:

@@ -1,8 +1,7 @@
-"""
-Processes of brokers and name servers that are forked from one that has imported both.
+"""Broker and name server processes that are forked from a process that has imported both.
 
-An interpreter needs half a second of a CPU to import a broker, and a group of three starts four interpreters. The forked
-process runs the `main` that `python -m` runs. It has a session, an environment and a log of its own, and tests signal and kill it.
+An import of the broker takes half a second of CPU time, and a group of three starts four processes. A forked process
+runs the same `main` as `python -m`. It has its own session, environment and log, and tests signal and kill it.
 """
 
 import atexit
@@ -21,27 +20,27 @@ from typing import Final
 MODULES: Final = ("orderlymq_broker", "orderlymq_nameserver")
 _CONTEXT: Final = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.cluster.template", __name__])
-# The first thread that asks for the end of a process gets it from the fork server, another one would get nothing.
+# The fork server gives the exit code to the first thread that asks for it, and nothing to a second one.
 _LOCK: Final = Lock()
 
 
 @atexit.register
 def _end_all() -> None:
-    # Before multiprocessing asks daemons to end and waits for them: one that a test has paused never would.
+    # This runs before multiprocessing terminates daemons and waits for them: a paused one would never end.
     for each in active_children():
         each.kill()
 
 
 class Forked:
-    """One process, with what tests use of `subprocess.Popen`."""
+    """A process with those parts of `subprocess.Popen` that tests use."""
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self.args = arguments
         _, module, *words = arguments
-        # The files that it may open and its environment are those of now, not those of the fork server.
+        # Use this process's present file limit and environment, not those of the fork server.
         files = resource.getrlimit(resource.RLIMIT_NOFILE)
         told = (module, words, str(log), dict(os.environ), files)
-        # A daemon ends with pytest; a test that leaves one open does not keep pytest.
+        # A daemon ends with pytest, even if a test did not stop it.
         self._process = _CONTEXT.Process(target=_run, args=told, daemon=True)
         with _LOCK:
             self._process.start()
@@ -52,12 +51,12 @@ class Forked:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code, None while it runs."""
+        """Return the exit code, None while the process runs."""
         with _LOCK:
             return self._process.exitcode
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for its end; return the exit code."""
+        """Wait for the end of the process; return its exit code."""
         wait([self._process.sentinel], timeout_s)
         code = self.poll()
         if code is None:
@@ -65,7 +64,7 @@ class Forked:
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 

@@ -1,4 +1,4 @@
-"""Eight keys in order while the leader is killed: the law that every way to reach a cluster must keep."""
+"""Sends of eight keys in order while the leader is killed: every way to reach a cluster must keep this law."""
 
 import asyncio
 from collections import defaultdict
@@ -25,7 +25,7 @@ KEYS: Final = [f"order-{number}" for number in range(8)]
 async def ordered_load(
     group: Group, name_servers: str, settings: ClientSettings | None = None
 ) -> AsyncIterator[None]:
-    """Send, consume and kill the leader; the body runs when all is delivered, then the order is judged."""
+    """Send, consume and kill the leader; run the body when all messages are delivered, then check the order."""
     acknowledged: dict[str, list[str]] = defaultdict(list)
     delivered: dict[str, list[str]] = defaultdict(list)
 
@@ -63,10 +63,10 @@ async def ordered_load(
             for key in KEYS:
                 tasks.create_task(produce(producer, key))
             tasks.create_task(kill())
-        # A delivery that is repeated says nothing of those that are missing.
+        # Count each message once: repeated deliveries must not hide missing ones.
         await until(lambda: all(len(set(delivered[key])) == COUNT for key in KEYS), 90.0)
         yield
 
-    # A listener call that ran at the moment of the crash may be repeated; order allows no more.
+    # The listener call that ran during the crash may be repeated; no other deviation is allowed.
     for key in KEYS:
         assert list(dict.fromkeys(delivered[key])) == acknowledged[key]

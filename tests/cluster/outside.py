@@ -1,4 +1,4 @@
-"""A group that has a further listener at another address of loopback, as if that were another network."""
+"""A broker group with an outside listener at another loopback address, which stands for another network."""
 
 import json
 from pathlib import Path
@@ -13,9 +13,9 @@ OUTSIDE = "127.0.0.2"
 
 
 def listen_outside(directory: Path, replicas: int, *, tls: bool = False, host: str = "") -> Group:
-    """Return a group that listens at OUTSIDE, too, on the same ports, and publishes its address there.
+    """Return a group that also listens at OUTSIDE, on the same ports, and publishes its address there.
 
-    Its certificate, with *tls*, is good for *host*, too.
+    With *tls*, its certificate is valid for *host*, too.
     """
     group = Group(directory, replicas)
     listener: dict[str, Any] = {"name": "outside", "host": OUTSIDE, "port": group.port}
@@ -47,7 +47,7 @@ def bootstrap(group: Group) -> str:
 
 
 def called(group: Group, pid: int) -> set[str]:
-    """Return at which addresses a process is connected to the group's client ports."""
+    """Return the addresses of the group's client ports to which a process is connected."""
     ports = {group.port, group.port - 2, group.name_server_port}
     return {
         each.raddr.ip

@@ -1,4 +1,4 @@
-"""Real processes on loopback: a name server and the replicas of one group, for tests and benches."""
+"""Real processes on loopback: a name server and the replicas of one group, for tests and benchmarks."""
 
 import atexit
 import json
@@ -27,9 +27,9 @@ START_TIMEOUT_S = 20.0
 
 @cache
 def shared_secret() -> Path:
-    """Make the secret of all groups of this process, so that one administrator may change each of them.
+    """Make a secret that all groups of this process share, so that one administrator can change each of them.
 
-    As in a volume with an fsGroup, the members of this process's group may read it.
+    As in a volume with an fsGroup, members of this process's group can read it.
     """
     directory = Path(tempfile.mkdtemp(prefix="orderlymq-secret-"))
     atexit.register(shutil.rmtree, directory)
@@ -41,7 +41,7 @@ def shared_secret() -> Path:
 
 @dataclass(slots=True)
 class Child:
-    """One process with its log file; *environment* is what it has beside ours."""
+    """A process with its log file; *environment* is added to our own environment."""
 
     arguments: list[str]
     log_path: Path
@@ -49,7 +49,7 @@ class Child:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
-        # Benches start a process as a person does.
+        # Benchmarks start processes as users do.
         if "PYTEST_VERSION" in os.environ and self.arguments[1] in MODULES:
             self.process = Forked(self.arguments, self.log_path)
             return
@@ -98,7 +98,7 @@ class Group:
     raft_ports: dict[int, int] = field(init=False, default_factory=dict)
     name_server_port: int = field(init=False)
     port: int = field(init=False)
-    # By id; while there are any, the environment names their secret.
+    # The ids of running groups; while there are any, the environment names their secret.
     _running: ClassVar[set[int]] = set()
 
     def __post_init__(self) -> None:
@@ -175,7 +175,7 @@ class Group:
         self.stop()
 
     def start(self) -> None:
-        # Administrators of the tests, and their programs, sign with it.
+        # The administrators and programs of the tests sign with this secret.
         os.environ[CLUSTER_SECRET_VARIABLE] = str(self.cluster_secret)
         self._running.add(id(self))
         self.name_server.start()
@@ -184,7 +184,7 @@ class Group:
         self.wait_for_leader()
 
     def status(self, node: int) -> dict[str, Any] | None:
-        """Return the status of a replica, None when it does not answer."""
+        """Return the status of a replica, None if it does not answer."""
         url = f"http://127.0.0.1:{self.http_ports[node]}/status"
         try:
             with urllib.request.urlopen(url, timeout=10.0) as answer:
@@ -209,7 +209,7 @@ class Group:
     def wait_for_leader(self, *, other_than: int | None = None) -> int:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            # The other one may be paused: its status would be waited for.
+            # The other one may be paused, so its status is not requested.
             leader = self.leader(other_than=other_than)
             if leader is not None:
                 return leader
@@ -229,7 +229,7 @@ class Group:
             time.sleep(0.02)
 
     def wait_until_equal(self, timeout_s: float = 20.0) -> list[dict[str, Any]]:
-        """Wait until all running replicas have applied the same."""
+        """Wait until all running replicas have applied the same entries."""
         deadline = time.monotonic() + timeout_s
         found: list[dict[str, Any]] = []
         while time.monotonic() < deadline:
@@ -256,7 +256,7 @@ class Group:
         self.name_server.kill()
 
     def wipe(self) -> None:
-        """Stop, forget everything but addresses and secret, and start again."""
+        """Stop, delete everything except addresses and secret, and start again."""
         self.stop()
         for node in self.brokers:
             shutil.rmtree(self.data_dir(node))

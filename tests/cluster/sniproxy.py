@@ -1,4 +1,4 @@
-"""A gateway that chooses by the name in a client's TLS greeting and passes all bytes on, as Gateway API's TLSRoute says."""
+"""A gateway that chooses its target by the server name in a client's TLS greeting, as TLSRoute of the Gateway API does."""
 
 import asyncio
 import socket
@@ -17,10 +17,10 @@ _PIECE: Final = 1 << 16
 
 @dataclass
 class Gateway:
-    """One gateway.
+    """A gateway that forwards all bytes unchanged.
 
     Attributes:
-        routes: where each host leads.
+        routes: the target address of each host name.
         seen: the names that clients have asked for; None for a greeting without one.
     """
 
@@ -61,12 +61,12 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def server_name(greeting: bytes) -> str | None:
-    """Return the name that a TLS greeting asks for, None when it asks for none, and "" while it is not whole."""
+    """Return the server name of a TLS greeting, None if it has none, and "" while the greeting is incomplete."""
     found: list[str | None] = []
 
     def note(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> int:
         found.append(name)
-        return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR  # no handshake follows here
+        return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR  # not a handshake
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sni_callback = note
@@ -79,7 +79,7 @@ def server_name(greeting: bytes) -> str | None:
 
 @asynccontextmanager
 async def gateway(routes: Mapping[str, tuple[str, int]]) -> AsyncIterator[Gateway]:
-    """Serve *routes*."""
+    """Run a gateway with *routes*."""
     made = Gateway(routes)
     server = await asyncio.start_server(made._accept, HOST, 0)
     made.port = server.sockets[0].getsockname()[1]
@@ -88,7 +88,7 @@ async def gateway(routes: Mapping[str, tuple[str, int]]) -> AsyncIterator[Gatewa
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, domain: str) -> None:
-    """Let the names of *domain* be those of the gateway, as an entry of DNS would."""
+    """Resolve all names of *domain* to the gateway, as a DNS entry would."""
     look_up = socket.getaddrinfo
 
     def answer(host: Any, *words: Any, **more: Any) -> Any:

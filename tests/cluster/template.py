@@ -1,4 +1,4 @@
-"""The common start of the processes of `forks`: everything is imported, and the parser of SQL filters is made."""
+"""The process from which `forks` forks: it has imported everything and built the parser of SQL filters."""
 
 import orderlymq_broker.__main__
 import orderlymq_nameserver.__main__

@@ -1,4 +1,4 @@
-"""Leadership and membership are moved on request; a dead client's locks move by themselves."""
+"""Leadership and membership change on request; locks of a dead client become free by themselves."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def long_poll(offset: int) -> RemotingCommand:
 
 
 async def change(client: RemotingClient, group: Group, **body: object) -> RemotingCommand:
-    """Ask for a membership change until it is not refused for a passing reason."""
+    """Request a membership change, and repeat it while the refusal has a temporary reason."""
     command = request(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, body=json.dumps(body).encode())
     for _ in range(100):
         reply = await invoke(client, group.address, command, 10.0)
@@ -61,8 +61,7 @@ async def change(client: RemotingClient, group: Group, **body: object) -> Remoti
 async def pull_on(consumer: RemotingClient, group: Group) -> None:
     """Pull as a client does until a message comes.
 
-    A client that is quiet is let go meanwhile, after an answer to repeat its pull: that is allowed, silence
-    is not.
+    The leader may answer a waiting pull with a request to repeat it, but it must answer.
     """
     code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
     while code == ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -74,7 +73,7 @@ async def pull_on(consumer: RemotingClient, group: Group) -> None:
 async def test_leadership_moves_on_request_and_fails_nothing(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """20503 during sends and a held pull: the target leads, no send fails, the pull is asked to repeat."""
+    """20503 during sends and a held pull: the target leads, no send fails, and the client is told to repeat the pull."""
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(1, 8)]
     await Sender(client, group.address, "first", 0).send(1)
@@ -107,7 +106,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
     stored = {each: await pull_all(client, group.address, "orders", each) for each in range(8)}
     assert_kept_in_order(senders, stored)
 
-    # The consumer pulls on over the connection it has, by way of the former leader.
+    # The consumer keeps its connection to the former leader, which forwards its pulls.
     again = asyncio.create_task(pull_on(consumer, group))
     await asyncio.sleep(0.1)
     fresh = RemotingClient()
@@ -120,7 +119,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
 async def test_a_replica_is_added_and_another_removed(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """A fourth replica joins, votes, and stays when one of the first three is removed."""
+    """A fourth replica joins and votes, and stays when one of the first three is removed."""
     group = make_group()
     sender = Sender(client, group.address, "s0", 0)
     await sender.send(50)
@@ -138,7 +137,7 @@ async def test_a_replica_is_added_and_another_removed(
 
     statuses = await asyncio.to_thread(group.wait_until_equal)
     assert all(status["voters"] == sorted({1, 2, 3, 4} - {gone}) for status in statuses)
-    # The new one counts: without the leader, it and the third replica serve.
+    # The new replica counts for the majority: it and the third one serve without the leader.
     group.brokers[leader].kill()
     await sender.send(1)
     stored = {each: await pull_all(client, group.address, "orders", each) for each in range(8)}
@@ -148,7 +147,7 @@ async def test_a_replica_is_added_and_another_removed(
 async def test_a_leader_answers_its_own_removal(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """Law: what is committed is answered as done; a second try would find that the node is no member."""
+    """Law: a committed removal is answered with success, because a second request would find that the node is no member."""
     group = make_group()
     await Sender(client, group.address, "s0", 0).send(1)
     leader = group.wait_for_leader()
@@ -187,10 +186,10 @@ async def test_bad_steering_is_refused_with_a_reason(
     assert "no other voter" in await remark(codes[1])
 
 
-# The lease of a client that does not name its own.
+# The default lease of a client that names none.
 LEASE_S = 60.0
 
-# A consumer in a process of its own: it says who it is, takes a lock and waits for its end.
+# A consumer in its own process: it names its process, takes a lock and waits for its end.
 CLIENT = """
 import asyncio, json, os, sys
 from orderlymq_protocol.codes import RequestCode
@@ -212,7 +211,7 @@ asyncio.run(main())
 async def test_the_locks_of_a_killed_local_client_are_free_immediately(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """SIGKILL of a lock holder on this machine: its lock is granted to another long before its lease ends."""
+    """After SIGKILL of a local lock holder, its lock is granted to another client long before its lease ends."""
     group = make_group()
     await Sender(client, group.address, "s0", 0).send(1)
     queue = {"brokerName": "g", "queueId": 0, "topic": "orders"}
@@ -237,7 +236,7 @@ async def test_the_locks_of_a_killed_local_client_are_free_immediately(
     assert holder.stdout is not None
     line = await holder.stdout.readline()
     assert json.loads(line)["lockOKMQSet"]
-    # One that dies before the broker has looked for its process waits.
+    # A client that dies before the broker has looked up its process keeps its lock until the lease ends.
     leader = group.wait_for_leader()
     await asyncio.to_thread(group.wait_for_status, leader, identified_clients=1)
 
@@ -263,7 +262,7 @@ async def test_the_locks_of_a_killed_local_client_are_free_immediately(
 async def test_a_connection_that_is_merely_closed_frees_nothing(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """A living client that loses its connection keeps its lock: a closed connection is no proof."""
+    """A living client that loses its connection keeps its lock, because a closed connection does not prove its end."""
     group = make_group()
     await Sender(client, group.address, "s0", 0).send(1)
     queue = {"brokerName": "g", "queueId": 0, "topic": "orders"}
@@ -287,7 +286,7 @@ async def test_a_connection_that_is_merely_closed_frees_nothing(
 async def test_a_leader_that_cannot_reach_the_others_closes_instead_of_answering(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """Without a majority nobody is answered from stale state: the connection ends within seconds."""
+    """Without a majority the leader answers no request from stale state; it closes connections within seconds."""
     group = make_group()
     offset = request(RequestCode.GET_MAX_OFFSET, {"topic": "TBW102", "queueId": "0"})
     assert (await invoke(client, group.address, offset)).code == ResponseCode.SUCCESS
@@ -311,14 +310,14 @@ async def test_a_leader_that_cannot_reach_the_others_closes_instead_of_answering
     finally:
         for child in others:
             child.signal(signal.SIGCONT)
-    # The lease of before the stop is shorter than the 0.2 s of an election.
+    # The lease from before the pause is shorter than the 0.2 s of an election.
     assert answered_s < stopped_s + 0.6
 
 
 async def test_live_settings_of_a_changed_file_hold_for_every_leader_without_a_restart(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """Law: the leader obeys within seconds, and so does the next one; no process ends for it."""
+    """Law: the leader applies changed settings within seconds, and so does the next leader, without any restart."""
     group = make_group()
     await Sender(client, group.address, "s", 0).send(1)
     pids = {node: child.pid for node, child in group.brokers.items()}
@@ -340,6 +339,6 @@ async def test_live_settings_of_a_changed_file_hold_for_every_leader_without_a_r
 
     await obeyed()
     group.brokers[group.wait_for_leader()].signal(signal.SIGKILL)
-    # Each replica looks at its own file, and the next leader's look may be yet to come.
+    # Each replica reads its own file, and the next leader may not have read it yet.
     await obeyed()
     assert sum(child.pid == pids[node] for node, child in group.brokers.items()) >= 2

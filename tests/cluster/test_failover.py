@@ -1,4 +1,4 @@
-"""A group of real processes keeps its promises when its leader goes, planned or not."""
+"""A group of real processes keeps its promises when its leader ends, planned or not."""
 
 import asyncio
 import signal
@@ -34,7 +34,7 @@ async def stored(
 async def test_what_was_acknowledged_survives_the_death_of_the_leader(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """1 000 sends by 8 senders, the leader is killed midway: nothing acknowledged is lost or moved."""
+    """The leader is killed in the middle of 1 000 sends by 8 senders: no acknowledged message is lost or moved."""
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
     leader = group.wait_for_leader()
@@ -60,7 +60,7 @@ async def test_what_was_acknowledged_survives_the_death_of_the_leader(
 async def test_a_planned_end_of_the_leader_fails_no_send(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """SIGTERM of the leader: leadership moves, no send is refused, the process exits with 0 soon."""
+    """After SIGTERM of the leader, leadership moves, no send is refused, and the process soon exits with 0."""
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
     leader = group.wait_for_leader()

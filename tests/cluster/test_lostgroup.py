@@ -1,4 +1,4 @@
-"""A broker group that never comes back blocks changes only until it is withdrawn."""
+"""A broker group that is lost for good blocks administrative changes only until it is withdrawn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ BILLING = SubscriptionGroupConfig("billing")
 async def test_a_group_that_is_lost_for_good_is_withdrawn(
     make_group: Callable[..., Group],
 ) -> None:
-    """Law: the refusal names what to do, and that is enough."""
+    """Law: the refusal names the steps that withdraw the group, and no others are needed."""
     group = make_group(1)
     (port,) = free_ports(1)
     own = {"peers": {"2": {"host": "127.0.0.1", "port": group.raft_ports[2]}}}
@@ -49,7 +49,7 @@ async def test_a_group_that_is_lost_for_good_is_withdrawn(
 
 
 async def _until(ask: Callable[[], Awaitable[T]], is_wanted: Callable[[T], bool]) -> None:
-    """Ask until the answer is as wanted: processes take a moment to begin and to be missed."""
+    """Ask until the answer is as wanted: the start or end of a process is noticed a moment later."""
     async with asyncio.timeout(60.0):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Clients that know a cluster by a further listener alone: another address, and TLS of its own."""
+"""Clients that reach a cluster only through an outside listener: another address, with its own TLS."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def make_outside(tmp_path: Path) -> Iterator[Callable[..., Group]]:
 
 
 def _wait_until_listening(group: Group) -> None:
-    """A leader binds the addresses after it has begun to serve."""
+    """Wait until the leader listens at both addresses, which it binds after it has begun to serve."""
     for host in ("127.0.0.1", OUTSIDE):
         while True:
             try:
@@ -61,7 +61,7 @@ def _wait_until_listening(group: Group) -> None:
 async def test_order_is_kept_outside_while_the_leader_is_killed(
     make_outside: Callable[..., Group], tls: bool
 ) -> None:
-    """Law: the promise holds by a further listener as by the group's own, and no inner address is called."""
+    """Law: clients of an outside listener get the same order, and connect to no inner address."""
     group = make_outside(3, tls=tls)
     async with AdminClient(group.name_server_address) as admin:
         await admin.create_topic("orders", queues=4, ordered=True)
@@ -76,7 +76,7 @@ async def test_order_is_kept_outside_while_the_leader_is_killed(
 async def test_order_is_kept_through_a_gateway_while_the_leader_is_killed(
     make_outside: Callable[..., Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a gateway that sees nothing but names leads to each part of a cluster, and certificates are those of the names."""
+    """Law: a gateway that chooses by server name reaches each part of a cluster, and certificates are checked by these names."""
     group = make_outside(3, tls=True, host=f"*.{DOMAIN}")
     async with AdminClient(group.name_server_address) as admin:
         await admin.create_topic("orders", queues=4, ordered=True)
@@ -97,7 +97,7 @@ async def test_order_is_kept_through_a_gateway_while_the_leader_is_killed(
 async def test_a_route_waits_for_the_address_of_its_group(
     make_outside: Callable[..., Group],
 ) -> None:
-    """Law: without an outside address the refusal is named; with one the same client goes on by itself."""
+    """Law: without an outside address the refusal names the group; the same client continues when the address is there."""
     group = make_outside(1)
     tell_addresses(group, {})
     async with AdminClient(group.name_server_address) as admin:
@@ -113,7 +113,7 @@ async def test_a_route_waits_for_the_address_of_its_group(
 
     assert "OutsideAddressMissing: the broker group g " in refusal
     assert brokers == {"g": f"{OUTSIDE}:{group.port}"}
-    # The id names the group by its own address, so that it is the same for all who read it.
+    # The message id has the group's inner address, so that it is the same for all readers.
     assert (seen.text, seen.offset_message_id) == ("first", sent)
 
 
@@ -128,7 +128,7 @@ async def test_a_route_waits_for_the_address_of_its_group(
 async def test_commands_answer_outside_as_inside(
     make_outside: Callable[..., Group], words: list[str], code: int
 ) -> None:
-    """Law: a listener without queue lists keeps nobody from an answer."""
+    """Law: commands that need no queue lists give the same results through an outside listener."""
     group = make_outside(1)
 
     found = [
@@ -140,7 +140,7 @@ async def test_commands_answer_outside_as_inside(
 
 
 async def test_groups_are_changed_outside(make_outside: Callable[..., Group]) -> None:
-    """Law: brokers take changes of consumer groups by a listener, too."""
+    """Law: consumer groups can be changed through an outside listener, too."""
     group = make_outside(1)
     async with AdminClient(bootstrap(group)) as outside:
         await outside.set_group(SubscriptionGroupConfig("billing"))
@@ -153,7 +153,7 @@ async def test_groups_are_changed_outside(make_outside: Callable[..., Group]) ->
 
 
 async def _refusal_of(admin: AdminClient) -> str:
-    """Return why there is no route, as soon as the name server has read its file again."""
+    """Return the reason why there is no route, as soon as the name server has read its file again."""
     async with asyncio.timeout(20.0):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""`onDeadLetter: HoldKey` and `StopQueue` with real brokers, real members and the command."""
+"""`onDeadLetter: HoldKey` and `StopQueue` with real brokers, consumers and the command."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def admin(group: Group) -> AsyncIterator[AdminClient]:
 
 @dataclass
 class Till:
-    """A listener that cannot take what begins with `bad`."""
+    """A listener that fails for bodies that begin with `bad`."""
 
     texts: list[str] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ def consumer(group: Group, topic: str, name: str, till: Till) -> Consumer:
 
 
 async def letters(group: Group, name: str) -> list[tuple[str, str | None]]:
-    """Return text and held-behind property of every dead letter, in order."""
+    """Return the text and the held-behind property of every dead letter, in order."""
     async with PullConsumer("inspector", group.name_server_address) as inspector:
         try:
             (queue,) = await inspector.fetch_queues(f"%DLQ%{name}")
@@ -96,7 +96,7 @@ def run(group: Group, *arguments: str) -> Result:
 async def test_a_parked_key_waits_for_its_release_while_members_come_and_go(
     group: Group, admin: AdminClient
 ) -> None:
-    """PRB-08: later messages of the key go behind the letter, in order; other keys are consumed."""
+    """Later messages of a parked key follow its dead letter in order; other keys are still consumed."""
     await make(admin, "orders", "billing", "HoldKey")
     first, second = Till(), Till()
     async with Producer("p", group.name_server_address) as producer:
@@ -136,7 +136,7 @@ async def test_a_parked_key_waits_for_its_release_while_members_come_and_go(
 
 
 async def test_a_stopped_queue_hands_nothing_over(group: Group, admin: AdminClient) -> None:
-    """StopQueue: the message is tried on and on, whatever maximum its member has."""
+    """With StopQueue, the message is retried without end, regardless of the maximum of its consumer."""
     await make(admin, "bills", "printing", "StopQueue")
     till = Till()
     async with Producer("p", group.name_server_address) as producer:
@@ -150,7 +150,7 @@ async def test_a_stopped_queue_hands_nothing_over(group: Group, admin: AdminClie
 
 
 async def test_holds_survive_the_death_of_the_leader(tmp_path: Path) -> None:
-    """Three replicas: the next leader reports to the next member what is held."""
+    """With three replicas, the next leader tells the next consumer which keys are held."""
     group = Group(tmp_path / "three")
     group.start()
     try:

@@ -1,4 +1,4 @@
-"""An ordered topic gets more queues under load: real processes, manifests, the oracle."""
+"""An ordered topic gets more queues under load, with real processes and manifests; the oracle checks the order."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ spec:
 
 
 class Story:
-    """The events for the oracle; producers and consumers write them down as they go."""
+    """The events for the oracle, which producers and consumers record."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -66,7 +66,7 @@ class Story:
         self.events.append(Event(time.monotonic_ns(), kind, topic="orders", **facts))  # type: ignore[arg-type]  # fields of an event
 
     async def produce(self, key: int) -> None:
-        """Send the steps of one key, each when the one before is stored."""
+        """Send the messages of one key, each after the former one is stored."""
         async with Producer("shop", self.cluster.name_server) as producer:
             step, last = 0, time.monotonic()
             while not self.ended.is_set():
@@ -120,12 +120,12 @@ class Story:
         self.cluster.command("apply", "-f", str(path), "--timeout", "110")
 
     async def apply_in_background(self, queues: int) -> None:
-        """Start the growth: `apply` comes back when it is over."""
+        """Start the growth; the call returns when `apply` has ended."""
         self.note(Kind.GROWN)
         await asyncio.to_thread(self.apply, queues)
 
     async def drained(self) -> Verdict:
-        """Wait until everything acknowledged was consumed, also the sends that were under way, and judge."""
+        """Wait until every acknowledged message was consumed, including sends in progress; return the oracle's verdict."""
         async with asyncio.timeout(60):
             while self._messages(Kind.ACK) - self._messages(Kind.DONE):  # noqa: ASYNC110 - the listener only writes
                 await asyncio.sleep(0.1)
@@ -141,14 +141,14 @@ def _name(queue: MessageQueue) -> str:
 
 
 def apply_without_waiting(cluster: LocalCluster, path: Path) -> None:
-    """Change the manifests and leave; the command says that they are not in force yet."""
+    """Apply the manifests with a short time-out; the command reports that the change is not carried out yet."""
     data = str(cluster.directory / "data")
     words = ["apply", "-f", str(path), "--timeout", "1", "--data-dir", data]
     subprocess.run([sys.executable, "-m", "orderlymq", *words], timeout=60, check=False)
 
 
 async def growths(cluster: LocalCluster) -> dict[str, dict[str, object]]:
-    """Return what the raft groups say; nothing while one of them has no leader."""
+    """Return the growth's state in each broker group; an empty dict while one of them has no leader."""
     async with AdminClient(cluster.name_server) as admin:
         try:
             return await admin.expansion("orders")
@@ -164,7 +164,7 @@ async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60)
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
-    """Two raft groups, of one replica each unless the test says three."""
+    """Two broker groups, with one replica each unless the test asks for three."""
     replicas = getattr(request, "param", 1)
     made = LocalCluster(tmp_path / "cluster", groups=2, replicas=replicas)
     made.up()
@@ -175,7 +175,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalClu
 @pytest.mark.parametrize("cluster", [3], indirect=True)
 @pytest.mark.long
 async def test_a_topic_grows_under_load_and_keeps_every_keys_order(cluster: LocalCluster) -> None:
-    """SDK producers see a pause and no error; a leader dies in the midst; nothing is overtaken."""
+    """Producers of our SDK see a pause and no error, a leader dies meanwhile, and the order of all keys is kept."""
     story = Story(cluster)
     story.apply(OLD)
     async with (
@@ -211,7 +211,7 @@ async def test_a_topic_grows_under_load_and_keeps_every_keys_order(cluster: Loca
 async def test_a_growth_that_somebody_blocks_is_given_up_and_says_who(
     cluster: LocalCluster,
 ) -> None:
-    """A group that cannot drain in time: writes come back under the old list, the status names it."""
+    """If a consumer group does not drain in time, writes resume with the old list, and the status names the group."""
     story = Story(cluster)
     story.apply(OLD)
     async with story.consumer("c1", pause_s=5.0), Producer("shop", cluster.name_server) as producer:
@@ -244,7 +244,7 @@ async def test_a_growth_that_somebody_blocks_is_given_up_and_says_who(
 async def test_a_client_with_the_old_list_is_refused_until_everybody_must_know_the_new_one(
     cluster: LocalCluster,
 ) -> None:
-    """RocketMQ's clients do not say from which list they chose: definite refusals, then served."""
+    """RocketMQ's clients do not name their list, so their sends are refused for a time and then served."""
     story = Story(cluster)
     story.apply(OLD, group=False)
     client = RemotingClient()

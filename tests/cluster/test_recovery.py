@@ -1,4 +1,4 @@
-"""Replicas that lose their disk, their life or their breath come back, and the group stays right."""
+"""Replicas that lose their disk, are killed or paused come back, and the group's data stays correct."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 MakeGroup = Callable[..., Group]
 
-# So few entries are kept that a replica that was away needs a snapshot.
+# The log keeps so few entries that a replica that was away needs a snapshot.
 SMALL_LOG = {"tick_ms": 25, "entries_kept": 50, "snapshot_chunk_size": 65_536}
 
 
@@ -34,7 +34,7 @@ async def stored(client: RemotingClient, group: Group) -> dict[int, list[tuple[i
 
 
 def doctor(group: Group, node: int) -> None:
-    """Run the checker over a stopped replica; it must find nothing."""
+    """Run `orderlymq doctor` over a stopped replica; it must find nothing."""
     done = subprocess.run(
         [sys.executable, "-m", "orderlymq", "doctor", str(group.data_dir(node))],
         capture_output=True,
@@ -45,7 +45,7 @@ def doctor(group: Group, node: int) -> None:
 
 
 async def ready(group: Group, node: int) -> list[str]:
-    """Wait until a replica is ready; return why it was not."""
+    """Wait until a replica is ready; return the reasons why it was not."""
     url = f"http://127.0.0.1:{group.http_ports[node]}/readyz"
     reasons: list[str] = []
     async with asyncio.timeout(20), aiohttp.ClientSession() as session:
@@ -61,7 +61,7 @@ async def ready(group: Group, node: int) -> list[str]:
 async def test_all_replicas_of_an_idle_group_are_ready_and_one_that_was_wiped_when_it_has_the_log(
     make_group: MakeGroup,
 ) -> None:
-    """Law: nobody waits for messages to be ready; Kubernetes drains by readiness, and a replica without a log counts for no majority."""
+    """Law: idle replicas are ready, because Kubernetes drains by readiness; a wiped one only when it has the log again."""
     group = make_group()
     leader = group.wait_for_leader()
     for node in group.brokers:
@@ -86,11 +86,11 @@ async def test_all_replicas_of_an_idle_group_are_ready_and_one_that_was_wiped_wh
 async def test_a_wiped_follower_comes_back_by_snapshot(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """A follower whose directory was deleted takes the whole state over and follows again."""
+    """A follower whose directory was deleted takes over the whole state by snapshot and follows again."""
     group = make_group(raft=SMALL_LOG)
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
     leader = group.wait_for_leader()
-    # The number of entries depends on how many sends share one, so they go on until the log is compacted.
+    # Send until the log is compacted: the number of entries depends on how many sends share an entry.
     while (await asyncio.to_thread(group.status, leader) or {}).get("first_index", 1) == 1:
         await asyncio.gather(*(sender.send(50) for sender in senders))
     follower = next(node for node in group.brokers if node != leader)
@@ -106,7 +106,7 @@ async def test_a_wiped_follower_comes_back_by_snapshot(
     first_indexes = {status["node"]: status["first_index"] for status in statuses}
     assert first_indexes[follower] > 1, "it came by the log, not by a snapshot"
     await ready(group, follower)
-    # It now counts: with the leader gone it must know everything.
+    # The replica counts again: without the leader it must have all data.
     group.brokers[group.wait_for_leader()].kill()
     assert_kept_in_order(senders, await stored(client, group))
     group.stop()
@@ -118,7 +118,7 @@ async def test_a_wiped_follower_comes_back_by_snapshot(
 async def test_twenty_kills_under_load_lose_nothing(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """20 SIGKILLs of anybody, leader or follower, while 8 senders send; the stores are clean."""
+    """After 20 SIGKILLs of leaders and followers during sends of 8 senders, the stores are clean."""
     group = make_group(raft=SMALL_LOG)
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
     choose = random.Random(4711)
@@ -155,7 +155,7 @@ async def test_twenty_kills_under_load_lose_nothing(
 async def test_a_paused_leader_does_not_answer_for_the_group_when_it_wakes(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """SIGSTOP of the leader, another takes over, SIGCONT: no acknowledged send is lost or doubled."""
+    """A leader is paused by SIGSTOP and another takes over; after SIGCONT no acknowledged send is lost or doubled."""
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
     leader = group.wait_for_leader()
@@ -178,7 +178,7 @@ async def test_a_paused_leader_does_not_answer_for_the_group_when_it_wakes(
 async def test_a_group_of_one_survives_its_restart(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:
-    """A single replica keeps what it acknowledged, after SIGKILL and after SIGTERM."""
+    """A single replica keeps all acknowledged messages after SIGKILL and after SIGTERM."""
     group = make_group(1)
     sender = Sender(client, group.address, "s0", 0)
     await sender.send(50)
@@ -194,7 +194,7 @@ async def test_a_group_of_one_survives_its_restart(
 
 
 def test_what_cannot_start_says_what_to_do(make_group: MakeGroup) -> None:
-    """A directory in use, a foreign directory, a port in use, bad settings: exit 2, one sentence."""
+    """With a directory in use, a foreign directory, a port in use or bad settings, it exits with 2 and one sentence."""
     group = make_group(1)
     path = group.directory / "broker-1.json"
 

@@ -1,4 +1,4 @@
-"""Consumers scale by the metric of examples/scaling/keda.yaml, from none to many and back, and the order holds."""
+"""Consumers scale by the metric of examples/scaling/keda.yaml, from none to many and back, and the order is kept."""
 
 import asyncio
 import math
@@ -33,14 +33,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "scaling" / "keda.yaml"
 SPEC: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())["spec"]
 (TRIGGER,) = (each["metadata"] for each in SPEC["triggers"])
 QUEUES, KEYS, MESSAGES = 4, 24, 480
-TARGET = 60  # messages for each consumer; the example's is for a day's load
+TARGET = 60  # messages for each consumer; the example's figure is for a day's load
 WORK_S = 0.05
 COOLDOWN_S = 3.0
 
 
 @dataclass
 class Fleet:
-    """The consumers that an autoscaler starts and stops; `sizes` has each number of them in turn."""
+    """The consumers that an autoscaler starts and stops; `sizes` lists their numbers over time."""
 
     group: Group
     history: Recorder
@@ -49,7 +49,7 @@ class Fleet:
     _made: int = 0
 
     async def resize(self, count: int) -> None:
-        """Start or stop consumers; a stopped one ends in good order."""
+        """Start or stop consumers; each one stops in order."""
         while len(self._running) > count:
             await self._running.pop().aclose()
         while len(self._running) < count:
@@ -90,7 +90,7 @@ class Fleet:
 
 
 async def backlog(session: aiohttp.ClientSession, url: str) -> float | None:
-    """Return what the example's trigger reads of the leader; None where KEDA would find no value."""
+    """Return the value that the example's trigger reads from the leader; None if KEDA would find none."""
     name, _, rest = TRIGGER["valueLocation"].partition("{")
     label, _, value = rest.rstrip("}").partition("=")
     async with session.get(url) as answer:
@@ -103,7 +103,7 @@ async def backlog(session: aiohttp.ClientSession, url: str) -> float | None:
 
 
 async def autoscale(fleet: Fleet, url: str, maximum: int) -> None:
-    """Do what KEDA and the HPA do, with shorter pauses; end when everybody is gone again."""
+    """Scale as KEDA and the HPA do, with shorter pauses; end when there are no consumers again."""
     loop = asyncio.get_running_loop()
     busy_at = loop.time()
     async with aiohttp.ClientSession() as session:
@@ -120,7 +120,7 @@ async def autoscale(fleet: Fleet, url: str, maximum: int) -> None:
 
 
 async def produce(group: Group, history: Recorder) -> None:
-    """Send the messages of each key one after the other, all keys at a time."""
+    """Send the messages of each key one after the other, with all keys in parallel."""
     async with Producer("orders", group.name_server_address) as producer:
 
         async def line(key: str) -> None:
@@ -146,7 +146,7 @@ async def produce(group: Group, history: Recorder) -> None:
 async def test_consumers_scale_with_the_backlog_and_keep_the_order(
     tmp_path: Path, client: RemotingClient
 ) -> None:
-    """None while there is nothing to do, as many as queues at most, and nobody at the end."""
+    """There are no consumers without messages, at most one for each queue, and none at the end."""
     with (
         Group(tmp_path / "group", replicas=1) as group,
         Recorder(tmp_path / "history.jsonl", process="test") as history,
@@ -155,7 +155,8 @@ async def test_consumers_scale_with_the_backlog_and_keep_the_order(
         url = f"http://127.0.0.1:{group.http_ports[leader]}{TRIGGER['url'].partition('13910')[2]}"
         async with AdminClient(group.name_server_address) as admin:
             await admin.create_topic("orders", queues=QUEUES, ordered=True)
-        # As the operator does it for a ConsumerGroup with startFrom: else nobody would start the first consumer.
+        # The operator does this for a ConsumerGroup with startFrom; otherwise there would be no metric to start the
+        # first one.
         operator = Admin(client)
         for queue in range(QUEUES):
             await operator.seed_offset(group.address, "billing", "orders", queue, latest=False)
@@ -176,7 +177,7 @@ async def test_consumers_scale_with_the_backlog_and_keep_the_order(
 
 
 def test_the_example_asks_for_a_metric_that_exists() -> None:
-    """By the port on which pages are served, and of not more consumers than the topic has queues."""
+    """The example names the port of the pages, and no more consumers than the topic has queues."""
     page = (EXAMPLE.parents[2] / "docs" / "reference" / "metrics.md").read_text()
     topics = yaml.safe_load_all((EXAMPLE.parents[1] / "quickstart.yaml").read_text())
     (queues,) = (each["spec"]["queues"] for each in topics if each["kind"] == "Topic")

@@ -1,4 +1,4 @@
-"""A group whose links are slow beside its largest message keeps its leader and stores the message."""
+"""A group whose links are slow for its largest message keeps its leader and stores the message."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -16,7 +16,7 @@ from tests.faultyproxy import UP, FaultyProxy, faulty_proxy
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 SIZE = 4_000_000
-# Each connection carries 1.3 MB/s: the message takes three times the election time.
+# Each connection carries 1.3 MB/s, so the message takes three times the election time-out.
 PIECE, PIECE_S = 1 << 16, 0.05
 ELECTION_MS = 1_000
 PATIENCE_S = 60.0
@@ -24,12 +24,12 @@ PATIENCE_S = 60.0
 
 @dataclass(slots=True)
 class SlowGroup(Group):
-    """Replicas that call each other by way of proxies."""
+    """Replicas that connect to each other through proxies."""
 
     ways: dict[int, int] = field(default_factory=dict)
 
     def settings(self, node: int) -> dict[str, Any]:
-        """Return those of *node*, which its peers know by the address of its proxy."""
+        """Return the settings of *node*, whose peers know it by its proxy's address."""
         return {
             **Group.settings(self, node),
             "peers": {
@@ -43,7 +43,7 @@ class SlowGroup(Group):
 async def test_a_large_message_costs_no_leader_its_place(
     tmp_path: Path, client: RemotingClient
 ) -> None:
-    """Law: a message that takes longer than the election time on its way is stored, in the same term."""
+    """Law: a message whose transfer exceeds the election time-out is stored without a change of the term."""
     async with AsyncExitStack() as stack:
         proxies: list[FaultyProxy] = [
             await stack.enter_async_context(faulty_proxy(("127.0.0.1", 0))) for _ in range(3)
@@ -55,7 +55,7 @@ async def test_a_large_message_costs_no_leader_its_place(
             proxy.target = "127.0.0.1", group.raft_ports[node]
         try:
             await asyncio.to_thread(group.start)
-            # A leader serves first and binds the address then.
+            # A leader begins to serve before it binds the address.
             small = await invoke(client, group.address, send_command(TOPIC, 0, b"x"), PATIENCE_S)
             term = await asyncio.to_thread(terms, group)
             for proxy in proxies:

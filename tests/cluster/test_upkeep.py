@@ -1,4 +1,4 @@
-"""The work of a replica when nobody asks anything of it."""
+"""The maintenance of a replica that gets no requests."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ def log_bytes(folder: Path) -> int:
 async def test_a_replica_that_is_left_alone_gives_its_write_ahead_log_back(
     make_group: Callable[..., Group], client: RemotingClient
 ) -> None:
-    """Bodies do not lie on the disk twice for as long as nobody sends, and none is missing after a crash then."""
+    """Law: bodies do not stay in the write-ahead log for ever when sends stop, and none is lost by a crash then."""
     group = make_group(replicas=1)
     for body in BODIES:
         reply = await invoke(client, group.address, send_command("orders", 0, body))

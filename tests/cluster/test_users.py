@@ -1,4 +1,4 @@
-"""A broker runs as a user that nobody knows, in a folder that is root's: as OpenShift runs containers."""
+"""A broker runs as an arbitrary user in a folder of root's, as OpenShift runs containers."""
 
 import os
 import shutil
@@ -21,9 +21,9 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes as other users"),
 ]
 
-# The first users of two namespaces' ranges.
+# The first users in the ranges of two namespaces.
 ONE, OTHER = 1_000_720_000, 1_000_730_000
-# Gives root up for a user without a line in /etc/passwd, of group 0 and no other, and starts a Python.
+# Changes from root to a user without a line in /etc/passwd, in group 0 alone, and starts a Python.
 _AS = (
     "import os, sys; os.setgroups([]); os.setgid(0); os.setuid(int(sys.argv[1])); "
     "os.execv(sys.argv[2], sys.argv[2:])"
@@ -32,7 +32,7 @@ _AS = (
 
 @pytest.fixture
 def python(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A Python that every user can start; that of the tests may be in a folder of root's."""
+    """Return a Python that every user can start; the tests' own may be in a folder that only root may enter."""
     own = [path for path in sys.path if path and not path.startswith(sys.base_prefix)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(own))
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -46,8 +46,8 @@ def python(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder like a volume that Kubernetes has prepared: root's, and its group may write."""
-    # Not pytest's, which nobody but root may enter.
+    """Return a folder like a volume of Kubernetes: root owns it, and its group may write."""
+    # Not pytest's folder, which only root may enter.
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         path.chmod(0o2770)
@@ -55,7 +55,7 @@ def folder() -> Iterator[Path]:
 
 
 def _prepare(folder: Path) -> None:
-    """Let the group read and write all of it, as the kubelet does before it mounts a volume with an fsGroup."""
+    """Let the group read and write everything, as the kubelet does before it mounts a volume with an fsGroup."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o2770 if path.is_dir() else path.stat().st_mode | 0o660)
 
@@ -63,7 +63,7 @@ def _prepare(folder: Path) -> None:
 async def test_a_broker_keeps_its_data_as_any_user_of_group_0(
     folder: Path, python: str, client: RemotingClient
 ) -> None:
-    """Nothing that it needs is of one user: neither its program, nor its settings, nor what another user stored."""
+    """Neither the program, nor the settings, nor data that another user stored depend on a single user."""
     group = Group(folder, replicas=1)
     try:
         for child in (group.name_server, *group.brokers.values()):
@@ -95,7 +95,7 @@ async def test_a_broker_keeps_its_data_as_any_user_of_group_0(
 
 
 def _user(pid: int) -> tuple[int, int]:
-    """Return user and group of a process."""
+    """Return the user and the group of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     found = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
     return int(found["Uid"][1]), int(found["Gid"][1])
