@@ -128,9 +128,7 @@ async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
 
     crowd: list[RawSocket] = []
     for _ in range(2 * limit):
-        with contextlib.suppress(
-            ConnectionResetError
-        ):  # disconnected while it was still connecting
+        with contextlib.suppress(ConnectionResetError):  # disconnected while still connecting
             crowd.append(RawSocket(group.port, source=CROWD_ADDRESS))
     try:
         body = bytes(MEBIBYTE)
