@@ -1,4 +1,4 @@
-"""Two clusters, and what a mirror of one at the other has to be."""
+"""Two clusters, and the checks of a mirror from one to the other."""
 
 from dataclasses import dataclass, replace
 
@@ -18,14 +18,14 @@ class Clusters:
     target: Topics
 
     def make(self, name: str, *, queues: int = 2, source_queues: int | None = None) -> str:
-        """Create a topic at both; nobody may send to that of the target."""
+        """Create a topic at both; only the mirror may send to that of the target."""
         self.source.admin.create_topic(name, queues=source_queues or queues, ordered=True)
         self.target.admin.create_topic(name, queues=queues, ordered=True, perm=4)
         return name
 
     def check_prefix(self, topic: str) -> int:
-        """Assert the law: each queue of the target is a prefix of the source's; return how many messages it has."""
-        # The target first, because the source goes on.
+        """Check the law: each queue of the target is a prefix of the source's; return the number of its messages."""
+        # Read the target first, because the source goes on.
         copies, originals = stored(self.target, topic), stored(self.source, topic)
         for queue, messages in copies.items():
             assert messages == originals.get(queue, [])[: len(messages)], (
@@ -35,7 +35,7 @@ class Clusters:
 
 
 def stored(side: Topics, topic: str) -> dict[int, list[StoredMessage]]:
-    """Return what a cluster has of a topic, by queue: all of each message but where and when it is stored."""
+    """Return a topic's messages in a cluster, by queue, without the place and time of their storage."""
     access = access_to(Connect(side.bootstrap))
     queues = access.queues([topic])
     lows, highs = access.bounds(queues)
@@ -51,7 +51,7 @@ def stored(side: Topics, topic: str) -> dict[int, list[StoredMessage]]:
 
 
 def committed(side: Topics, group: str, topic: str) -> dict[MessageQueue, int]:
-    """Return the offsets of a group."""
+    """Return the committed offsets of a consumer group."""
     return {
         queue: each.consumer_offset for queue, each in side.admin.progress(group, topic).items()
     }

@@ -1,4 +1,4 @@
-"""One cluster and one Spark for all tests of the pipelines; both are skipped where there is no Java."""
+"""One cluster and one Spark for all tests of the pipelines; both are skipped if there is no Java."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs Spark when it cannot run here."""
+    """Skip tests that need Spark if it cannot run here."""
     reason = ""
     if shutil.which("java") is None:
         reason = "there is no Java; Spark needs Java 17"
@@ -42,14 +42,14 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 @pytest.fixture(scope="session")
 def topics(group: Group) -> Iterator[Topics]:
-    """Return what makes topics and fills them."""
+    """Return a helper that makes topics and fills them."""
     with AdminClient(group.name_server_address) as admin:
         yield Topics(group.name_server_address, admin)
 
 
 @pytest.fixture(scope="session")
 def s3_port() -> Iterator[int]:
-    """Return the port of the S3 server, which everything that starts from now on uses."""
+    """Return the port of the S3 server, which all processes that start from now on use."""
     (port,) = free_ports(1)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(port).items():
@@ -68,7 +68,7 @@ def s3_server(s3_port: int) -> Iterator[S3]:
 
 @pytest.fixture
 def s3(s3_server: S3) -> Iterator[S3]:
-    """Return the S3 server with nothing wrong yet."""
+    """Return the S3 server without any faults."""
     s3_server.reset()
     yield s3_server
     s3_server.reset()
@@ -76,7 +76,7 @@ def s3(s3_server: S3) -> Iterator[S3]:
 
 @pytest.fixture(params=["local", "s3"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
-    """Return an empty folder, on a file system and in an object store."""
+    """Return an empty folder: once on a file system, once in an object store."""
     if request.param == "local":
         return location(tmp_path / "root")
     request.getfixturevalue("s3")
@@ -85,11 +85,11 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, s3_port: int) -> Iterator["SparkSession"]:
-    """Return a small Spark, whose tasks know of the S3 server."""
+    """Return a small Spark whose tasks can reach the S3 server."""
     from orderlymq_spark.run.session import start_session  # noqa: PLC0415 - only where Spark is needed
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # A Python that starts beside other work may take minutes.
+    # On a busy machine, a Python may take minutes to start.
     patience = {"spark.python.authenticate.socketTimeout": "600s"}
     session = start_session("tests", master="local[2]", memory="700m", settings=patience)
     yield session
@@ -98,7 +98,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, s3_port: int) -> Iterator["S
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Callable[[str], Path]:
-    """Return folders for checkpoints."""
+    """Return a function that makes folders for checkpoints."""
 
     def make(name: str) -> Path:
         return tmp_path / "checkpoints" / name

@@ -1,4 +1,4 @@
-"""An ordered topic that grows, step by step, as an operator lets it."""
+"""An ordered topic that grows step by step, as the operator does it."""
 
 import time
 
@@ -9,7 +9,7 @@ from tests.spark.topics import Topics
 
 
 class Growing:
-    """The expansion of a topic, step by step, as an operator does it."""
+    """The expansion of a topic, step by step, as the operator does it."""
 
     def __init__(self, topics: Topics, topic: str) -> None:
         self.topic = topic
@@ -28,12 +28,12 @@ class Growing:
         self.call(address, code, action=action, topic=self.topic, operatorToken="1", **ext)
 
     def declare(self, queues: int) -> None:
-        """Send the list to the name server."""
+        """Send the queue list to the name server."""
         ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": self.topic, "value": f"g:{queues}"}
         self.call(self._topics.bootstrap, RequestCode.PUT_KV_CONFIG, **ext)
 
     def grow(self, queues: int) -> None:
-        """Do all of it, for the first time."""
+        """Carry out all steps of a first expansion."""
         self.step("fence", attempt=1, total=queues, queues=queues, limitMillis=60_000)
         self.step("switch", attempt=1, total=queues, queues=queues)
         self.declare(queues)
@@ -41,7 +41,7 @@ class Growing:
         self.until("open", queues)
 
     def until(self, phase: str, readable: int) -> None:
-        """Wait until brokers and routes are so far."""
+        """Wait until brokers and routes have reached this step."""
         for _ in range(600):
             there = len(self._access.queues([self.topic]))
             if (self._topics.admin.expansion(self.topic)["g"]["phase"], there) == (phase, readable):

@@ -1,1 +1,1 @@
-"""The use that pipelines make of a cluster."""
+"""Access of pipelines to a cluster: retries, limits and slow links."""

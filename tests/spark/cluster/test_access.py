@@ -1,4 +1,4 @@
-"""Spark waits out a change of the cluster, reports one that lasts, and reads its brokers' reports of an expansion."""
+"""Spark waits during changes of the cluster, reports lasting ones, and reads the brokers' reports of an expansion."""
 
 import signal
 import time
@@ -29,7 +29,7 @@ FOLLOWER = BrokerError(
 
 
 class Answers:
-    """A broker's answers, one after the other; the last one is given for ever."""
+    """Gives a broker's answers one after the other, and the last one for ever."""
 
     def __init__(self, *answers: BrokerError | str) -> None:
         self.answers = list(answers)
@@ -42,14 +42,14 @@ class Answers:
 
 
 def test_an_election_is_waited_out() -> None:
-    """A replica without a leader answers with a system error, as RocketMQ's clients expect; reading goes on after it."""
+    """As RocketMQ's clients expect, a replica without a leader answers with a system error; reading goes on after it."""
     access = access_to(Connect("127.0.0.1:1"))
 
     assert access.wait(Answers(FOLLOWER, FOLLOWER, "found")) == "found"
 
 
 def test_what_lasts_is_reported_with_the_brokers_words() -> None:
-    """After retryTimeout; what was finished is not lost."""
+    """After retryTimeout the error has the broker's own text, and finished work is not lost."""
     access = access_to(Connect("127.0.0.1:1", retry_timeout_ms=100))
 
     with pytest.raises(SourceUnavailable, match=r"it has no leader.*waited 0\.1 s"):
@@ -57,7 +57,7 @@ def test_what_lasts_is_reported_with_the_brokers_words() -> None:
 
 
 def test_a_refusal_is_not_waited_out() -> None:
-    """Nobody's patience gives a right."""
+    """A missing right is reported immediately, because waiting does not give it."""
     access = access_to(Connect("127.0.0.1:1"))
 
     for code in (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR):
@@ -67,7 +67,7 @@ def test_a_refusal_is_not_waited_out() -> None:
 
 @pytest.mark.cluster
 def test_what_is_stored_is_looked_up_without_name_servers(tmp_path: Path) -> None:
-    """A repeated load looks up each row; a question to a name server before each look made that half as fast."""
+    """A repeated load looks up each row; asking a name server before each look-up halved the speed."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
         topics = Topics(group.name_server_address, admin)
         topic = topics.make()
@@ -83,13 +83,13 @@ def test_what_is_stored_is_looked_up_without_name_servers(tmp_path: Path) -> Non
         group.name_server.signal(signal.SIGSTOP)
         began_s = time.monotonic()
         assert look() == [False, True, True, True]
-        # It takes 3 s and more to give up a name server that does not answer.
+        # Giving up a name server that does not answer takes 3 s or more.
         assert time.monotonic() - began_s < 3
 
 
 @pytest.mark.cluster
 def test_marks_of_many_queues_hold_few_messages_at_once(tmp_path: Path) -> None:
-    """A mark is a number, but a whole message is read for it; the last ones of all queues may have gigabytes."""
+    """A mark is a number, but a whole message is read to compute it; the last messages of all queues may have gigabytes."""
     size, queues = 1 << 18, 96
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
         topics = Topics(group.name_server_address, admin)
@@ -99,9 +99,7 @@ def test_marks_of_many_queues_hold_few_messages_at_once(tmp_path: Path) -> None:
                 producer.send(Message(topic=topic, body=randbytes(size)), queue=number)
         access = access_to(Connect(group.name_server_address))
         ends = dict.fromkeys(topics.queues(topic), 1)
-        access.marks(
-            dict([*ends.items()][:1])
-        )  # what comes with the first connection counts for nothing
+        access.marks(dict([*ends.items()][:1]))  # allocations of the first connection do not count
 
         tracemalloc.start()
         try:
@@ -118,7 +116,7 @@ def test_marks_of_many_queues_hold_few_messages_at_once(tmp_path: Path) -> None:
 def told(
     grown: int, since: int, *, total: int = 8, queues: int = 4, **more: object
 ) -> dict[str, Any]:
-    """Return what a broker reports of an expansion."""
+    """Return a broker's report of an expansion."""
     return {
         "total": total,
         "attempt": 1,
@@ -130,14 +128,17 @@ def told(
 
 
 def test_a_growth_is_as_late_as_its_last_broker_and_not_as_what_was_given_up_since() -> None:
-    """An expansion that is fenced or given up has moved no key."""
+    """A growth has the time of its last broker.
+
+    An expansion that is fenced or given up has moved no key, so it does not count.
+    """
     found = growths_of({"a": told(1, 900), "b": told(2, 900)})
     assert found == [Growth(2, {"a": 4, "b": 4}, 8, {}, set())]
     assert growths_of({"a": told(0, 900, total=0)}) == []
 
 
 def test_queues_that_a_fence_lets_be_read_are_not_of_the_list_yet() -> None:
-    """A broker that does not answer says nothing about its queues: they count."""
+    """All queues of a broker that does not report count as members of the list."""
     growth = Growth(1, {"a": 4}, 4, {})
     names = [("a", 3), ("a", 4), ("b", 9)]
 
@@ -145,7 +146,7 @@ def test_queues_that_a_fence_lets_be_read_are_not_of_the_list_yet() -> None:
 
 
 def test_a_broker_says_where_the_messages_of_its_list_begin() -> None:
-    """Law: what lies behind its barriers is of the list, all of a new queue too; one of an earlier version does not say."""
+    """Law: messages behind a broker's barriers belong to its list, and all of a new queue; earlier versions report no barriers."""
     *_, growth = growths_of(
         {
             "a": told(1, 1, grownBarriers=[[0, 5], [1, 0]]),
@@ -162,7 +163,10 @@ def test_a_broker_says_where_the_messages_of_its_list_begin() -> None:
 
 
 def test_a_broker_that_has_yet_to_switch_has_nothing_of_the_list() -> None:
-    """Law: whatever its clock and that of the others say. One beside the list is never fenced, and has no part in it."""
+    """Law: its messages do not count, whatever the clocks say.
+
+    A broker outside the list has no part in it and always counts.
+    """
     (growth,) = growths_of(
         {
             "a": told(1_000, 1, grownBarriers=[[0, 5]]),
@@ -178,7 +182,7 @@ def test_a_broker_that_has_yet_to_switch_has_nothing_of_the_list() -> None:
 
 
 def test_each_growth_has_the_barriers_of_its_list() -> None:
-    """A broker that got the topic later had no queue; of one that does not say where a list ended its times count."""
+    """A broker without the topic at that time had no queues; without barriers in a report, the broker's times count."""
     earlier = [{"total": 4, "grownMillis": 1, "grownBarriers": [[0, 3]]}]
     unknown = [{"total": 4, "grownMillis": 2, "grownBarriers": None}]
     last = {"since": 9, "total": 8, "queues": 2}

@@ -1,4 +1,4 @@
-"""Calls of one address take turns: as many bytes as it can carry within their time-outs are under way."""
+"""Calls to one address take turns, so that only as many bytes are in transit as it can carry within the time-outs."""
 
 import asyncio
 from random import Random
@@ -11,7 +11,7 @@ from orderlymq_spark.cluster.credit import CREDIT_MAX, CREDIT_MIN, Credit
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_no_more_is_under_way_than_the_limit_and_calls_go_in_their_order(seed: int) -> None:
-    """Law: who waits for room lets nobody pass, however small; a call that is larger than the limit goes alone."""
+    """Law: no call, however small, overtakes a waiting one; a call that is larger than the limit is sent alone."""
     chance, credit = Random(seed), Credit()
     under_way: list[int] = []
     begun: list[int] = []
@@ -34,7 +34,7 @@ async def test_no_more_is_under_way_than_the_limit_and_calls_go_in_their_order(s
 
 
 async def test_what_expires_halves_the_limit_and_what_is_answered_raises_it() -> None:
-    """Other failures say nothing about the link."""
+    """Only a time-out halves the limit and only an answer raises it; other failures say nothing about the link."""
     credit = Credit()
 
     async def call(error: Exception | None = None) -> int:
@@ -57,7 +57,7 @@ async def test_what_expires_halves_the_limit_and_what_is_answered_raises_it() ->
 
 
 async def test_a_call_that_is_given_up_leaves_its_room_to_the_next() -> None:
-    """Law: whether it waited or was under way."""
+    """Law: this holds for a waiting call and for one in transit."""
     credit = Credit()
     answered = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Pulls of one queue ask for what the broker brings, whatever it brought before."""
+"""Pulls of one queue ask for as many messages as the broker returns, regardless of earlier answers."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ ANSWER_BYTES = 1 << 20
 
 
 def rounds_for(sizes: Sequence[int], give: Callable[[Sequence[int]], int]) -> int:
-    """Return how many rounds of eight pulls read messages of these sizes."""
+    """Return the number of rounds of eight pulls that read messages of these sizes."""
     asks, position, rounds = PullSize(512), 0, 0
     while position < len(sizes):
         rounds += 1
@@ -28,7 +28,7 @@ def rounds_for(sizes: Sequence[int], give: Callable[[Sequence[int]], int]) -> in
 
 
 def by_bytes(wanted: Sequence[int]) -> int:
-    """Give as many as fit an answer, and one at least."""
+    """Return as many messages as fit into an answer, and at least one."""
     count = size = 0
     for each in wanted:
         if count and size + each > ANSWER_BYTES:
@@ -42,7 +42,7 @@ def rocketmq(wanted: Sequence[int]) -> int:
 
 
 def test_a_large_message_does_not_slow_down_what_comes_behind_it() -> None:
-    """One of 4 MiB, then a hundred thousand of 1 KiB: as fast as without it, but for the time to find that out."""
+    """One message of 4 MiB before a hundred thousand of 1 KiB costs only the rounds that notice the change."""
     alone = rounds_for([1024] * 100_000, by_bytes)
 
     assert rounds_for([4 << 20] + [1024] * 100_000, by_bytes) < 3 * alone + 60
@@ -50,7 +50,7 @@ def test_a_large_message_does_not_slow_down_what_comes_behind_it() -> None:
 
 
 def test_brokers_that_give_few_are_asked_for_few() -> None:
-    """RocketMQ's give 32: rounds that asked for more are few beside those that brought eight times 32."""
+    """RocketMQ's brokers return 32 messages: few rounds ask for more than eight times 32."""
     best = 100_000 / (32 * AT_ONCE)
 
     assert rounds_for([1024] * 100_000, rocketmq) < best * 1.1

@@ -1,4 +1,4 @@
-"""Reads of several queues over a link that takes longer for them than one pull may take."""
+"""Reads of several queues over a link that needs more time for them than one pull may take."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ PIECE_S = 0.05  # 1.25 MiB a second
 
 
 class BehindProxy(Group):
-    """A group that name servers know by the address of a proxy."""
+    """A group whose proxy's address is known to name servers."""
 
     proxy_port = 0
 
@@ -37,7 +37,7 @@ class BehindProxy(Group):
 
 @contextmanager
 def proxied() -> Iterator[FaultyProxy]:
-    """Let a proxy run beside the test."""
+    """Run a proxy during the test."""
     thread = LoopThread()
     context = faulty_proxy(("127.0.0.1", 0))
     proxy = thread.run(context.__aenter__())
@@ -49,7 +49,7 @@ def proxied() -> Iterator[FaultyProxy]:
 
 
 def test_what_a_slow_link_has_carried_it_does_not_carry_again(tmp_path: Path) -> None:
-    """Law: a read comes to its end, and its bytes come once; asked for together most would expire and come again."""
+    """Law: a read ends and transfers its bytes once; if all pulls ran together, most would time out and be repeated."""
     with proxied() as proxy:
         BehindProxy.proxy_port = proxy.port
         group = BehindProxy(tmp_path, 1)

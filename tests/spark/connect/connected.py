@@ -1,7 +1,6 @@
-"""
-The work of a Spark Connect client with our formats and pipelines, in a process of its own: a session of either kind excludes the other.
+"""A Spark Connect client that uses our formats and pipelines, in its own process: a process cannot have both kinds of session.
 
-`python -m tests.spark.connect.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "events", "folder"}; prints what came of it as JSON.
+`python -m tests.spark.connect.connected SETTINGS` with {"master", "bootstrap", "topic", "target", "events", "folder"}; prints the results as JSON.
 """
 
 import json
@@ -78,13 +77,13 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def filtered(spark: SparkSession, bootstrap: str, topic: str) -> int:
-    """Return how many rows a filter lets through that is pushed to the source."""
+    """Return the number of rows that a filter passes which is pushed down to the source."""
     frame = read_batch(spark, bootstrap=bootstrap, topic=topic, pushFilters=True)
     return frame.where("queue_offset < 3 and sharding_key is not null").count()
 
 
 def reports(spark: SparkSession, source: Source) -> dict[str, int]:
-    """Return the messages that the reports have counted."""
+    """Return the numbers of messages that the reports have counted."""
     loads = SkewSpec(type="skew-report", source=source, capacity_per_queue=100)
     behind = LagSpec(
         type="lag", bootstrap=source.bootstrap, topic=source.topic, groups=["connected"]

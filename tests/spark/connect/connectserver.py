@@ -1,4 +1,4 @@
-"""A Spark Connect server that is a process of its own, of the Spark that the calling Python has."""
+"""A Spark Connect server in its own process, with the Spark of the calling Python."""
 
 import os
 import socket
@@ -16,13 +16,13 @@ import pyspark
 from tests.ports import free_ports
 from tests.spark.faults.kills import ROOT
 
-_START_TIMEOUT_S: Final = 300.0  # on a machine that has other things to do
+_START_TIMEOUT_S: Final = 300.0  # on a busy machine
 _SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
-    """Start a server that works in *folder*; return its address, and end it with all that it started."""
+    """Start a server that works in *folder*, yield its address, and end it with all its child processes."""
     (port,) = free_ports(1)
     settings = {
         "spark.driver.memory": "700m",

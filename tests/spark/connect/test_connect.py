@@ -1,4 +1,4 @@
-"""Everything works from a Spark Connect client, with a server that is a process of its own."""
+"""All formats and pipelines work from a Spark Connect client, with a server in its own process."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_frames_sink_archive_audits_and_changes_work_from_a_client(
     server: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """The same numbers as from a classic session; the copy is in order per key."""
+    """The client gets the same numbers as a classic session, and the copy is in order per key."""
     topic = topics.make()
     targets = {name: topics.make(queues=3) for name in ("target",)}
     topics.numbered(topic, 60)

@@ -1,4 +1,4 @@
-"""An explanation states the work, cost and guarantees of a pipeline before it runs; against real brokers, without Spark."""
+"""An explanation states the work, cost and guarantees of a pipeline before it runs; with real brokers, without Spark."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def cdc(topics: Topics, topic: str, folder: Path, **more: Any) -> Any:
 def test_an_archive_is_reported_with_what_waits_and_how_long_it_takes(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """Messages, bytes, tasks, batches and seconds are those of the topic now; nothing is written."""
+    """Messages, bytes, tasks, batches and seconds describe the topic at this moment; nothing is written."""
     pipeline = manifest(
         "archive",
         source=source(topics, topic, maxOffsetsPerTrigger=25),
@@ -81,7 +81,7 @@ def test_an_archive_is_reported_with_what_waits_and_how_long_it_takes(
 def test_an_archive_in_a_table_of_a_catalogue_names_the_table(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """It has no path that could be shown."""
+    """Such an archive has no path that could be shown."""
     pipeline = manifest(
         "archive",
         source=source(topics, topic),
@@ -97,7 +97,7 @@ def test_an_archive_in_a_table_of_a_catalogue_names_the_table(
 def test_what_a_checkpoint_has_done_does_not_wait(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """The last batch that Spark has ended counts, and before a first one the place where the stream begins."""
+    """Waiting messages count from the last batch that Spark has ended, or, before the first one, from the stream's start."""
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     pipeline = manifest(
@@ -109,7 +109,7 @@ def test_what_a_checkpoint_has_done_does_not_wait(
     place = {"startPath": str(checkpoint / START_FILE)}
     options = parse_source({"bootstrap": topics.bootstrap, "topic": topic, **place, **started_at})
     first_offsets(access_to(options.connect), options)
-    # A run that found nothing new has left a status without offsets.
+    # A run that found no new messages has left a status without offsets.
     (checkpoint / "status.json").write_text(json.dumps({"offsets": None}))
 
     started = explain(pipeline)
@@ -132,7 +132,7 @@ def test_what_a_checkpoint_has_done_does_not_wait(
 def test_a_checkpoint_of_another_cluster_is_reported_as_refused(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """A cluster that was wiped gives the same ids again; its messages have other marks. Another one has other brokers."""
+    """A cluster that was wiped assigns the same ids, but its messages have other marks; another cluster has other brokers."""
     checkpoint = tmp_path / "checkpoint"
     pipeline = manifest(
         "archive",
@@ -165,19 +165,19 @@ def test_a_checkpoint_of_another_cluster_is_reported_as_refused(
 
 
 def plan(spark: Path, batch: int, offsets: dict[str, Any]) -> None:
-    """Write down the end of a batch as Spark does."""
+    """Record the end of a batch as Spark does when it plans it."""
     (spark / "offsets").mkdir(parents=True, exist_ok=True)
     (spark / "offsets" / str(batch)).write_text(f'v1\n{{"conf":{{}}}}\n{json.dumps(offsets)}')
 
 
 def end(spark: Path, batch: int) -> None:
-    """Write down that a batch is done as Spark does."""
+    """Record that a batch is done, as Spark does."""
     (spark / "commits").mkdir(parents=True, exist_ok=True)
     (spark / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
 def test_what_voids_a_guarantee_is_a_warning(topics: Topics, topic: str, tmp_path: Path) -> None:
-    """Cut queues, tags and tolerated losses are reported, each once."""
+    """Cut queues, tags and tolerated losses are each reported once."""
     options = {"minPartitions": 8, "tags": "odd", "failOnDataLoss": False}
 
     found = explain(
@@ -193,7 +193,7 @@ def test_what_voids_a_guarantee_is_a_warning(topics: Topics, topic: str, tmp_pat
 
 
 def test_tasks_are_those_that_the_options_cut(topics: Topics, topic: str) -> None:
-    """As Spark gets them."""
+    """The number of tasks equals that of Spark's plan."""
     options = {"maxRecordsPerPartition": 7}
     sizes = [len(messages) for messages in topics.read(topic).values()]
 
@@ -208,7 +208,7 @@ def test_tasks_are_those_that_the_options_cut(topics: Topics, topic: str) -> Non
 def test_a_group_without_dead_letters_has_nothing_that_waits(
     topics: Topics, tmp_path: Path, kind: str
 ) -> None:
-    """As when the pipeline runs: its topic of dead letters comes with the first one."""
+    """As in a run: the topic of dead letters is created with the first one."""
     more = {"plan": str(tmp_path / "plan")} if kind == "redrive" else {}
 
     found = explain(manifest(kind, bootstrap=topics.bootstrap, group="spotless", **more))
@@ -220,7 +220,7 @@ def test_a_group_without_dead_letters_has_nothing_that_waits(
 def test_an_event_that_cannot_be_read_is_said_to_end_the_run_without_a_folder(
     topics: Topics, topic: str, tmp_path: Path, errors: str | None
 ) -> None:
-    """There is no other place for it."""
+    """Without a folder such an event has no place, so the explanation says that it ends the run."""
     found = explain(cdc(topics, topic, tmp_path, errors=errors))
 
     assert found.plan[0].endswith(
@@ -229,7 +229,7 @@ def test_an_event_that_cannot_be_read_is_said_to_end_the_run_without_a_folder(
 
 
 def test_files_of_an_archive_are_counted(topics: Topics, topic: str, tmp_path: Path) -> None:
-    """Compaction reads bytes, the audit of an archive its rows."""
+    """Compaction counts bytes, the audit of an archive counts rows."""
     root = location(tmp_path / "archive")
     queue = topics.queues(topic)[0]
     rows = pa.RecordBatch.from_pydict({"queue_offset": list(range(7)), "body": [b"x"] * 7})
@@ -249,7 +249,7 @@ def test_files_of_an_archive_are_counted(topics: Topics, topic: str, tmp_path: P
 def test_a_type_whose_speed_was_not_measured_has_no_time(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """No time is better than a guess."""
+    """A missing time is better than a guessed one."""
     found = explain(cdc(topics, topic, tmp_path))
 
     assert found.cost.seconds is None
@@ -259,7 +259,7 @@ def test_a_type_whose_speed_was_not_measured_has_no_time(
 def test_a_replay_with_a_pace_has_no_time_by_the_rate_of_one_without(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """Its batches wait until they are due, and are small."""
+    """Batches of a paced replay wait until they are due, and are small."""
     given = {"source": source(topics, topic), "checkpoint": str(tmp_path), "target": "copy"}
 
     fast, paced = (
@@ -273,7 +273,7 @@ def test_a_replay_with_a_pace_has_no_time_by_the_rate_of_one_without(
 
 
 def test_a_topic_that_is_not_there_is_an_error(topics: Topics, tmp_path: Path) -> None:
-    """As when the pipeline runs."""
+    """A run has the same error."""
     with pytest.raises(Exception, match="absent"):
         explain(
             manifest(
@@ -287,7 +287,7 @@ def test_a_topic_that_is_not_there_is_an_error(topics: Topics, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", list(SPECS))
 def test_every_type_has_a_plan(topics: Topics, topic: str, tmp_path: Path, kind: str) -> None:
-    """Whatever a manifest may say can be explained."""
+    """Every pipeline that a manifest can describe can be explained."""
     topics.admin.create_topic("%DLQ%billing", queues=1)
     everything = {
         "source": source(topics, topic),
@@ -299,7 +299,7 @@ def test_every_type_has_a_plan(topics: Topics, topic: str, tmp_path: Path, kind:
         "path": str(tmp_path / "path"),
         "plan": str(tmp_path / "plan.json"),
         "target": "copy",
-        # The same cluster by another name: a mirror has nothing to do there.
+        # The same cluster under another name: a mirror has no work there.
         "targetBootstrap": topics.bootstrap.replace("127.0.0.1", "localhost"),
         "capacityPerQueue": 1,
         "format": "debezium" if kind == "cdc-apply" else "parquet",

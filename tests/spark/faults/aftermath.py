@@ -19,7 +19,7 @@ from orderlymq_spark.tables.manifests import MANIFESTS, PARTS
 from orderlymq_spark.tables.parquet import below, holes, path_of, published
 from tests.spark.topics import numbers_by_key
 
-#: So many rows of a key that follow each other are alike in their order, and every so many have the same body.
+#: This many successive rows of a key have the same order value, and every n-th row has the same body.
 TIE, ALIKE = 4, 2
 
 Queues = Mapping[MessageQueue, Sequence[ReceivedMessage]]
@@ -37,7 +37,7 @@ class Archived:
         return len(self._seen)
 
     def look(self, *, whole: bool = False) -> list[str]:
-        """Note new files; return which of the others are gone or changed, by their bytes too if *whole*."""
+        """Record new files; return earlier ones that are missing or changed, with *whole* also by their bytes."""
         found = set(self.root.glob("*/*/*.parquet"))
         faults = [f"the published file {path} is gone" for path in self._seen.keys() - found]
         for path in sorted(found):
@@ -59,13 +59,13 @@ def _digest(path: Path) -> str:
 def broken_laws(
     root: Path, topic: Queues, copy: Queues, audits: Mapping[str, tuple[bool, Mapping[str, Any]]]
 ) -> list[str]:
-    """Return which laws are broken.
+    """Return the broken laws.
 
     Args:
         root: of the archive.
-        topic: what was archived, audited and copied.
-        copy: what came of it.
-        audits: by name: whether nothing was found, and what was said.
+        topic: the messages that were archived, audited and copied.
+        copy: the messages of the copy.
+        audits: by name: whether nothing was found, and the audit's text.
     """
     return [
         *archive_faults(location(root), topic),
@@ -75,7 +75,7 @@ def broken_laws(
 
 
 def archive_faults(root: Location, topic: Queues) -> list[str]:
-    """By names, rows and manifests: every offset once, in order, with its body, and nothing else."""
+    """Check names, rows and manifests: every offset is there once, in order, with its body, and nothing else is."""
     parts = published(root)
     faults = [f"not in the archive: {each}" for each in holes(parts)]
     for queue, messages in topic.items():
@@ -90,7 +90,7 @@ def archive_faults(root: Location, topic: Queues) -> list[str]:
 
 
 def _manifest_faults(root: Location) -> list[str]:
-    """Each published file stands in one manifest, and nothing is left of what was not published."""
+    """Check that each published file is in one manifest, and that no unpublished file is left."""
     told = [
         file["path"]
         for name in fnmatch.filter((root / MANIFESTS).names(), "*.json")
@@ -106,7 +106,7 @@ def _manifest_faults(root: Location) -> list[str]:
 
 
 def _copy_faults(topic: Queues, copy: Queues) -> list[str]:
-    """Per key the same messages in the same order, none twice."""
+    """Check per key that the same messages are there in the same order, none twice."""
     origin, copied = numbers_by_key(topic), numbers_by_key(copy)
     return [
         f"the copy of {key} has {len(copied.get(key, []))} messages, the topic {len(numbers)}, or in another order"
@@ -116,7 +116,7 @@ def _copy_faults(topic: Queues, copy: Queues) -> list[str]:
 
 
 def load_faults(topic: Queues, loaded: Queues) -> list[str]:
-    """Per key as many messages of each body as rows, none of a lower rank behind a higher one."""
+    """Check per key that each body occurs as often as in the rows, and that no lower rank follows a higher one."""
     came: dict[str | None, list[str]] = {}
     for messages in loaded.values():
         for message in messages:
@@ -139,7 +139,7 @@ def load_faults(topic: Queues, loaded: Queues) -> list[str]:
 
 
 def _audit_faults(count: int, audits: Mapping[str, tuple[bool, Mapping[str, Any]]]) -> list[str]:
-    """No violation that is none, and every message was looked at once."""
+    """Check that audits report no false violation and looked at every message once."""
     return [
         f"{name}: {data['messages']} messages of {count}, {data['defects'] or 'no findings'}"
         for name, (passed, data) in audits.items()

@@ -1,12 +1,11 @@
-"""
-Places where a process stands still to be killed, found from outside of what it runs.
+"""Places at which a process stops in order to be killed, recognised without changes to the code under test.
 
-The order of the day is the file `order` of the folder that ORDERLYMQ_DEADLY names: a place, how often it is to be
-passed before, and `stays` for a process that is to outlive its driver. Who reaches the place writes its process id
-to `reached` and stands still, all of its threads, until `kills` ends it or wakes it.
+The present order is the file `order` in the folder of ORDERLYMQ_DEADLY: a place, how often a process passes it
+before it stops, and `stays` for a process that outlives its driver. A process that reaches the place writes its id
+to `reached` and stops with all its threads, until `kills` ends or wakes it.
 
-Rule: places are what Python's audit events say of the files of a pipeline, so that nothing of ours is changed; only
-a sink, which writes no file, has to call `reach` itself.
+Rule: a place is recognised by Python's audit events about the files of a pipeline, so no code of ours is changed;
+only a sink, which writes no file, must call `reach` itself.
 """
 
 import ctypes
@@ -25,16 +24,16 @@ _PASSAGES: Final = "passages"
 _STAYS: Final = "stays"
 _IGNORED: Final = 1  # SIG_IGN
 
-# The event, the position of its path, and a test of that path.
+# The event, the position of the path in its arguments, and a test of that path.
 _PLACES: Final[dict[str, tuple[str, int, Callable[[str], bool]]]] = {
-    # A task of the archive, before its files and with the first one on the disk.
+    # A task of the archive: before its files are written, and when the first one is on the disk.
     "writing": ("os.mkdir", 0, lambda path: "/_parts/" in path),
     "written": ("open", 0, lambda path: path.endswith(".part")),
-    # The commit: before the manifest, before each file's new name, and with everything done.
+    # The commit: before the manifest, before each rename, and after all of them.
     "manifest": ("os.link", 1, lambda path: "/_manifests/" in path),
     "publishing": ("os.rename", 1, lambda path: path.endswith(".parquet")),
     "published": ("os.rmdir", 0, lambda path: "/_parts/" in path),
-    # The audit: a queue's state, the findings of a batch.
+    # The audit: the state of a queue, and the findings of a batch.
     "keeping": ("os.rename", 1, lambda path: "/order/" in path),
     "judged": ("os.rename", 1, lambda path: "/findings/" in path),
 }
@@ -42,7 +41,7 @@ _EVENTS: Final = {event for event, _, _ in _PLACES.values()}
 
 
 def watch() -> None:
-    """Listen for the places of this process."""
+    """Observe the places of this process."""
     if VARIABLE in os.environ:
         sys.addaudithook(_heard)
 
@@ -61,7 +60,7 @@ def order_file(place: str, passages: int, *, stays: bool) -> str:
 
 
 def reach(place: str) -> None:
-    """Stand still here if that is the order."""
+    """Stop here if the order says so."""
     folder = Path(os.environ[VARIABLE])
     order = folder / ORDER
     try:
@@ -77,15 +76,15 @@ def reach(place: str) -> None:
     try:
         order.unlink()
     except FileNotFoundError:
-        return  # somebody else was faster
+        return  # another process was faster
     (folder / _PASSAGES).unlink(missing_ok=True)
-    # A library that keeps the interpreter's lock while it waits: no other thread of this process goes on either.
+    # A C call that keeps the interpreter's lock while it waits, so that no other thread of this process goes on.
     library = ctypes.PyDLL(None)
     if _STAYS in words:
         library.signal(
             int(signal.SIGHUP), _IGNORED
-        )  # by which Spark's daemon takes its workers along
+        )  # the group with which Spark's daemon ends its workers
     draft = folder / f"{REACHED}.{os.getpid()}"
     draft.write_text(str(os.getpid()))
     draft.rename(folder / REACHED)
-    library.open(os.fsencode(folder / WAKE), os.O_RDONLY)  # until somebody writes there
+    library.open(os.fsencode(folder / WAKE), os.O_RDONLY)  # until `kills` writes to it

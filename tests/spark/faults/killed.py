@@ -1,9 +1,8 @@
-"""
-A driver that is to be killed: archives a topic, audits it as a stream, copies it and loads rows of it; `kills` kills it.
+"""A driver that `kills` kills: it archives a topic, audits it as a stream, copies it and loads its rows.
 
 `python -m tests.spark.faults.killed SETTINGS` with {"bootstrap", "topic", "target", "loaded", "folder", "master", "closing"}. With
-`closing` it audits the archive and the copy as well and writes down what the audits said. Where it may stand still
-stands in `deadly`.
+`closing` it also audits the archive and the copy, and writes down the results of the audits. The places at which it may
+stop are in `deadly`.
 """
 
 import json
@@ -41,21 +40,21 @@ if TYPE_CHECKING:
 #: The pipelines that run, in this order, and the folder of each checkpoint.
 PIPELINES: Final = ("archive", "audit", "copy", "load")
 OUTCOME: Final = "outcome.json"
-NOW: Final = "now"  # names the pipeline that runs
+NOW: Final = "now"  # the name of the present pipeline
 _BATCH: Final = 20
-_SENDING_MAX_S: Final = 0.02  # a task of this size is through by then
+_SENDING_MAX_S: Final = 0.02  # a task of this size has passed it by then
 _SESSION: Final = {
-    # A task may be killed again while it is tried again, and an executor as often as anybody likes.
+    # A task may be killed again when it is repeated, and executors may be killed any number of times.
     "spark.task.maxFailures": "8",
     "spark.deploy.maxExecutorRetries": "-1",
-    # A Python that starts beside other work may take minutes, and the query would end for that and not for a kill.
+    # On a busy machine a Python may take minutes to start, and the query must end only because of a kill.
     "spark.python.authenticate.socketTimeout": "600s",
-    # All executors of local-cluster are made of the same 1024 MiB.
+    # All executors of local-cluster share the same 1024 MiB.
     "spark.executor.memory": "1024m",
 }
 
 
-#: Places where a task of a sink dies, by the sink's appId: before its lookup, at some moment of sending, after the last send.
+#: Places where a task of a sink dies, by the sink's appId: before its look-up, during sending, after the last send.
 SINK_PLACES: Final = {
     "copied": ("copying", "sending", "copied"),
     "loaded": ("loading", "pouring", "loaded"),
@@ -63,7 +62,7 @@ SINK_PLACES: Final = {
 
 
 def dying(options: SinkOptions, write: Callable[[], WriterCommitMessage]) -> WriterCommitMessage:
-    """Let the ordered sink write, with deadly places around its work and at some moment of it."""
+    """Let the ordered sink write with deadly places before, during and after its sends."""
     begin, midst, end = SINK_PLACES[options.app_id]
     deadly.reach(begin)
     moment = threading.Timer(Random().uniform(0, _SENDING_MAX_S), deadly.reach, [midst])
@@ -75,21 +74,21 @@ def dying(options: SinkOptions, write: Callable[[], WriterCommitMessage]) -> Wri
 
 
 class DyingFrame(OrderedBatchWriter):
-    """What sends a frame, as a replay does each of its batches."""
+    """Writes a frame, as a replay does for each of its batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return dying(self._options, partial(super().write, iterator))
 
 
 class DyingStream(OrderedStreamWriter):
-    """What sends a stream."""
+    """Writes a stream."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return dying(self._options, partial(super().write, iterator))
 
 
 class DyingSink(OrderlyMQDataSource):
-    """The format "orderlymq" with a dying sink."""
+    """The format "orderlymq" with a sink that has deadly places."""
 
     def writer(self, schema: StructType, overwrite: bool) -> OrderedBatchWriter:
         return DyingFrame(parse_sink(self.options), types_of(schema))
@@ -129,7 +128,7 @@ def main(settings: dict[str, Any]) -> None:
 def run_all(
     spark: "SparkSession", topic: Source, targets: tuple[str, str], folder: Path
 ) -> Outcome:
-    """Run the four pipelines through what there is; return what the audit says."""
+    """Run the four pipelines over all available messages; return the audit's results."""
     target, loaded = targets
     (folder / NOW).write_text("archive")
     kept = ArchiveSpec(
@@ -156,7 +155,7 @@ def run_all(
 
 
 def load(spark: "SparkSession", spec: ReplaySpec) -> None:
-    """Send rows that do not carry their place, have ties and equals, and come in another order and other tasks each time."""
+    """Send rows without their places, with ties and equal rows, each time in another order and by other tasks."""
     sink = {**spec.target_connect.to_options(), "topic": spec.target, "appId": "loaded"}
 
     def make() -> DataStreamWriter:
@@ -173,7 +172,7 @@ def load(spark: "SparkSession", spec: ReplaySpec) -> None:
 
 
 def shuffle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Bring rows into another order each time they are asked for."""
+    """Return the rows in another order at each call."""
     for batch in batches:
         yield batch.take(pa.array(Random().sample(range(batch.num_rows), batch.num_rows)))
 

@@ -41,11 +41,11 @@ ROOT: Final = Path(__file__).parents[3]
 #: As local[2] and local-cluster[2,1,1024]; a task of the former is tried again, too.
 MASTERS: Final = ("local[2,8]", "local-cluster[2,1,1024]")
 MESSAGES: Final = 160  # new ones for each driver: eight batches in each pipeline
-_PATIENCE_S: Final = 1200.0  # of a machine that has other things to do
+_PATIENCE_S: Final = 1200.0  # on a busy machine
 _LOOK_S: Final = 0.002
-_TAKEN_S: Final = 60.0  # between the order that is taken and the word that its place is reached
-_SMALL_KILLS: Final = (3, 8)  # in one life: a driver takes longest to begin
-_MISSED_MAX: Final = 3  # kills that wait in vain for a place to which nobody ever comes
+_TAKEN_S: Final = 60.0  # between reading the order and reporting that its place is reached
+_SMALL_KILLS: Final = (3, 8)  # in one life: the start of a driver takes longest
+_MISSED_MAX: Final = 3  # kills that time out because no process reaches their place
 
 _TASKS: Final = {
     "archive": ("writing", "written"),
@@ -54,7 +54,7 @@ _TASKS: Final = {
     "load": SINK_PLACES["loaded"],
 }
 _COMMITS: Final = {"archive": ("publishing", "manifest", "published")}
-#: Spark's own files of a checkpoint, seen from outside: a batch is planned, and done.
+#: Spark's own files of a checkpoint: a batch is planned, and a batch is done.
 _LOGS: Final = {"planned": "offsets", "committed": "commits"}
 _MOMENT: Final = "any moment"
 _MOMENT_MAX_S: Final = 4.0
@@ -62,7 +62,7 @@ _MOMENT_MAX_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A victim and the place of its death."""
+    """A victim and the place at which it is killed."""
 
     pipeline: str
     place: str
@@ -98,7 +98,7 @@ def _great() -> Iterator[Kill]:
 
 
 class Deck:
-    """Deals all cards before one comes again."""
+    """Deals all cards before one is dealt again."""
 
     def __init__(self, cards: Sequence[Kill], chance: Random) -> None:
         self._cards = cards
@@ -106,7 +106,7 @@ class Deck:
         self._left: list[Kill] = []
 
     def deal(self, fits: Callable[[Kill], bool]) -> Kill | None:
-        """Return the next card that fits; None when no card of all does."""
+        """Return the next card that fits; None if no card does."""
         for _ in range(2):
             for card in self._left:
                 if fits(card):
@@ -158,7 +158,7 @@ class Campaign:
     # -- lives
 
     def live(self) -> None:
-        """Let a driver live, with new messages to work on, and kill it, and others before it."""
+        """Run a driver with new messages, kill its workers and executors and finally the driver itself."""
         number = sum(self.lives.values())
         master = self.masters[number % len(self.masters)]
         self._fill()
@@ -181,7 +181,7 @@ class Campaign:
         self.faults += self.archived.look()
 
     def close(self) -> None:
-        """Let a last driver do what is left, and audit everything."""
+        """Let a last driver finish all work and audit everything."""
         if self._orphan is not None:
             self.live()
         self._fill()  # so that each pipeline has another batch
@@ -189,7 +189,7 @@ class Campaign:
         self._sweep()
         self.faults += [*never_reached(self.done, self.missed), *self.archived.look(whole=True)]
         if not (self.folder / OUTCOME).exists():
-            return  # that driver's fault is reported already, and its log shows why
+            return  # the fault of that driver is reported already, and its log shows the reason
         said = json.loads((self.folder / OUTCOME).read_text())
         topic = self.topics.read(self.topic)
         self.faults += broken_laws(
@@ -203,7 +203,7 @@ class Campaign:
 
     def _plan(self, master: str) -> list[Kill]:
         if self._orphan is not None:
-            return []  # this driver is to get past the place where the orphan waits
+            return []  # this driver must pass the place at which the orphan waits
         last = self._great.deal(lambda _: True)
         assert last is not None
         most = PIPELINES.index(last.pipeline)
@@ -231,7 +231,7 @@ class Campaign:
             **os.environ,
             deadly.VARIABLE: str(self.folder),
             "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")]),
-            # Executors of local-cluster work below SPARK_HOME, and nobody clears up after the killed.
+            # Executors of local-cluster work below SPARK_HOME, and nothing removes the files of killed ones.
             "SPARK_HOME": str(self.folder / "spark"),
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self.folder / 'tmp'}",
@@ -253,7 +253,7 @@ class Campaign:
             self.faults.append(f"a driver that nobody killed ended with {code}: see {self.log}")
 
     def _end(self, driver: "subprocess.Popen[bytes]") -> None:
-        """Wait for a driver whose last kill was missed, or who has lost only a part of itself."""
+        """Wait for a driver whose last kill was missed, or that has lost only a part of itself."""
         try:
             driver.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -263,7 +263,7 @@ class Campaign:
     # -- one kill
 
     def _carry_out(self, kill: Kill, driver: "subprocess.Popen[bytes]") -> bool:
-        """Wait for the place and kill; return whether it came to that."""
+        """Wait for the place and kill; return whether a process was killed."""
         if kill.place in _LOGS:
             found = self._await_log(kill, driver)
         elif kill.place == _MOMENT:
@@ -276,7 +276,7 @@ class Campaign:
         return True
 
     def _await_place(self, kill: Kill, driver: "subprocess.Popen[bytes]") -> int | None:
-        """Return the process that stands still there."""
+        """Return the process that has stopped at the place."""
         order = self.folder / deadly.ORDER
         passages = self._chance.randrange(4)
         stays = kill.victim == "driver, a worker cut off"
@@ -290,14 +290,14 @@ class Campaign:
         with suppress(FileNotFoundError):
             order.unlink()
             return None
-        # Somebody has taken it at the last moment, and says so unless it dies.
+        # A process took the order at the last moment, and reports it unless it dies.
         end = time.monotonic() + _TAKEN_S
         while (pid := self._who_stands()) is None and time.monotonic() < end:
             time.sleep(_LOOK_S)
         return pid
 
     def _who_stands(self) -> int | None:
-        """Return the process that has reached its place, once."""
+        """Return the process that has reached its place; each process is returned once."""
         reached = self.folder / deadly.REACHED
         if not reached.exists():
             return None
@@ -322,7 +322,7 @@ class Campaign:
         return driver.pid if driver.poll() is None else None
 
     def _waits_for(self, kill: Kill, driver: "subprocess.Popen[bytes]") -> bool:
-        """Return whether a place may still come."""
+        """Return whether the place may still be reached."""
         if driver.poll() is not None:
             return False
         return PIPELINES.index(self._now()) <= PIPELINES.index(kill.pipeline)
@@ -338,7 +338,7 @@ class Campaign:
             case "worker" | "runner":
                 standing.kill()
             case "executor":
-                # Nearest first: Spark's daemon, then the executor itself; it must be gone before it could report.
+                # Nearest first: Spark's daemon, then the executor itself, which must end before it can report.
                 parents = standing.parents()
                 (executor, *_) = [each for each in parents if each.name() == "java"]
                 executor.kill()
@@ -350,7 +350,7 @@ class Campaign:
             case "driver's JVM":
                 self._jvm(driver).kill()
                 if pid == driver.pid:
-                    self._go_on()  # its Python is to notice
+                    self._go_on()  # its Python must notice
             case "driver" | "driver, a worker cut off":
                 jvm = self._jvm(driver)
                 jvm.kill()
@@ -369,7 +369,7 @@ class Campaign:
         return jvm
 
     def _wake(self) -> None:
-        """Let the worker of a driver of long ago go on with what it was doing."""
+        """Let a worker of a former driver go on with its work."""
         orphan, self._orphan = self._orphan, None
         if orphan is None:
             return
@@ -383,7 +383,7 @@ class Campaign:
             orphan.kill()
 
     def _go_on(self) -> bool:
-        """Wake who stands still; return whether anybody did."""
+        """Wake the stopped process; return whether there was one."""
         try:
             os.close(os.open(self.folder / deadly.WAKE, os.O_WRONLY | os.O_NONBLOCK))
         except OSError:
@@ -393,7 +393,7 @@ class Campaign:
     # -- the end
 
     def stop(self) -> None:
-        """Kill everything that a driver has started, the driver first."""
+        """Kill all processes of a driver, the driver first."""
         if self._driver is not None and self._driver.poll() is None:
             os.killpg(self._driver.pid, signal.SIGKILL)
             self._driver.wait()
@@ -408,7 +408,7 @@ class Campaign:
                     process.kill()
 
     def summary(self) -> str:
-        """Return what was killed, as a table."""
+        """Return a table of the kills."""
         victims = sorted({kill.victim for kill in self.done})
         places = dict.fromkeys(
             (kill.pipeline, kill.place) for kill in [*_small(cluster=True), *_great()]
@@ -432,7 +432,7 @@ class Campaign:
 
 
 def never_reached(done: Counter[Kill], missed: Counter[Kill]) -> list[str]:
-    """Return the places at which somebody was to be killed again and again, and nobody was: what is there was not tried."""
+    """Return the places of repeated attempts at which no process was killed, so that they were not tested."""
     reached = {(kill.pipeline, kill.place) for kill in done}
     waited: Counter[tuple[str, str]] = Counter()
     for kill, count in missed.items():
@@ -455,14 +455,14 @@ def _numbers(log: Path) -> int:
 
 
 def _spark_home(folder: Path) -> None:
-    """Make a SPARK_HOME that is the installed one, but with a place of its own for executors."""
+    """Make a SPARK_HOME like the installed one, but with its own folder for executors."""
     folder.mkdir()
     for each in Path(pyspark.__file__).parent.iterdir():
         (folder / each.name).symlink_to(each)
 
 
 def show(text: str) -> None:
-    """Print, immediately also where the output is a file."""
+    """Print immediately, even if the output is a file."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -1,5 +1,4 @@
-"""
-A mirror that is to be killed: that of MANIFEST, a few messages at a time, so that kills find it at work.
+"""A mirror that is killed: it runs MANIFEST with few messages at a time, so that kills hit it at work.
 
 `python -m tests.spark.faults.mirrored MANIFEST`
 """

@@ -1,4 +1,4 @@
-"""The checks after the kills find their faults: each law broken once, on files and messages made by hand."""
+"""The checks after kills find their faults: each law is broken once, with hand-made files and messages."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,7 +77,7 @@ def loaded(*bodies: str) -> dict[MessageQueue, list[ReceivedMessage]]:
 
 
 def test_a_load_may_have_its_ties_in_any_order() -> None:
-    """The topic has the numbers 0 to 3, which are of one rank and of two bodies."""
+    """The topic has the numbers 0 to 3, which have one rank and two bodies."""
     assert load_faults(TOPIC, loaded("0-1", "0-0", "0-0", "0-1")) == []
 
 
@@ -157,7 +157,7 @@ def test_a_false_finding_and_a_message_that_was_not_looked_at_are_found(
 
 
 def test_a_published_file_that_was_touched_is_found(root: Path) -> None:
-    """Replaced by its like, changed in place with its old time, or gone."""
+    """The file was replaced by one of the same size, changed in place with its old time, or removed."""
     archived = Archived(root)
     assert archived.look() == []
     assert archived.count == 2

@@ -1,4 +1,4 @@
-"""A process that is to be killed stands still exactly where the test says, with all of its threads."""
+"""A process that is going to be killed stops exactly at the place of the order, with all of its threads."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ for number in range(3):
 
 
 def test_the_second_link_waits_until_somebody_wakes_it(tmp_path: Path) -> None:
-    """The first is passed, as the order says; nothing moves meanwhile; then all goes on as if nothing had been."""
+    """The process passes the first link as ordered, stops completely at the second, and continues normally when it is woken."""
     os.mkfifo(tmp_path / deadly.WAKE)
     (tmp_path / deadly.ORDER).write_text(deadly.order_file("manifest", 1, stays=False))
     path = os.pathsep.join([str(ROOT / "tests" / "spark" / "faults" / "everywhere"), str(ROOT)])
@@ -62,7 +62,7 @@ def test_the_second_link_waits_until_somebody_wakes_it(tmp_path: Path) -> None:
 
 
 def test_a_deck_deals_every_card_before_one_comes_again() -> None:
-    """Also when some do not fit for a while."""
+    """This holds even if some cards do not fit for a while."""
     cards = [Kill(pipeline, place, "all") for pipeline in ("archive", "copy") for place in "abcd"]
     deck = Deck(cards, Random(3))
 
@@ -79,7 +79,7 @@ def test_a_deck_deals_every_card_before_one_comes_again() -> None:
 def test_a_sink_can_die_however_spark_writes_to_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replay writes frames, a load a stream; the tasks of a replay were never killed."""
+    """A replay writes frames, a load writes a stream; once, tasks of a replay were never killed."""
     reached: list[str] = []
     monkeypatch.setattr(deadly, "reach", reached.append)
     sink = DyingSink({"topic": "copy", "appId": "copied"})
@@ -92,7 +92,7 @@ def test_a_sink_can_die_however_spark_writes_to_it(
 
 
 def test_a_place_to_which_nobody_comes_is_a_fault() -> None:
-    """Laws that hold after kills that did not happen say nothing."""
+    """Laws that hold without any kill prove nothing, so such a place fails the campaign."""
     writing, copying = (
         Kill(*where, "worker") for where in (("archive", "writing"), ("copy", "copying"))
     )

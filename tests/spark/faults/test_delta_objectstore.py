@@ -1,8 +1,7 @@
-"""
-Writers of Delta tables in an object store: killed at each of their requests, and left without an answer.
+"""Writers of Delta tables in an object store: they are killed at each of their requests, or lose an answer.
 
-A writer is a process of its own: deltalake holds the interpreter's lock while it waits, and the proxy is in this one. What is
-looked at afterwards goes around the proxy.
+A writer has its own process: deltalake holds the interpreter's lock while it waits, and the proxy runs in this process.
+The checks afterwards bypass the proxy.
 """
 
 import multiprocessing
@@ -34,7 +33,7 @@ _PROCESSES: Final = multiprocessing.get_context("forkserver")
 
 
 def write_files(root: Location) -> None:
-    """Archive two batches, from wherever the writer before stopped, as the pipeline `archive` does."""
+    """Archive two batches, continuing where the former writer stopped, as the pipeline `archive` does."""
     for batch, offsets in enumerate(BATCHES):
         rows = pa.RecordBatch.from_pydict({"queue_offset": pa.array(range(*offsets), pa.int64())})
         file = PartFile(root / f"{uuid4().hex}.parquet", QUEUE, rows.schema, "none")
@@ -43,7 +42,7 @@ def write_files(root: Location) -> None:
 
 
 def write_rows(root: Location) -> None:
-    """Add the rows of two batches, as `delta_batches` does; Spark repeats the last one alone."""
+    """Add the rows of two batches, as `delta_batches` does; Spark repeats only the last one."""
     begin = (read_table(root).transaction_version("app") or 0) if is_table(root) else 0
     for batch, offsets in [*enumerate(BATCHES)][begin:]:
         append_rows(root, "app", batch, pa.table({"queue_offset": pa.array(range(*offsets))}))
@@ -53,14 +52,14 @@ WRITERS: Final = {"files": write_files, "rows": write_rows}
 
 
 def work(kind: str, root: str, endpoint: str) -> None:
-    """Be a writer."""
+    """Run as a writer."""
     os.environ["AWS_ENDPOINT_URL"] = endpoint
     WRITERS[kind](location(root))
 
 
 @dataclass
 class Store:
-    """The S3 server, and who writes through its proxy."""
+    """The S3 server, and the writers that use its proxy."""
 
     s3: S3
     running: list[BaseProcess] = field(default_factory=list)
@@ -73,7 +72,7 @@ class Store:
         return writer
 
     def end(self) -> list[int | None]:
-        """Wait for all writers; return how they ended."""
+        """Wait for all writers; return their exit codes."""
         for each in self.running:
             each.join(_PATIENCE_S)
         ended = [each.exitcode for each in self.running]
@@ -99,7 +98,7 @@ def roots() -> Iterator[Location]:
 
 
 class At:
-    """Does something at one of the requests that change something, by its number."""
+    """Calls a function at one of the changing requests, by its number."""
 
     def __init__(self, number: int, act: Callable[[], Fate]) -> None:
         self._left, self._act, self._lock = number, act, threading.Lock()
@@ -123,7 +122,7 @@ def offsets_in(root: Location) -> list[int]:
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("fate", ["cut", "served"])
 def test_a_writer_may_be_killed_at_every_request(store: Store, kind: str, fate: Fate) -> None:
-    """Carried out or not: the next writer ends with each row once."""
+    """Whether the request was carried out or not, the next writer ends with each row once."""
     for number, root in enumerate(roots()):
         writers: list[BaseProcess] = []
 
@@ -149,7 +148,7 @@ def test_a_writer_may_be_killed_at_every_request(store: Store, kind: str, fate: 
 def test_a_writer_goes_on_whatever_becomes_of_an_answer(
     store: Store, kind: str, fate: Fate
 ) -> None:
-    """A commit whose answer was lost is its own: the batch neither fails nor is there twice."""
+    """A writer recognises its own commit after a lost answer: the batch neither fails nor is stored twice."""
     for number, root in enumerate(roots()):
         store.s3.decide = moment = At(number, lambda: fate)
         store.start(kind, root)

@@ -1,4 +1,4 @@
-"""A disk that is full: the writer fails, and what it has begun does not take the little room that is left."""
+"""A full disk: the writer fails, and removes unfinished files that would use up the remaining room."""
 
 import resource
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def rows(queue: int, size: int) -> pa.RecordBatch:
 
 
 def size_around_a_body(folder: Path) -> int:
-    """Return what a file holds beside the body of its only row."""
+    """Return the size of a file without the body of its only row."""
     (part,) = written(
         ArchiveWriter(location(folder), "app", "none", kind="delta"), [rows(9, ROOM // 2)]
     )
@@ -60,7 +60,7 @@ def written(writer: ArchiveWriter, batches: list[pa.RecordBatch]) -> list[Part]:
 def test_a_task_that_finds_the_disk_full_leaves_no_file(
     tmp_path: Path, *, kind: str, late: bool
 ) -> None:
-    """Neither of the queue that did not fit nor of the others, whether they are finished or not."""
+    """It removes the file of the queue that did not fit and all others, finished or not."""
     size = ROOM + 100 - size_around_a_body(tmp_path) if late else 2 * ROOM
     batches = [rows(0, 10), rows(1, size), rows(2, 10)]
     writer = ArchiveWriter(location(tmp_path), "app", "none", kind=kind)
@@ -69,12 +69,12 @@ def test_a_task_that_finds_the_disk_full_leaves_no_file(
         writer.write(iter(batches))
 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    # When there is room again the same batch is written.
+    # When there is room again, the same batch can be written.
     assert [part.rows for part in written(writer, batches)] == [1, 1, 1]
 
 
 def test_a_file_that_does_not_fit_is_not_there_and_the_former_one_is(tmp_path: Path) -> None:
-    """As a status or a manifest: whole, or as it was."""
+    """A status or manifest is written completely or stays as it was."""
     path = tmp_path / "status.json"
     location(path).write("before")
 

@@ -1,8 +1,7 @@
-"""
-Drivers, executors and workers killed where it matters: the archive, the audit and the copy are as if nobody had been.
+"""Drivers, executors and workers are killed at critical places: archive, audit and copy are as without kills.
 
 Set ORDERLYMQ_KILLS to kill more often than the few times that a usual test run can afford; `kills` is the program for
-hundreds, with a line for each.
+hundreds of kills, and prints a line for each.
 """
 
 import os
@@ -22,7 +21,7 @@ KILLS = int(os.environ.get("ORDERLYMQ_KILLS", "4"))
 def test_kills_neither_lose_nor_repeat_nor_change_anything(
     topics: Topics, tmp_path: Path, master: str
 ) -> None:
-    """Every offset once in the archive, no published file changed, no message twice in the copy, no false finding."""
+    """Every offset is once in the archive, no published file changes, the copy has no message twice, no finding is false."""
     campaign = Campaign(topics, tmp_path, masters=[master])
     try:
         while campaign.kills < KILLS:

@@ -1,8 +1,7 @@
-"""
-Drivers that write an archive into an object store are killed by SIGKILL at each kind of their requests.
+"""Drivers that write an archive into an object store are killed by SIGKILL at each kind of their requests.
 
-The proxy before the store kills: it sees a request, kills the driver with all that it has started, and then carries the
-request out or not. Eight kills (ORDERLYMQ_KILLS) are one before and one behind each kind of request.
+The proxy before the store sees a request, kills the driver with all its child processes, and then carries the request
+out or drops it. The default of eight kills (ORDERLYMQ_KILLS) is one before and one after each kind of request.
 """
 
 import hashlib
@@ -47,7 +46,7 @@ KILLS: Final = int(os.environ.get("ORDERLYMQ_KILLS", "2"))
 
 @dataclass
 class Killer:
-    """Kills a driver at the first request of a kind, and carries it out or not."""
+    """Kills a driver at the first request of a kind, and carries the request out or drops it."""
 
     fits: Callable[[Request], bool]
     fate: Fate
@@ -66,7 +65,7 @@ class Killer:
 
 
 def end(driver: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Kill a driver and all that it has started; Spark's daemons have left its group."""
+    """Kill a driver and all its child processes; Spark's daemons are in other process groups."""
     with suppress(ProcessLookupError):
         os.killpg(driver.pid, signal.SIGKILL)
     for process in psutil.process_iter():
@@ -90,7 +89,7 @@ def start(folder: Path) -> "subprocess.Popen[bytes]":
 def test_no_kill_loses_repeats_or_changes_anything_in_an_object_store(
     topics: Topics, tmp_path: Path, s3: S3
 ) -> None:
-    """Every offset once, in order, in one manifest; no part is left; no published object ever changed."""
+    """Every offset is in one manifest, once and in order; no unpublished part is left, and no published object changes."""
     topic = topics.make()
     root = location(f"s3a://{BUCKET}/{uuid4().hex}/files")
     manifest = {

@@ -1,4 +1,4 @@
-"""A leader dies in the middle of a batch: what is read and what is sent, without Spark around it."""
+"""A leader dies during a batch: the effects on reads and sends, tested without Spark."""
 
 import signal
 import threading
@@ -36,7 +36,7 @@ def kill_leader(group: Group) -> None:
 
 
 def test_a_batch_whose_leader_dies_is_read_on_from_the_next_one(three: Group) -> None:
-    """Every offset once, in order, with the body that was sent; the range is not begun again."""
+    """Every offset is read once, in order, with its body; the reader continues the range where it was."""
     with AdminClient(three.name_server_address) as admin:
         topics = Topics(three.name_server_address, admin)
         topic = topics.make(queues=1)
@@ -60,7 +60,7 @@ def test_a_batch_whose_leader_dies_is_read_on_from_the_next_one(three: Group) ->
 
 
 def test_a_run_whose_leader_dies_is_stored_once_and_in_order(three: Group) -> None:
-    """Each message is there once, whether the dead leader had acknowledged it, had only stored it, or never saw it."""
+    """Each message is stored once, whether the dead leader had acknowledged it, only stored it, or never received it."""
     with AdminClient(three.name_server_address) as admin:
         topics = Topics(three.name_server_address, admin)
         topic = topics.make(queues=1)

@@ -1,4 +1,4 @@
-"""Two mirrors of one topic, begun by mistake, are killed and paused, and the target's leader with them."""
+"""Two mirrors of one topic, started by mistake, are killed and paused, and so is the target's leader."""
 
 import json
 import os
@@ -29,13 +29,13 @@ _PATIENCE_S = 120
 
 @pytest.fixture
 def target_group(topics: Topics, tmp_path: Path) -> Iterator[Group]:
-    """Return the broker group of the target, of three replicas."""
+    """Return the target's broker group of three replicas."""
     with Group(tmp_path / "target", 3) as group:
         yield group
 
 
 class Mirrors:
-    """Two drivers with checkpoints of their own, which know nothing of each other."""
+    """Two drivers with their own checkpoints, which do not know of each other."""
 
     def __init__(self, clusters: Clusters, folder: Path) -> None:
         self.children: list[Child] = []
@@ -57,13 +57,13 @@ class Mirrors:
         self.paused: Child | None = None
 
     def wake(self) -> None:
-        """Let a paused one go on with what it had in hand."""
+        """Let a paused driver continue its work."""
         if self.paused is not None:
             self.paused.signal(signal.SIGCONT)
             self.paused = None
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         self.wake()
         for child in self.children:
             child.kill()
@@ -73,7 +73,7 @@ class Mirrors:
 def test_the_target_is_a_prefix_whatever_dies(
     topics: Topics, target_group: Group, tmp_path: Path, seed: int
 ) -> None:
-    """At every moment; and with the last kill over it has everything, each message once."""
+    """At every moment the target is a prefix; after the last kill it becomes complete, with each message once."""
     chance = Random(seed)
     with AdminClient(target_group.name_server_address) as admin:
         clusters = Clusters(topics, Topics(target_group.name_server_address, admin))
@@ -98,7 +98,7 @@ def test_the_target_is_a_prefix_whatever_dies(
             assert clusters.check_prefix(TOPIC) == begin + COUNT, happened
             for child in mirrors.children:
                 child.signal(signal.SIGTERM)
-            # One that has hardly begun is stopped before its end, or dies of it.
+            # One that has just started is stopped before its end, or dies from the signal.
             codes = {child.wait(60) for child in mirrors.children}
             assert codes <= {0, FAILED, -signal.SIGTERM}, happened
         finally:
@@ -110,7 +110,7 @@ def test_the_target_is_a_prefix_whatever_dies(
 
 
 def strike(chance: Random, mirrors: Mirrors, target: Group) -> str:
-    """Kill or pause something, and begin again what was killed; return what it was."""
+    """Kill or pause a process, and start a killed one again; return its name."""
     mirrors.wake()
     child = chance.choice(mirrors.children)
     match chance.randrange(4):
@@ -136,7 +136,7 @@ def ends(side: Topics) -> dict[MessageQueue, int]:
 
 
 def wait_for(clusters: Clusters, count: int) -> None:
-    """Wait until the target has so many messages."""
+    """Wait until the target has this number of messages."""
     deadline = time.monotonic() + _PATIENCE_S
     while sum(ends(clusters.target).values()) < count:
         assert time.monotonic() < deadline, f"{ends(clusters.target)} of {count}"

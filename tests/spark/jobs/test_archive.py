@@ -1,4 +1,4 @@
-"""An archive goes on where it was, or not at all."""
+"""An archive continues where it stopped, or refuses to run."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def spec_of(folder: Path, form: Form, **options: Any) -> ArchiveSpec:
 
 
 def read_up_to(spec: ArchiveSpec, end: int) -> None:
-    """Leave the checkpoint that Spark and we write of a stream that began at 5."""
+    """Write the checkpoint, with Spark's files and ours, of a stream that began at offset 5."""
     began = {"what was asked for": {}, "where it began": to_json({QUEUE: 5})}
     (spec.checkpoint / START_FILE).write(json.dumps(began))
     offsets = json.dumps(to_json({QUEUE: end}))
@@ -56,7 +56,7 @@ def put(spec: ArchiveSpec) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_an_archive_does_not_go_on_where_nothing_of_it_is(form: Form, tmp_path: Path) -> None:
-    """As when its disk is not mounted: what comes is below the mount then, and missing when the disk is back."""
+    """If the archive's disk is not mounted, new files would be written below the mount point and be missing later."""
     spec = spec_of(tmp_path, form)
     read_up_to(spec, 9)
 
@@ -76,7 +76,7 @@ def test_an_archive_does_not_go_on_where_nothing_of_it_is(form: Form, tmp_path: 
 def test_a_checkpoint_of_which_nothing_need_be_there_is_no_conflict(
     end: int | None, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """It is new, has read nothing, or all of it may have been left out or lost."""
+    """The checkpoint is new, or has read nothing, or all messages may have been filtered out or lost."""
     spec = spec_of(tmp_path, "parquet", **options)
     if end is not None:
         read_up_to(spec, end)

@@ -1,4 +1,4 @@
-"""Groups by key: they have consumed messages behind the first one that they owe."""
+"""Consumer groups that process by key: they have consumed messages after the first pending one."""
 
 import json
 import time
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def consuming_by_key(
     topics: Topics, topic: str, group: str, *, bad: Collection[str] = (), count: int
 ) -> Iterator[None]:
-    """Keep the message `slow` in hand; those named in *bad* become dead letters, and *count* others are done."""
+    """Keep the message `slow` in progress; those named in *bad* become dead letters, and *count* others are done."""
     done: list[str] = []
     lock, ends = Lock(), Event()
 
@@ -80,7 +80,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_key_is_consumed_up_to_what_is_owed_of_it() -> None:
-    """Others are consumed as far as the group has looked at the queue."""
+    """Keys without pending messages are consumed up to the offset that the group has reached in the queue."""
     queue = MessageQueue("orders", "b", 0)
     consumed = Consumed({queue: 10}, {(queue, "a"): 4, (queue, "b"): 12})
 
@@ -91,7 +91,7 @@ def test_a_key_is_consumed_up_to_what_is_owed_of_it() -> None:
 @pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed(topics: Topics) -> None:
-    """The lanes that went on behind one in hand are not before it; the time is that of the first message that is owed."""
+    """Lanes that went on after a pending message do not count; the time is that of the first pending message."""
     topic = topics.make(queues=1)
     group = f"lanes-{topic}"
     topics.admin.set_group(SubscriptionGroupConfig(group, concurrency="Key"))
@@ -111,7 +111,7 @@ def test_the_lag_of_a_group_by_key_is_what_it_has_not_consumed(topics: Topics) -
 def test_a_letter_is_overtaken_also_behind_what_the_group_owes_of_another_key(
     spark: "SparkSession", topics: Topics, tmp_path: Path, key_property: str
 ) -> None:
-    """Law: a redrive sends no letter after its successors, whichever property has the keys of the group."""
+    """Law: a redrive sends no letter after its successors, whichever property holds the keys of the group."""
     topic = topics.make(queues=1)
     group = f"lanes-{topic}"
     topics.admin.set_group(

@@ -1,4 +1,4 @@
-"""Change events into a table: it is the source table, whatever is repeated, late or unreadable."""
+"""Change events in a table: the table equals the source table, whatever is repeated, late or unreadable."""
 
 import json
 import random
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def event(form: Format, before: Row | None, after: Row | None) -> bytes:
-    """Write a change as one of the three binlog readers does."""
+    """Return a change in the format of one of the three binlog readers."""
     row = after or before or {}
     old = {name: v for name, v in (before or {}).items() if after and after.get(name) != v}
     kind = "delete" if after is None else "insert" if before is None else "update"
@@ -49,7 +49,7 @@ def event(form: Format, before: Row | None, after: Row | None) -> bytes:
 
 
 def history(form: Format, count: int, seed: int) -> tuple[list[bytes], dict[int, Row]]:
-    """Return events of a random life of a table, changes of primary keys included, and how it ends."""
+    """Return the events of a table's random history, with changes of primary keys, and the final table."""
     chance = random.Random(seed)
     table: dict[int, Row] = {}
     events: list[bytes] = []
@@ -98,7 +98,7 @@ def rows_of(spec: CdcSpec) -> dict[int, Row]:
 def test_the_table_is_the_source_table_whatever_the_cut_and_the_repeats(
     form: Format, tmp_path: Path
 ) -> None:
-    """Batches of any size, each applied twice, then an old one once more under a new number."""
+    """Batches have any size; each is applied twice, and an old one again under a new number."""
     events, expected = history(form, 60, seed=3)
     spec = spec_of(tmp_path, form)
     chance = random.Random(4)
@@ -125,7 +125,7 @@ def test_the_table_is_the_source_table_whatever_the_cut_and_the_repeats(
 def test_a_checkpoint_that_began_again_leaves_no_change_out(
     scd: Literal[1, 2], tmp_path: Path
 ) -> None:
-    """Its batches have the numbers of those that the table knows, and other changes in them."""
+    """Its batches have numbers that the table knows, but contain other changes."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     changes = [Change((n,), {"id": n, "name": f"name {n}"}, n) for n in range(4)]
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_began_again_leaves_no_change_out(
 def test_the_rows_of_a_table_are_counted_in_little_memory(
     scd: Literal[1, 2], tmp_path: Path
 ) -> None:
-    """A run counts them at its end: of a table that is larger than the driver each run ended with that."""
+    """A run counts the rows at its end; once, each run failed at that for a table that is larger than the driver."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     for number in range(4):
@@ -161,7 +161,7 @@ def test_the_rows_of_a_table_are_counted_in_little_memory(
 
 
 def test_a_batch_of_events_has_a_limit(tmp_path: Path) -> None:
-    """It is in the driver's memory as a whole, and Spark repeats a planned one as it is: of a large topic none was ever done."""
+    """A batch is held in the driver's memory, and Spark repeats a planned one unchanged: without a limit it would never end."""
 
     def limits(**options: Any) -> tuple[int | None, int | None]:
         source = Source(topic="binlog", options=options)
@@ -175,7 +175,7 @@ def test_a_batch_of_events_has_a_limit(tmp_path: Path) -> None:
 
 
 def test_events_that_cannot_be_read_are_kept_once_and_never_written_over(tmp_path: Path) -> None:
-    """A repeated batch has them in any order; one of another checkpoint has others under its number."""
+    """A repeated batch may have them in another order; another checkpoint may have other ones under the same number."""
     place = {"topic": "changes", "broker": "east", "queue_id": 0}
     bad = [
         {**place, "queue_offset": n, "reason": "no JSON", "body_base64": "eA=="} for n in range(3)
@@ -196,7 +196,7 @@ def versions_of(spec: CdcSpec) -> list[Row]:
 
 
 def table_at(versions: list[Row], position: int) -> dict[int, Row]:
-    """Read the history as its docs say: the source table as it was after the event at *position*."""
+    """Return the source table after the event at *position*, read from the history as its docs describe."""
     return {
         int(row["id"]): {"id": int(row["id"]), "name": row["name"]}
         for row in versions
@@ -208,7 +208,7 @@ def table_at(versions: list[Row], position: int) -> dict[int, Row]:
 
 @pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
 def test_a_history_yields_the_source_table_at_every_position(form: Format, tmp_path: Path) -> None:
-    """Whatever stood in the table after each event can be read back; the versions of a key adjoin."""
+    """The table after each event can be read back, and the versions of a key have no gap between them."""
     events, expected = history(form, 60, seed=5)
     spec = spec_of(tmp_path, form, scd=2)
     changes = [
@@ -233,7 +233,7 @@ def test_a_history_yields_the_source_table_at_every_position(form: Format, tmp_p
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_history_is_a_function_of_the_set_of_changes(seed: int, tmp_path: Path) -> None:
-    """Cut anywhere, each batch twice, old ones once more under new numbers, even in any order: one table."""
+    """The same changes give the same table in any batches, repetitions and order."""
     events, _ = history("maxwell", 40, seed)
     changes = [
         change
@@ -259,7 +259,7 @@ def test_a_history_is_a_function_of_the_set_of_changes(seed: int, tmp_path: Path
 
 
 def test_a_batch_that_brings_nothing_new_makes_no_commit(tmp_path: Path) -> None:
-    """A replay of old events under new numbers leaves the table's version as it is."""
+    """A replay of old events under new batch numbers leaves the table's version unchanged."""
     spec = spec_of(tmp_path, "maxwell", scd=2)
     changes = [Change((1,), {"id": 1, "name": "a"}, 0), Change((1,), None, 1)]
     merge_history(spec, "app", 0, changes)
@@ -285,7 +285,7 @@ _SHAPES += [{"id": 1}, {"id": [1]}, {"id": {"scale": 0, "value": "AQ=="}}, [{"id
 @pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
 @pytest.mark.parametrize("table", [None, "t"])
 def test_no_event_of_any_shape_stops_the_pipeline(form: Format, table: str | None) -> None:
-    """Each member may be anything; the batch is read, and invalid events are reported."""
+    """Any member may have any type; the batch is read, and invalid events are reported."""
     kinds = ["c", "u", "d", "INSERT", "UPDATE", "DELETE", "insert", "update", "delete", [], {}]
     names = ["op", "type", "table", "before", "after", "data", "old", "source", "payload", "isDdl"]
     row = [{"id": 1}] if form == "canal" else {"id": 1}
@@ -315,7 +315,7 @@ ODD_TEXTS: list[Row] = [
 
 @pytest.mark.parametrize("row", ODD_TEXTS)
 def test_a_row_that_no_table_can_hold_is_an_event_that_cannot_be_read(row: Row) -> None:
-    """Half characters, columns that are the table's own, columns that differ in case alone; the reason can be written."""
+    """Such rows have lone surrogates, column names of the table's own, or names that differ only in case; the reason is written."""
     bodies = pa.table(
         {
             **{name: ["t"] for name in ("topic", "broker")},
@@ -331,7 +331,7 @@ def test_a_row_that_no_table_can_hold_is_an_event_that_cannot_be_read(row: Row) 
 
 
 def test_an_event_that_heals_a_row_with_half_a_character_counts() -> None:
-    """The job looks at the former row for its key only."""
+    """The job reads only the key of the former row."""
     body = event("maxwell", {"id": 1, "name": "\ud800"}, {"id": 1, "name": "whole"})
 
     assert read_changes(body, "maxwell", ["id"], None, 7) == [
@@ -340,7 +340,7 @@ def test_an_event_that_heals_a_row_with_half_a_character_counts() -> None:
 
 
 def test_a_value_of_any_depth_is_a_text_or_reported() -> None:
-    """An event that is read without an error makes a row without one, also deeper in the stack."""
+    """A value that is read without an error can also be written without one, even in a deep stack."""
     for depth in range(900, 1000, 2):
         body = b'{"op": "c", "after": {"id": 1, "name": %s}}' % (b"[" * depth + b"]" * depth)
         try:
@@ -353,7 +353,7 @@ def test_a_value_of_any_depth_is_a_text_or_reported() -> None:
 
 @pytest.mark.parametrize("scd", [1, 2])
 def test_numbers_keep_their_digits(scd: Literal[1, 2], tmp_path: Path) -> None:
-    """Maxwell writes a DECIMAL as a number: no two of them become one row, and none another value."""
+    """Maxwell writes DECIMALs as numbers: two of them never become one row, and none changes its value."""
     numbers = ["1234567890123456.7891", "1234567890123456.7892", "100000000000000000000.01", "1.10"]
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     bodies = [
@@ -395,7 +395,7 @@ KEYS_ALIKE += [
 
 @pytest.mark.parametrize("scd", [1, 2])
 def test_which_keys_are_one_does_not_depend_on_the_cut(scd: Literal[1, 2], tmp_path: Path) -> None:
-    """A number is one key however it is written; neither true nor the text 1 is the number 1."""
+    """A number is the same key in any notation; true and the text 1 are other keys than the number 1."""
     bodies = [b'{"op": "c", "after": {"id": %s}}' % each.encode() for each in KEYS_ALIKE]
     changes = [
         change
@@ -423,7 +423,7 @@ def test_which_keys_are_one_does_not_depend_on_the_cut(scd: Literal[1, 2], tmp_p
 
 @pytest.mark.parametrize("scd", [1, 2])
 def test_a_column_whose_case_changes_stays_the_column(scd: Literal[1, 2], tmp_path: Path) -> None:
-    """Within a batch and from batch to batch: a table cannot have both."""
+    """This holds within a batch and between batches, because a table cannot have both columns."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     rows: list[Row] = [{"name": "a"}, {"Name": "b"}, {"NAME": "c"}, {"nAme": "d", "more": "x"}]
@@ -436,7 +436,7 @@ def test_a_column_whose_case_changes_stays_the_column(scd: Literal[1, 2], tmp_pa
 
 
 def test_a_key_that_is_an_object_is_reported_with_what_to_do() -> None:
-    """As Debezium writes a NUMBER of Oracle without a precision."""
+    """Debezium writes such a key for a NUMBER of Oracle without a precision."""
     body = b'{"op": "c", "after": {"id": {"scale": 0, "value": "AQ=="}}}'
 
     with pytest.raises(EventError, match=r"decimal\.handling\.mode=string"):
@@ -463,7 +463,7 @@ def test_tombstones_and_schema_changes_change_no_row(body: bytes) -> None:
 def test_a_change_of_rows_that_it_does_not_name_is_an_event_that_cannot_be_read(
     form: Format, body: bytes
 ) -> None:
-    """A truncate takes all, a delete without its row one of them: the table would keep what the source has not."""
+    """Truncates, and deletes without a row, do not say which rows they remove, so the table would differ from the source."""
     with pytest.raises(EventError):
         read_changes(body, form, ["id"], "t", 0)
 
@@ -485,7 +485,7 @@ PLACE = {"db": "shop", "database": "shop", "schema": "public"}
 
 @pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
 def test_a_table_may_be_named_with_its_database(form: Format) -> None:
-    """Without it the table of this name in any database is meant."""
+    """A name without a database means this table in any database."""
     whole = json.loads(event(form, None, {"id": 1}))
     whole = {**whole.get("payload", whole), **PLACE, "table": "t"}
     body = json.dumps({**whole, "source": {**PLACE, "table": "t"}}).encode()
@@ -509,7 +509,7 @@ def test_a_table_may_be_named_with_its_database(form: Format) -> None:
     ids=["text", "bytes", "texts", "map", "numbers"],
 )
 def test_a_value_that_postgres_did_not_log_is_no_value(value: Any) -> None:
-    """Of an update that leaves a large value (TOAST) alone; the table keeps what it has, and the reason says what to set."""
+    """An update that leaves a large value (TOAST) unchanged lacks it; the table keeps its value, and the reason names the setting."""
     row = {"id": 1, "name": "a", "photo": value}
 
     with pytest.raises(EventError, match=r"what photo is.*REPLICA IDENTITY FULL"):
@@ -522,7 +522,7 @@ def test_a_value_that_postgres_did_not_log_is_no_value(value: Any) -> None:
 def test_a_column_that_an_event_lacks_is_empty_whatever_the_cut(
     scd: Literal[1, 2], cut: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """As after the source table has lost the column."""
+    """This is how the source table is after it has lost the column."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     rows = [{"id": 1, "city": "Riga"}, {"id": 1, "name": "Eve"}, {"id": 2, "city": "Kyiv"}]
@@ -543,7 +543,7 @@ def test_a_column_that_an_event_lacks_is_empty_whatever_the_cut(
 def test_a_topic_that_was_created_again_needs_another_table(
     scd: Literal[1, 2], tmp_path: Path
 ) -> None:
-    """Its positions begin again: whatever it changes would be older than what the table has. Other topics go on."""
+    """Its positions begin again, so its changes would look older than the table's; other topics continue."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     ids = {("changes", "g"): 7, ("others", "g"): 3}
@@ -577,7 +577,7 @@ def test_a_driver_that_is_refused_leaves_the_counts_of_the_other_one(
 def test_a_topic_becomes_a_table_and_bad_events_are_kept(
     spark: "SparkSession", topics: Topics, tmp_path: Path, scd: Literal[1, 2]
 ) -> None:
-    """From the topic through Spark; an event that is no JSON is kept whole, with its place."""
+    """The events pass from the topic through Spark; one that is not JSON is kept whole, with its place."""
     topic = topics.make(queues=1)
     events, expected = history("debezium", 40, seed=9)
     bodies = [*events[:10], b"not json", *events[10:], b"null", b"null"]

@@ -1,4 +1,4 @@
-"""Compaction of files that do not all fit together, or cannot be read."""
+"""Compaction of files that cannot all be merged, or cannot be read."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parametrize("root", ["local"], indirect=True)
 
 @dataclass(frozen=True, slots=True)
 class Narrow(LocalLocation):
-    """A place whose store lets nobody list anything above it."""
+    """A place whose store permits listing only inside the archive."""
 
     @property
     def parent(self) -> "Narrow":
@@ -31,7 +31,7 @@ class Narrow(LocalLocation):
 
 
 class Forbidden(Narrow):
-    """A folder above such a place."""
+    """A folder whose parents may not be listed."""
 
     def __truediv__(self, name: str) -> "Forbidden":
         return Forbidden(str(Path(self.path) / name))
@@ -41,7 +41,7 @@ class Forbidden(Narrow):
 
 
 def archive(root: Location, batch: int, *more: str) -> None:
-    """Publish two offsets of each queue, with more columns than the offset."""
+    """Publish two offsets of each queue, with columns in addition to the offset."""
     parts = []
     for queue in QUEUES:
         file = PartFile(
@@ -71,7 +71,7 @@ def ranges_of(root: Location, queue: MessageQueue) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", ["archive", "data"])
 def test_the_right_to_list_the_archive_is_enough(root: Location, name: str) -> None:
-    """An Iceberg table is looked for above a folder `data`; who may not look there has none."""
+    """An Iceberg table is detected above a folder `data`; without the right to list there, it is no table."""
     place = Narrow(str(root / name))
     archive(place, 0)
     archive(place, 1)
@@ -81,7 +81,7 @@ def test_the_right_to_list_the_archive_is_enough(root: Location, name: str) -> N
 
 
 def test_files_are_put_together_up_to_where_the_columns_change(root: Location) -> None:
-    """The columns changed twice; each file keeps those that it has."""
+    """The columns changed twice; each file keeps its own columns."""
     for batch in range(6):
         archive(root, batch, *(("body",) if 2 <= batch < 4 else ()))
 
@@ -95,7 +95,7 @@ def test_files_are_put_together_up_to_where_the_columns_change(root: Location) -
 
 
 def test_a_file_that_cannot_be_read_stops_its_own_group_only(root: Location) -> None:
-    """It is named, and the run does not pass."""
+    """The error names the file, and the run fails after the other groups are done."""
     for batch in range(3):
         archive(root, batch)
     path_of(root, QueueRange(QUEUES[0], 2, 4)).write(b"no parquet")
@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_read_stops_its_own_group_only(root: Location) -> 
 
 
 def test_row_groups_are_neither_small_nor_large(root: Location) -> None:
-    """Rows of a batch go together; what is large decompressed is in pieces, whatever it is on disk: a file of it was held whole."""
+    """Rows of a batch are kept together; data that is large after decompression is split: once, a whole file was held in memory."""
     body = b"x" * (1 << 20)
     start = 0
     for batch, counts in enumerate(([1] * 20, [100])):

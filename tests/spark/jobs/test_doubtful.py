@@ -1,4 +1,4 @@
-"""Dead letters that no message of their topic says the same as: a client may have made them up."""
+"""Dead letters without a matching message in their topic, which a client may have made up."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from tests.spark.topics import Topics
 def test_a_letter_that_its_topic_does_not_know_is_sent_when_that_is_said(
     how: Any, decided: str
 ) -> None:
-    """Law: a redrive writes with rights of its own, and lends them to no client that makes letters up. A target says where all go."""
+    """Law: a redrive has rights of its own and must not lend them to clients that make up letters; a named target is a consent."""
     made_up, known = letter(0, "", 5), letter(1, "", 6)
     made_up.is_doubtful = True
     for each in (made_up, known):
@@ -44,7 +44,7 @@ def test_a_letter_that_its_topic_does_not_know_is_sent_when_that_is_said(
 @pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_letter_that_says_something_else_than_its_origin_is_doubtful(topics: Topics) -> None:
-    """Law: the id of a message, which each of its readers knows, makes no letter a copy of it."""
+    """Law: every reader of a message knows its id, so the id alone does not make a letter a copy of it."""
     topic = topics.make(queues=1)
     group = f"made-up-{topic}"
     topics.numbered(topic, 1, keys=1)

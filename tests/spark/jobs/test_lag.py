@@ -1,4 +1,4 @@
-"""The pipeline lag shows what groups have before them, and how long messages took to be stored."""
+"""The pipeline lag shows what consumer groups have not consumed, and how long storing took."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ def numbers(topic: str, count: int) -> list[Message]:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_what_a_group_has_not_consumed_is_its_lag(spark: "SparkSession", topics: Topics) -> None:
-    """A group that has consumed nothing has all before it; a queue without messages has no lag in time."""
+    """A group that has consumed nothing lags by the whole topic; a queue without messages has no lag in time."""
     topic = topics.make(queues=2)
     topics.fill(topic, numbers(topic, 20), queue=0)
     consumer = LitePullConsumer("billing-lag", topics.bootstrap, consume_from="first")
@@ -58,7 +58,7 @@ def test_what_a_group_has_not_consumed_is_its_lag(spark: "SparkSession", topics:
 
 @pytest.mark.cluster
 def test_a_group_that_goes_on_has_nothing_before_it(topics: Topics) -> None:
-    """Law: no lag is below zero, also where a group consumes messages that come while it is asked."""
+    """Law: a lag is never negative, even if the group consumes new messages while the report is made."""
     topic = topics.make(queues=1)
     topics.fill(topic, numbers(topic, 5))
     access, (queue,) = access_to(Connect(topics.bootstrap)), topics.queues(topic)

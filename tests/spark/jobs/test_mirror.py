@@ -1,4 +1,4 @@
-"""A mirror between two clusters: what it copies, how it goes on, and what it refuses."""
+"""A mirror between two clusters: its copies, its continuation, and its refusals."""
 
 import itertools
 import json
@@ -50,7 +50,7 @@ _NAMES = (f"mirrored-{number}" for number in itertools.count())
 
 @pytest.fixture
 def topic(clusters: Clusters) -> str:
-    """Return a topic that both have, of two queues."""
+    """Return a topic of two queues that both clusters have."""
     return clusters.make(next(_NAMES))
 
 
@@ -74,7 +74,7 @@ def mirror(clusters: Clusters, topic: str, tmp_path: Path, **more: Any) -> Outco
 def test_each_queue_is_copied_offset_by_offset(
     clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """Keys, tags, properties, bodies and ids; each run goes on where the target ends, without a checkpoint."""
+    """A copy has the same key, tags, properties, body and id; each run continues at the target's end, without a checkpoint."""
     clusters.source.numbered(topic, 50)
     first = mirror(clusters, topic, tmp_path / "one")
     clusters.source.bulk(topic, 3_000, size=300, text=True)
@@ -90,7 +90,7 @@ def test_each_queue_is_copied_offset_by_offset(
 def test_the_target_begins_where_the_source_does(
     clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """A delayed message is copied when it has come into its queue, and does not wait again."""
+    """A delayed message is copied when it has reached its queue, and is not delayed again."""
     clusters.source.fill(
         topic,
         [
@@ -111,7 +111,7 @@ def test_the_target_begins_where_the_source_does(
 def test_offsets_of_groups_follow_and_never_go_back(
     clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """A group begins where it stood, or earlier where less is copied; what has members there is left alone."""
+    """A group begins at its source offset, or earlier if less is copied; a group with members at the target is not changed."""
     clusters.source.numbered(topic, 40)
     group = f"billing-{topic}"
     queues = clusters.source.queues(topic)
@@ -139,7 +139,7 @@ def test_offsets_of_groups_follow_and_never_go_back(
 def test_a_group_by_key_is_declared_by_queue_until_its_consumers_move(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """The target refuses offsets of one by key, and the result says what to do; changed later, it goes on where it stood."""
+    """The target refuses offsets of a group by key, and the result says what to do; a group that changes later continues."""
     topic = clusters.make(next(_NAMES), queues=1)
     clusters.source.numbered(topic, 10, keys=3)
     group, early = f"billing-{topic}", f"early-{topic}"
@@ -169,7 +169,7 @@ def test_a_group_by_key_is_declared_by_queue_until_its_consumers_move(
 def test_a_target_that_somebody_has_written_to_is_refused(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Somebody may have written before the mirror, or between its runs."""
+    """Another writer may have sent before the mirror began, or between its runs."""
     early, late = next(_NAMES), next(_NAMES)
     for name in (early, late):
         for side in (clusters.source, clusters.target):
@@ -190,7 +190,7 @@ def test_a_target_that_somebody_has_written_to_is_refused(
 def test_a_target_that_was_created_again_is_copied_from_its_beginning(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Law: no hole; a mirror was paused while the target's topic was deleted and made again, and goes on with old work."""
+    """Law: the copy has no hole, even if the target's topic was deleted and created again while the mirror was paused."""
     topic = clusters.make(next(_NAMES), queues=1)
     clusters.source.numbered(topic, 5)
     paused = job.mirror_of(spec(clusters, topic, tmp_path))
@@ -208,7 +208,7 @@ def test_a_target_that_was_created_again_is_copied_from_its_beginning(
 def test_a_source_that_was_created_again_is_refused(
     clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """The target has messages of the one before."""
+    """The target has messages of the former topic."""
     clusters.source.numbered(topic, 20)
     mirror(clusters, topic, tmp_path)
     clusters.source.admin.delete_topic(topic)
@@ -223,7 +223,7 @@ def test_a_source_that_was_created_again_is_refused(
 def test_a_source_that_was_wiped_and_filled_again_is_refused(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """It gives topics the same ids and has more than was copied; a mirror that runs on through it notices, too."""
+    """It assigns the same ids and has more messages than were copied; a running mirror notices it, too."""
     with (
         Group(tmp_path / "source", 1) as group,
         AdminClient(group.name_server_address) as admin,
@@ -251,7 +251,7 @@ def test_a_source_that_was_wiped_and_filled_again_is_refused(
 def test_a_source_that_is_wiped_while_a_range_is_copied_is_refused(
     clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: no copy of the one stands behind copies of the other; a range of many blocks may take hours."""
+    """Law: no copies of the new source follow copies of the old one, although a range of many blocks may take hours."""
     with (
         Group(tmp_path / "source", 1) as group,
         AdminClient(group.name_server_address) as admin,
@@ -281,7 +281,7 @@ def test_a_source_that_is_wiped_while_a_range_is_copied_is_refused(
 
 @pytest.fixture
 def passing(tmp_path: Path) -> Iterator[Topics]:
-    """Return a cluster that keeps little, less than the others."""
+    """Return a cluster whose retention keeps little."""
     settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
     with (
         Group(tmp_path / "passing", 1, overrides=settings) as group,
@@ -291,7 +291,7 @@ def passing(tmp_path: Path) -> Iterator[Topics]:
 
 
 def age(side: Topics, topic: str) -> None:
-    """Fill another topic of a cluster until retention has taken all of this one."""
+    """Fill another topic of a cluster until retention has removed all messages of this one."""
     access, queues = access_to(Connect(side.bootstrap)), side.queues(topic)
     other = side.make(queues=1)
     for _ in range(60):
@@ -305,7 +305,7 @@ def age(side: Topics, topic: str) -> None:
 def test_a_queue_of_which_all_has_aged_out_ends_the_run(
     clusters: Clusters, passing: Topics, tmp_path: Path
 ) -> None:
-    """Law: a run that ends with what is there now ends, also where nothing of a queue is left to be copied."""
+    """Law: a run that ends at the present end ends, even if a queue has no message left to copy."""
     both = Clusters(passing, clusters.target)
     topic = both.make(next(_NAMES), queues=1)
     passing.numbered(topic, 7)
@@ -325,7 +325,7 @@ def test_a_queue_of_which_all_has_aged_out_ends_the_run(
 def test_a_queue_that_ages_before_its_first_copy_begins_later(
     clusters: Clusters, passing: Topics, tmp_path: Path
 ) -> None:
-    """Law: a queue waits for its turn as long as others are copied; what goes meanwhile leaves no hole where there is nothing."""
+    """Law: a queue may lose messages while others are copied first; its copy then begins later, without a hole."""
     both = Clusters(passing, clusters.target)
     topic = both.make(next(_NAMES), queues=1)
     passing.numbered(topic, 7)
@@ -348,7 +348,7 @@ def test_a_queue_that_ages_before_its_first_copy_begins_later(
 def test_another_source_is_refused_where_the_last_copy_has_aged_out(
     passing: Topics, tmp_path: Path, wiped: bool
 ) -> None:
-    """Then the target shows no message to compare, so `status.json` says which source it was; another process reads it."""
+    """The target then has no message to compare, so `status.json` says which source it was, also for another process."""
     with (
         Group(tmp_path / "source", 1) as group,
         AdminClient(group.name_server_address) as admin,
@@ -382,7 +382,7 @@ def test_another_source_is_refused_where_the_last_copy_has_aged_out(
 def test_the_checkpoint_of_a_stream_is_refused(
     clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """Its status says which pipeline has read what Spark keeps there; without it another one would go on from there."""
+    """Its status says which pipeline it belongs to; without this check, another pipeline would continue from there."""
     place = location(tmp_path / "checkpoint")
     Status("a", "archive", about={"type": "archive"}).write(Claim(place))
     (place / "spark" / "offsets" / "0").write("v1\n{}\n{}")
@@ -396,7 +396,7 @@ def test_the_checkpoint_of_a_stream_is_refused(
 def test_a_mirror_leaves_the_status_to_the_one_after_it(
     clusters: Clusters, topic: str, s3: S3
 ) -> None:
-    """Law: what the status says of the source is what the mirror that has the checkpoint has seen."""
+    """Law: only the mirror that holds the checkpoint writes what the status says about the source."""
     clusters.source.numbered(topic, 5)
     place = location(f"s3a://{BUCKET}/{topic}-{uuid4().hex}")
 
@@ -422,7 +422,7 @@ def test_a_mirror_leaves_the_status_to_the_one_after_it(
 
 
 def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:
-    """One that the target lacks, or that has other queues there, is named with what to do."""
+    """If a topic is missing at the target or has other queues there, the error names it and says what to do."""
     missing = next(_NAMES)
     clusters.source.admin.create_topic(missing, queues=1, ordered=True)
     with pytest.raises(OptionError, match="create it there with the queues"):
@@ -444,7 +444,7 @@ def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["startingOffsets", "tags", "maxOffsetsPerTrigger"])
 def test_a_mirror_chooses_no_messages(option: str, tmp_path: Path) -> None:
-    """Its copy would be no prefix."""
+    """A filtered copy would not be a prefix."""
     with pytest.raises(ValueError, match=f"options.{option}: a mirror copies each queue whole"):
         MirrorSpec(
             type="mirror",
@@ -455,7 +455,7 @@ def test_a_mirror_chooses_no_messages(option: str, tmp_path: Path) -> None:
 
 
 def test_it_is_explained(clusters: Clusters, topic: str, tmp_path: Path) -> None:
-    """The messages that wait are those that the target lacks; nothing is changed."""
+    """The explanation counts the messages that the target lacks, and changes nothing."""
     clusters.source.numbered(topic, 12)
 
     found = explain(Pipeline(name="dr", spec=spec(clusters, topic, tmp_path)))
@@ -469,7 +469,7 @@ def test_it_is_explained(clusters: Clusters, topic: str, tmp_path: Path) -> None
 
 
 def test_signal_ends_a_mirror_whose_cluster_never_answers() -> None:
-    """The process says where it stood; Kubernetes' kill after 30 s would say nothing."""
+    """The process reports where it stopped; if Kubernetes killed it after 30 s, no report would be written."""
     program = (
         "import threading; from orderlymq_spark.jobs.mirror.job import stopped_by_signals\n"
         "with stopped_by_signals(close_max_s=0.1) as stop:\n"

@@ -1,4 +1,4 @@
-"""Python imports this at the start of every process whose path has this folder: drivers, runners and workers alike."""
+"""Python imports this module at the start of every process with this folder in its path: drivers, runners and workers."""
 
 from tests.spark.faults import deadly
 
