@@ -1,7 +1,6 @@
-"""
-A real RocketMQ for tests: the name server and one broker that Maven Central has, as `make bench` runs them.
+"""A real RocketMQ for tests: the name server and one broker from Maven Central, as `make bench` runs them.
 
-Its store is small (files of 1 MiB), so that a test can make it lose one. The broker keeps its port when it is started again.
+Its store has small files (1 MiB), so that a test can make it lose one. A restarted broker keeps its port.
 """
 
 import time
@@ -15,11 +14,11 @@ from tests.ports import free_ports
 
 START_TIMEOUT_S: Final = 60.0
 COMMIT_LOG_FILE_BYTES: Final = 1 << 20
-_JUST_STARTED: Final = ("-Xms64m", "-XX:TieredStopAtLevel=1")  # starts fast, need not run fast
+_JUST_STARTED: Final = ("-Xms64m", "-XX:TieredStopAtLevel=1")  # starts quickly, need not run fast
 
 
 class RocketMQ:
-    """A name server and a broker; a context manager that ends them."""
+    """A name server and a broker; the context manager ends them."""
 
     broker_name: Final = "apache-a"
 
@@ -40,37 +39,37 @@ class RocketMQ:
             "storePathRootDir": directory / "store",
             "storePathCommitLog": self.commit_log,
             "mappedFileSizeCommitLog": COMMIT_LOG_FILE_BYTES,
-            # Indexes for a few messages instead of twenty million.
+            # An index for a few messages instead of twenty million.
             "maxHashSlotNum": 10_000,
             "maxIndexNum": 40_000,
             "autoCreateTopicEnable": "false",
-            "registerNameServerPeriod": 10_000,  # the shortest that it allows
+            "registerNameServerPeriod": 10_000,  # the shortest time that it permits
         }
         heap = (
             *_JUST_STARTED,
             "-Xmx256m",
             "-XX:MaxDirectMemorySize=128m",
-            # A disk that others fill is not what is tested.
+            # Tests must not depend on the disk's other contents.
             "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
         )
         self._broker = process(directory, "broker", BROKER, heap, settings)
 
     @property
     def commit_log(self) -> Path:
-        """The folder with the files of messages, named by where each begins."""
+        """The folder with the files of messages; each file is named by its first offset."""
         return self.directory / "store" / "commitlog"
 
     def start_broker(self) -> None:
-        """Start it and wait until it serves."""
+        """Start the broker and wait until it serves."""
         _start(self._broker)
 
     def restart_name_server(self) -> None:
-        """Let another one take its place, which knows nothing until the broker registers again."""
+        """Replace the name server by a new one, which knows nothing until the broker registers again."""
         self._name_server.kill()
         _start(self._name_server)
 
     def stop_broker(self) -> None:
-        """Stop it in good order: what it has it will find again."""
+        """Stop the broker in order, so that it finds its data again."""
         self._broker.terminate()
         self._broker.wait(20.0)
 
@@ -87,7 +86,7 @@ class RocketMQ:
         self.stop()
 
     def stop(self) -> None:
-        """Stop both; the store is thrown away, so in no particular order."""
+        """Stop both processes in any order; their store is deleted."""
         self._broker.kill()
         self._name_server.kill()
 
@@ -97,7 +96,7 @@ def _start(node: Node) -> None:
     node.start()
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end and node.is_running:
-        # Its own words: a broker says them when it serves and is known to the name server.
+        # The broker prints this line when it serves and has registered.
         if b"boot success" in node.log.read_bytes()[said:]:
             return
         time.sleep(0.1)

@@ -1,8 +1,7 @@
-"""
-A server of S3 for tests, and a proxy before it that is slow, busy, cuts connections and loses answers.
+"""An S3 server for tests, and a proxy in front of it that is slow, busy, cuts connections and loses answers.
 
-The server is moto, in an environment of its own that `make test-spark` makes; ORDERLYMQ_S3 names the endpoint of another
-one, whose bucket `tests` must exist. Rule: only the proxy knows what goes wrong; what is tested knows an endpoint.
+The server is moto, in its own environment that `make test-spark` makes; ORDERLYMQ_S3 names the endpoint of another
+server with a bucket `tests`. Rule: only the proxy knows of the faults; the code under test knows only an endpoint.
 """
 
 import http.client
@@ -29,9 +28,11 @@ ANOTHER: Final = "ORDERLYMQ_S3"
 _START_TIMEOUT_S: Final = 60.0
 _SLOW_S: Final = 0.3
 
-#: The fate of a request: it is served, served late, refused with 503 before or after it was carried out,
-#: or carried out and its connection cut. "reset": not carried out, and its connection is reset. "refused": with 400, as what is too large. "claimed": not carried out, with an
-#: error behind the status 200, as S3 may answer a copy. "conflict": with 409, as beside another conditional put.
+#: The fate of a request. "served" and "slow": it is carried out. "busy": it is refused with 503. "answer lost": it is
+#: carried out, but answered with 503. "cut": it is carried out, and its connection is cut. "reset": it is not carried
+#: out, and its connection is reset. "refused": with 400, as a request that is too large. "claimed": it is not carried
+#: out, but answered with an error after the status 200, as S3 may answer a copy. "conflict": with 409, as during another
+#: conditional put.
 Fate = Literal[
     "served", "slow", "busy", "answer lost", "cut", "reset", "refused", "claimed", "conflict"
 ]
@@ -58,16 +59,16 @@ class Request:
 
 
 def serve_all(_: Request) -> Fate:
-    """Let nothing go wrong."""
+    """Decide for every request that it is served."""
     return "served"
 
 
 @dataclass
 class S3:
-    """The server behind the proxy; a context manager that ends them.
+    """The server behind the proxy; the context manager ends both.
 
     Attributes:
-        decide: asked for each request.
+        decide: called for each request; returns its fate.
         seen: the requests, in order.
     """
 
@@ -115,13 +116,13 @@ class S3:
                 connection.close()
 
     def reset(self) -> None:
-        """Let nothing go wrong any more, and forget what was seen."""
+        """Serve all requests again, and forget the former ones."""
         self.decide = serve_all
         self.seen = []
 
 
 def environment(port: int) -> dict[str, str]:
-    """Return the environment that points the tools of S3 at the server."""
+    """Return the environment variables that direct S3 tools to the server."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "testing1",
@@ -131,7 +132,7 @@ def environment(port: int) -> dict[str, str]:
 
 
 def _reset(connection: socket.socket) -> None:
-    """End a connection without good order."""
+    """End a connection with a reset."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     os.close(connection.detach())
 
@@ -193,12 +194,12 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
                     self.send_header(name, value)
             self.send_header("Content-Length", length)
             self.end_headers()
-            if self.command != "HEAD":  # a body would be taken for the next answer
+            if self.command != "HEAD":  # the client would take a body for the next answer
                 with suppress(OSError):
                     self.wfile.write(content)
 
         def handle(self) -> None:
-            with suppress(ConnectionError):  # of a client that was killed
+            with suppress(ConnectionError):  # the client was killed
                 super().handle()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name

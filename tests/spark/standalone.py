@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark, of pyspark's own jars, whose Python has everything but our packages; and these as a zip file."""
+"""A standalone Spark cluster from pyspark's jars; its Python lacks our packages, which are passed as a zip file."""
 
 import os
 import subprocess
@@ -20,14 +20,14 @@ from release.distributions import distributions
 from tests.ports import free_ports
 from tests.spark.faults.kills import ROOT
 
-_START_TIMEOUT_S: Final = 300.0  # on a machine that has other things to do
+_START_TIMEOUT_S: Final = 300.0  # on a busy machine
 _DEPLOY: Final = "org.apache.spark.deploy"
 _BIN: Final = Path(pyspark.__file__).parent / "bin"
 
 
 @dataclass(frozen=True)
 class Standalone:
-    """A master, a worker, and who submits to them."""
+    """A master, a worker, and a way to submit programs to them."""
 
     master: str
     python: Path
@@ -46,7 +46,7 @@ class Standalone:
         return subprocess.run(
             [*command, str(program), *arguments],
             cwd=self.folder,
-            # Spark passes --py-files to executors and to the program, but not to the process that plans a stream.
+            # Spark passes --py-files to executors and the program, but not to the process that plans a stream.
             env=_environment(self.python) | {"PYTHONPATH": ours},
             capture_output=True,
             text=True,
@@ -56,7 +56,7 @@ class Standalone:
 
 @contextmanager
 def standalone_cluster(folder: Path) -> Iterator[Standalone]:
-    """Start a cluster that works in *folder*, and end it with all that it started."""
+    """Start a cluster that works in *folder*, and end it with all its child processes."""
     python = bare_python(folder / "python")
     port, master_page, worker_page = free_ports(3)
     address = f"spark://127.0.0.1:{port}"
@@ -88,7 +88,7 @@ def standalone_cluster(folder: Path) -> Iterator[Standalone]:
 
 
 def packages(path: Path) -> Path:
-    """Write what the wheels `orderlymq` and `orderlymq-spark` hold into one file, and return it."""
+    """Write the contents of the wheels `orderlymq` and `orderlymq-spark` into one file; return its path."""
     with ZipFile(path, "w") as file:
         for each in distributions():
             if each.name not in ("orderlymq", "orderlymq-spark"):
@@ -101,18 +101,18 @@ def packages(path: Path) -> Path:
 
 
 def bare_python(folder: Path) -> Path:
-    """Return a Python that has what this one has, without what is installed from this checkout."""
+    """Return a Python with the packages of this one, except those installed from this checkout."""
     venv.create(folder)
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python*/site-packages")
-    # The files *.pth of that folder, one of which names our sources, are not read.
+    # It does not read the *.pth files of that folder, one of which names our sources.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
 
 
 def _environment(python: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # Its port would be 6066, which may be taken.
+    # Its default port 6066 may be in use.
     master = "-Dspark.master.rest.enabled=false"
     own = {
         "PYSPARK_PYTHON": str(python),

@@ -1,4 +1,4 @@
-"""Streams for tests, played through what there is."""
+"""Run streams over all available messages, for tests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def run_through(
     frame: "DataFrame", checkpoint: Path, rows: Callable[["DataFrame", int], None]
 ) -> None:
-    """Play a stream through what there is."""
+    """Run a stream over all available messages."""
     query = (
         frame.writeStream.foreachBatch(rows)
         .option("checkpointLocation", str(checkpoint / "spark"))

@@ -1,7 +1,6 @@
-"""
-A program for spark-submit: a topic into another one and into an archive.
+"""A program for spark-submit: it copies a topic into another one and into an archive.
 
-`python submitted.py SETTINGS` with {"bootstrap", "topic", "target", "folder"}; prints what came of it as JSON.
+`python submitted.py SETTINGS` with {"bootstrap", "topic", "target", "folder"}; prints the results as JSON.
 """
 
 import json

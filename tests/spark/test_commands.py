@@ -1,4 +1,4 @@
-"""The command: what it says without Spark, and of files that are wrong."""
+"""The command: its output without Spark, and with invalid files."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def call(*words: str, without_spark: bool = False) -> subprocess.CompletedProces
 
 
 def test_without_spark_one_sentence_has_the_cure() -> None:
-    """A user who has only the SDK learns what to install; listing works all the same."""
+    """A user who has only the SDK is told what to install; listing pipelines works without Spark."""
     run = call("pipeline", "run", str(EXAMPLE), without_spark=True)
     listed = call("pipeline", "list", "--output", "json", without_spark=True)
 

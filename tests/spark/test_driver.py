@@ -1,4 +1,4 @@
-"""The driver in a pod: what it reports while it runs, and the last word that Kubernetes keeps."""
+"""The driver in a pod: its reports while it runs, and the termination message that Kubernetes keeps."""
 
 import json
 import socket
@@ -66,7 +66,7 @@ def serving(report: DriverReport) -> Iterator[int]:
 
 
 def test_who_connects_and_says_nothing_keeps_no_probe_out(tmp_path: Path) -> None:
-    """Law: callers take a bounded number of threads, and those that came first make room for the next."""
+    """Law: callers use a bounded number of threads, and the oldest ones make room for new ones."""
     threads = threading.active_count()
     with serving(begun(tmp_path)) as port, ExitStack() as silent:
         callers = [
@@ -80,7 +80,7 @@ def test_who_connects_and_says_nothing_keeps_no_probe_out(tmp_path: Path) -> Non
 
 
 def test_pages_that_wait_for_a_store_take_no_more_threads_than_there_may_be() -> None:
-    """Law: a caller more is refused until one of them is done."""
+    """Law: when all threads wait for the store, a further caller is refused until one of them is done."""
     release, waiting = threading.Event(), threading.Semaphore(0)
 
     class Waiting(DriverReport):
@@ -126,7 +126,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_the_pages_answer_at_addresses_of_both_families(tmp_path: Path, host: str) -> None:
-    """Law: a pod has an address of IPv4 or IPv6, by which the kubelet's probes come."""
+    """Law: a pod has an IPv4 or an IPv6 address, at which the kubelet's probes arrive."""
     with (
         serving(begun(tmp_path)) as port,
         socket.create_connection((host, port), timeout=30) as caller,
@@ -137,7 +137,7 @@ def test_the_pages_answer_at_addresses_of_both_families(tmp_path: Path, host: st
 
 
 def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
-    """The driver reports the stream's figures as they are, and adds its own state itself."""
+    """The driver reports the stream's figures unchanged, and adds its own state."""
     report = begun(tmp_path)
     status_file(tmp_path, phase="Failed", last_batch=3, lag=0, rows=9, last_error="before")
 
@@ -151,7 +151,7 @@ def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_pages_answer_before_spark_has_begun(tmp_path: Path) -> None:
-    """Alive from the first moment, ready when it is at work."""
+    """It is alive from the first moment, and ready when it is at work."""
     report = begun(tmp_path)
     with serving(report) as port:
         assert get(port, "/healthz") == (200, b"ok\n")
@@ -164,7 +164,7 @@ def test_the_pages_answer_before_spark_has_begun(tmp_path: Path) -> None:
 
 
 def test_the_last_word_fits_whatever_there_is_to_say(tmp_path: Path) -> None:
-    """Kubernetes cuts a termination message at 4096 bytes, which JSON does not survive."""
+    """Kubernetes cuts a termination message at 4096 bytes, which would make its JSON invalid."""
     queues = {"orders": {"broker-a": {str(queue): 10**12 for queue in range(1000)}}}
     status_file(tmp_path, last_batch=8, offsets=queues)
     report = begun(tmp_path)
@@ -193,7 +193,7 @@ def driver(folder: Path, document: dict[str, Any]) -> subprocess.CompletedProces
 
 
 def test_a_manifest_that_cannot_be_used_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
-    """2: another attempt would only repeat it; the last word names the field."""
+    """The code 2 says that another attempt would only repeat the error; the termination message names the field."""
     found = driver(tmp_path, manifest(tmp_path, codek="zstd"))
 
     said = json.loads((tmp_path / "end").read_text())
@@ -203,7 +203,7 @@ def test_a_manifest_that_cannot_be_used_ends_with_a_code_of_its_own(tmp_path: Pa
 
 
 def test_a_catalogue_that_is_away_is_asked_again(tmp_path: Path) -> None:
-    """Law: 2 is for what another attempt would only repeat, and ends a Job for good; a catalogue may be back at the next one."""
+    """Law: the code 2 would end a Job for good, but the catalogue may answer the next attempt."""
     lake = {"name": "lake", "properties": {"uri": f"http://127.0.0.1:{free_ports(1)[0]}"}}
     document = manifest(tmp_path, format="iceberg", catalog=lake, table="shop.orders")
     del document["spec"]["path"]
@@ -215,7 +215,7 @@ def test_a_catalogue_that_is_away_is_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_signal_ends_a_run_that_waits(tmp_path: Path) -> None:
-    """Law: a finite run hears SIGTERM, also as a container's first process; the code is 1, and the last word says why."""
+    """Law: a finite run reacts to SIGTERM even as the first process of a container; it ends with 1 and the reason."""
     file = tmp_path / "pipeline.json"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -242,7 +242,10 @@ def test_a_signal_ends_a_run_that_waits(tmp_path: Path) -> None:
 def test_work_that_begins_without_spark_is_ready_without_it(
     tmp_path: Path, spec: dict[str, Any]
 ) -> None:
-    """Law: who is at work is ready. A mirror never starts Spark, and the operator asks nobody who is not ready."""
+    """Law: such a driver is ready when it is at work.
+
+    A mirror never starts Spark, and the operator asks only ready pods.
+    """
     file, (port,) = tmp_path / "pipeline.json", free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -263,7 +266,7 @@ def test_work_that_begins_without_spark_is_ready_without_it(
 
 
 def test_who_takes_no_spark_does_not_begin_with_it() -> None:
-    """Law: nobody waits to be ready for what it never starts."""
+    """Law: no driver waits to be ready for a Spark that it never starts."""
     jobs = {
         name: signature(import_module(f"orderlymq_spark.jobs.{entry.module}").run)
         for name, entry in CATALOGUE.items()
@@ -277,7 +280,7 @@ def test_who_takes_no_spark_does_not_begin_with_it() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_run_reports_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
-    """0, the result, and where the checkpoint stands; an audit that finds nothing likewise."""
+    """The run ends with 0 and reports the result and the checkpoint's position; so does an audit without findings."""
     topic = topics.make(queues=2)
     topics.fill(topic, [Message(topic=topic, body=b"x", key=str(n)) for n in range(30)])
     source = {"topic": topic, "bootstrap": topics.bootstrap}
@@ -296,7 +299,7 @@ def test_a_run_reports_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_stream_ends_well_when_it_is_asked_to(topics: Topics, tmp_path: Path) -> None:
-    """SIGTERM is how Kubernetes ends the pod of a stream that goes on: the batch is finished, the code 0."""
+    """Kubernetes ends the pod of an endless stream with SIGTERM: the batch is finished, and the code is 0."""
     topic = topics.make(queues=1)
     topics.fill(topic, [Message(topic=topic, body=b"x", key="k") for _ in range(5)])
     source = {"topic": topic, "bootstrap": topics.bootstrap}
@@ -339,7 +342,7 @@ EXECUTOR = {
 
 
 def test_an_executor_is_what_spark_asks_for() -> None:
-    """Java with Spark's own options in their order, as its pod's variables say."""
+    """Java gets Spark's own options in their order, from the variables of the executor's pod."""
     found = container.executor_command(EXECUTOR, Path("/spark"))
 
     assert found[:5] == ["java", "-Dfirst=1", "-Dlast=1", "-Xms1024m", "-Xmx1024m"]
@@ -369,7 +372,7 @@ def test_a_driver_of_a_spark_operator_is_a_spark_submit_in_client_mode() -> None
 def test_executors_in_pods_are_led_to_the_drivers_own_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark 4.1 and later hand them the address that the driver binds to: 0.0.0.0 would be themselves."""
+    """Spark 4.1 and later give executors the driver's bind address: with 0.0.0.0 they would connect to themselves."""
     monkeypatch.setenv("POD_IP", "10.0.0.7")
     monkeypatch.setenv("POD_NAME", "orders-archive-pipeline-0")
 

@@ -35,7 +35,7 @@ SPANS = st.dictionaries(QUEUES, st.tuples(st.integers(0, 500), st.integers(0, 50
 def test_offsets_survive_their_json_and_equal_ones_have_equal_text(
     offsets: dict[MessageQueue, int],
 ) -> None:
-    """Spark compares texts: the order in which queues became known must not show."""
+    """Spark compares texts, so the order in which queues became known must not matter."""
     backwards = dict(reversed(offsets.items()))
 
     assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
@@ -47,7 +47,7 @@ def test_offsets_survive_their_json_and_equal_ones_have_equal_text(
 def test_a_limit_is_kept_and_no_queue_starves(
     spans: dict[MessageQueue, tuple[int, int]], limit: int
 ) -> None:
-    """All in all the limit (or one per waiting queue); each waiting queue gets one; none beyond its end."""
+    """The limit holds in total (or one offset per waiting queue); each waiting queue gets one, and none exceeds its end."""
     start = {queue: low for queue, (low, _) in spans.items()}
     end = {queue: low + size for queue, (low, size) in spans.items()}
     waiting = [queue for queue in spans if end[queue] > start[queue]]
@@ -66,7 +66,7 @@ def test_a_limit_is_kept_and_no_queue_starves(
 def test_a_limit_is_shared_in_proportion(
     spans: dict[MessageQueue, tuple[int, int]], limit: int
 ) -> None:
-    """A queue with more waiting never gets less than one with less waiting, but for rounding."""
+    """Except for rounding, a queue with more waiting messages never gets fewer than one with less."""
     start = {queue: low for queue, (low, _) in spans.items()}
     end = {queue: low + size for queue, (low, size) in spans.items()}
 
@@ -80,7 +80,7 @@ def test_a_limit_is_shared_in_proportion(
 def test_pieces_cover_the_same_offsets_in_order(
     spans: dict[MessageQueue, tuple[int, int]], count: int, size: int | None
 ) -> None:
-    """Cutting loses, repeats and swaps nothing, reaches the wanted number if there is enough, and the wanted size."""
+    """Cutting loses, repeats and swaps nothing, and reaches the wanted number and size if there is enough."""
     start = {queue: low for queue, (low, _) in spans.items()}
     whole = ranges(start, {queue: low + size for queue, (low, size) in spans.items()})
 
@@ -96,7 +96,7 @@ def test_pieces_cover_the_same_offsets_in_order(
 
 @given(st.sets(st.integers(10, 40)))
 def test_what_a_broker_passed_over_and_what_it_gave_is_the_whole_range(given: set[int]) -> None:
-    """No offset is in both or in none; neighbours make one range."""
+    """Each offset is either skipped or delivered; adjacent ranges are merged."""
     found = sorted(given)
     part = QueueRange(MessageQueue("t", "b", 0), 10, 41)
 
@@ -109,9 +109,9 @@ def test_what_a_broker_passed_over_and_what_it_gave_is_the_whole_range(given: se
 
 
 def test_what_changed_since_a_stream_stopped_is_reported() -> None:
-    """Aged out, made again, added, removed, unchanged: each in its place.
+    """Queues that aged out, were made again, added, removed or not changed are reported as such.
 
-    An added queue is wanted from its first offset on, but not when its topic or its broker group is new to the stream.
+    An added queue is wanted from its first offset on, unless its topic or its broker group is new to the stream.
     """
     same, aged, remade, added, late, removed, again = (MessageQueue("t", "g", n) for n in range(7))
     topic, group = MessageQueue("u", "g", 0), MessageQueue("t", "h", 0)
@@ -135,7 +135,7 @@ def test_what_changed_since_a_stream_stopped_is_reported() -> None:
 
 
 def test_the_ids_of_topics_stand_beside_their_offsets() -> None:
-    """Ids stand where they are known; a queue's topic was created again if its broker gives it another one."""
+    """Known ids are stored with the offsets; another id means that the queue's topic was created again."""
     one, two = MessageQueue("t", "g", 0), MessageQueue("t", "h", 0)
     ids = {("t", "g"): 7, ("u", "g"): 8}
 
@@ -149,7 +149,10 @@ def test_the_ids_of_topics_stand_beside_their_offsets() -> None:
 
 
 def test_a_batch_of_a_replaced_queue_begins_at_0() -> None:
-    """Another id, a lower end, another message before the same offset. A mark that is not there says nothing."""
+    """A queue is replaced if it has another id, a lower end, or another message before the same offset.
+
+    A missing mark proves nothing.
+    """
     new, lower, marked, same, longer, gone, unmarked = (
         MessageQueue("t", f"g{n}", 0) for n in range(7)
     )

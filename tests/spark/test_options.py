@@ -1,4 +1,4 @@
-"""Options and manifests: what is wrong is named, with what would be right."""
+"""Options and manifests: an error names the wrong value and the right ones."""
 
 import re
 from contextlib import nullcontext
@@ -80,7 +80,7 @@ def test_a_batch_that_no_broker_takes_is_refused_before_anything_is_sent() -> No
 
 
 def test_no_connection_wraps_names() -> None:
-    """The sink looked for repeats in `orders` and sent to `shop%orders`, and the source read `orders`."""
+    """Once, the sink looked for repeats in `orders` but sent to `shop%orders`, and the source read `orders`."""
     options = {"topic": "orders", "appId": "job", "client.nameSpace": "shop"}
 
     with pytest.raises(OptionError, match=r"client\.namespace is 'shop'"):
@@ -116,7 +116,7 @@ CONNECTION = {
 def test_settings_of_the_client_have_the_types_that_it_wants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Truth values, numbers and texts of digits; a variable is looked up by who connects, not by who checks."""
+    """They are truth values, numbers and texts of digits; a variable is read by the process that connects, not by a check."""
     found = parse_source({"topic": "t", **CONNECTION}).connect
     with pytest.raises(OptionError, match="the environment variable SECRET is not set"):
         found.settings()
@@ -134,13 +134,13 @@ def test_settings_of_the_client_have_the_types_that_it_wants(
 
 
 def connections(**spec: object) -> list[Connect]:
-    """Return how a pipeline reaches its cluster, or its target."""
+    """Return the connection of a pipeline to its cluster, or to its target."""
     found = parse_pipeline({"kind": "Pipeline", "metadata": {"name": "n"}, "spec": spec}).spec
     return [getattr(found, name) for name in ("connect", "target_connect") if hasattr(found, name)]
 
 
 def test_every_pipeline_takes_the_options_of_a_connection() -> None:
-    """Also those that read no topic by themselves, and the target of a replay: as the source, or by its own ones."""
+    """This includes pipelines that read no topic; the target of a replay uses the source's connection or its own."""
     options = {name: value for name, value in CONNECTION.items() if name != "bootstrap"}
     where = {"bootstrap": "east:9876", "options": options}
     expected = parse_connect(CONNECTION)
@@ -159,7 +159,7 @@ def test_every_pipeline_takes_the_options_of_a_connection() -> None:
 
 
 def test_a_time_in_iso_is_that_millisecond() -> None:
-    """As a float, a quarter of the milliseconds of 2038 came out one lower."""
+    """Computed as a float, a quarter of the milliseconds of 2038 were one too low."""
     second = 2_147_483_648_000
 
     found = [parse_timestamp_ms(f"2038-01-19T03:14:08.{ms:03}Z") for ms in range(1000)]
@@ -240,7 +240,7 @@ def test_every_example_is_well_formed(path: Path) -> None:
     ],
 )
 def test_a_stream_refuses_an_end(name: str, value: str) -> None:
-    """It would read beyond it; a manifest of a stream is refused when it is checked."""
+    """It would read beyond the end; the manifest of such a stream is refused when it is checked."""
     source = {"topic": "orders", name: value}
     with pytest.raises(OptionError, match=r"a stream has no end.*ending"):
         OrderlyMQDataSource(source).streamReader(StructType())

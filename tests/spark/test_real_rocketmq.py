@@ -1,8 +1,7 @@
-"""
-Apache's own RocketMQ 4.9.7, a name server and a broker from Maven Central, under the format "orderlymq".
+"""Apache RocketMQ 4.9.7, a name server and a broker from Maven Central, used by the format "orderlymq".
 
-What our brokers add to the protocol is not there: pulls bring 32 messages at most, nothing is fenced, and a message sent
-twice is stored twice. Reading, its offsets and the ordered sink's look at the index must do without.
+It lacks our brokers' extensions of the protocol: pulls return at most 32 messages, nothing is fenced, and a message that
+is sent twice is stored twice. Reading, its offsets and the ordered sink's use of the index must work without them.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ KEYS = 9
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
-    """Return the real thing, its jars being fetched the first time."""
+    """Return the real RocketMQ; its jars are fetched the first time."""
     reason = missing("java") or (None if LIBRARY.exists() else missing("mvn"))
     if reason:
         pytest.skip(reason)
@@ -51,7 +50,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
 
 @pytest.fixture(scope="module")
 def topics(apache: RocketMQ) -> Iterator[Topics]:
-    """Return what makes topics there and fills them."""
+    """Return a helper that makes topics there and fills them."""
     with AdminClient(apache.bootstrap) as admin:
         yield Topics(apache.bootstrap, admin)
 
@@ -71,7 +70,7 @@ def places(rows: list[Any]) -> list[tuple[int, int]]:
 def test_a_frame_holds_what_a_real_broker_has(
     spark: "SparkSession", topics: Topics, filled: str
 ) -> None:
-    """`spark.read.format("orderlymq")`: every row once, and every column as the SDK's pull consumer reads it."""
+    """`spark.read.format("orderlymq")` returns every row once, and each column equals the SDK's pull consumer's."""
     expected = {
         (queue.queue_id, message.queue_offset): (
             *(queue.broker_name, message.message_id, message.key, list(message.keys)),
@@ -105,7 +104,7 @@ def test_a_frame_holds_what_a_real_broker_has(
 def test_a_stream_of_a_real_broker_reads_every_offset_once_in_order(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
 ) -> None:
-    """availableNow in two batches, a restart, and two more: no gap and no repeat; the group shows what is finished."""
+    """availableNow in two batches, a restart and two more leave no gap and repeat nothing; the group shows the progress."""
     topic = topics.make(queues=3)
     topics.numbered(topic, 180, keys=KEYS)
     where = checkpoint("real")
@@ -139,7 +138,7 @@ def test_a_stream_of_a_real_broker_reads_every_offset_once_in_order(
 def test_a_read_of_a_real_broker_begins_where_its_option_says(
     spark: "SparkSession", topics: Topics, apache: RocketMQ, filled: str
 ) -> None:
-    """startingOffsets earliest, JSON and of a group, startingTimestamp, endingOffsets and tags."""
+    """Checked are startingOffsets earliest, as JSON and of a group, startingTimestamp, endingOffsets and tags."""
     stored = topics.read(filled)
     first, second, third = sorted(stored)
     moment = stored[second][len(stored[second]) // 2].store_timestamp
@@ -176,7 +175,7 @@ def test_a_read_of_a_real_broker_begins_where_its_option_says(
 def test_rows_that_are_sent_again_to_a_real_broker_add_nothing(
     spark: "SparkSession", topics: Topics, filled: str
 ) -> None:
-    """The ordered sink finds what is stored by the broker's index; keys keep their queues and their order."""
+    """The ordered sink finds stored messages by the broker's index; keys keep their queues and their order."""
     target = topics.make(queues=3)
     rows = read_batch(spark, bootstrap=topics.bootstrap, topic=filled, sequenceProperty="n")
 
@@ -200,7 +199,7 @@ def test_rows_that_are_sent_again_to_a_real_broker_add_nothing(
 
 
 def test_a_name_server_that_begins_again_ends_no_stream(topics: Topics, apache: RocketMQ) -> None:
-    """Until its broker registers again it says that there is no such topic; the stream knows better and waits."""
+    """Until its broker registers again, it denies the topic; the stream knows the topic and waits."""
     topic = topics.make(queues=2)
     topics.numbered(topic, 10)
     options = parse_source({"bootstrap": topics.bootstrap, "topic": topic})
@@ -219,9 +218,9 @@ def test_a_name_server_that_begins_again_ends_no_stream(topics: Topics, apache: 
 def test_what_a_real_broker_has_lost_is_named(
     spark: "SparkSession", topics: Topics, apache: RocketMQ, tmp_path: Path
 ) -> None:
-    """Its first file has aged out and a later one is gone: rows and missing ranges are every offset, once.
+    """Its first file has aged out and a later one is missing: rows and missing ranges together have every offset once.
 
-    The broker steps over what was in the later one as if it had never been.
+    The broker skips the offsets of the later one without a report.
     """
     topic = topics.make(queues=1)
     topics.bulk(topic, 4000)
@@ -251,7 +250,7 @@ def test_what_a_real_broker_has_lost_is_named(
     for each in lost:
         together += range(each["start"], each["end"])
     assert sorted(together) == list(range(4000))
-    # A task whose range was planned before they were lost finds the same.
+    # A task whose range was planned before the loss finds the same.
     late = parse_source({**options, "failOnDataLoss": "false"})
     batches = list(read_range(late, message_schema(late), QueueRange(queue, 0, 4000)))
     assert [n for each in batches for n in each.column("queue_offset").to_pylist()] == [

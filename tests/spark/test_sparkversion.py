@@ -1,4 +1,4 @@
-"""Substitutes for features that older Sparks lack."""
+"""Replacements for features that older versions of Spark lack."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -35,7 +35,7 @@ MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 class Noted:
-    """A writer of Arrow batches that keeps what it is given."""
+    """A writer of Arrow batches that records its batches."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -52,7 +52,7 @@ class Noted:
 
 
 def test_rows_come_to_a_writer_as_the_batches_that_they_were() -> None:
-    """Spark 4.0 gives rows: times without a zone, in that of the process; all values and nulls arrive."""
+    """Spark 4.0 gives rows with times in the process's zone; all values and nulls arrive."""
     here = MOMENT.astimezone().replace(tzinfo=None)
     rows = [
         Row(
@@ -99,5 +99,5 @@ def test_rows_come_to_a_writer_as_the_batches_that_they_were() -> None:
     ],
 )
 def test_offsets_of_a_progress_are_read_in_every_form(given: object, expected: object) -> None:
-    """JSON, and before 4.2 what Python's str() makes of it."""
+    """Offsets are JSON, and before 4.2 the result of Python's str()."""
     assert progress_offsets(given) == expected

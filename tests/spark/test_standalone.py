@@ -1,4 +1,4 @@
-"""Programs and pipelines that spark-submit gives to a standalone cluster, our packages with them."""
+"""Programs and pipelines that spark-submit sends to a standalone cluster together with our packages."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Return a standalone cluster that has none of our packages."""
+    """Return a standalone cluster that lacks our packages."""
     with standalone_cluster(tmp_path_factory.mktemp("standalone")) as cluster:
         yield cluster
 
@@ -23,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 def test_a_submitted_program_archives_and_copies(
     cluster: Standalone, topics: Topics, tmp_path: Path
 ) -> None:
-    """Driver and executors have our packages from --py-files alone; the copy is in order per key."""
+    """Driver and executors get our packages only by --py-files; the copy is in order per key."""
     topic, target = topics.make(), topics.make(queues=3)
     topics.numbered(topic, 60)
     settings = {

@@ -1,4 +1,4 @@
-"""Topics for tests: made under names of their own, filled in order, read without Spark."""
+"""Topics for tests: they have unique names, are filled in order and read without Spark."""
 
 import itertools
 import time
@@ -12,13 +12,13 @@ from orderlymq.producer.producer import Producer
 from orderlymq.producer.sendoutcome import split_batch
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-_PATIENCE_S = 60  # the broker of a test shares its machine with everything else
+_PATIENCE_S = 60  # the broker of a test shares its machine with other work
 
 
 def numbers_by_key(
     queues: Mapping[MessageQueue, Sequence[ReceivedMessage]],
 ) -> dict[str | None, list[str]]:
-    """Return the property `n` of each key's messages, in order."""
+    """Return the values of the property `n` of each key's messages, in order."""
     found: dict[str | None, list[str]] = {}
     for messages in queues.values():
         for message in messages:
@@ -42,7 +42,7 @@ class Topics:
         return name
 
     def resize(self, topic: str, queues: int) -> None:
-        """Change a topic's queues; name servers hear of it a little later."""
+        """Change a topic's number of queues; name servers hear of it a little later."""
         self.admin.create_topic(topic, queues=queues)
         end = time.monotonic() + _PATIENCE_S
         while (count := len(self.queues(topic))) != queues:
@@ -50,7 +50,7 @@ class Topics:
             time.sleep(0.05)
 
     def fill(self, topic: str, messages: Iterable[Message], queue: int | None = None) -> None:
-        """Send messages, in order, each to its key's queue or all to one."""
+        """Send messages in order, each to its key's queue or all to one."""
         thread = LoopThread()
 
         async def send() -> None:
@@ -62,7 +62,7 @@ class Topics:
         thread.close()
 
     def numbered(self, topic: str, count: int, *, keys: int = 5, start: int = 0) -> None:
-        """Send so many messages with the property `n`, which counts per key from 0."""
+        """Send this many messages with the property `n`, which counts per key from 0."""
         self.fill(
             topic,
             (
@@ -81,7 +81,7 @@ class Topics:
     def bulk(
         self, topic: str, count: int, *, size: int = 1024, keys: int = 1000, text: bool = False
     ) -> None:
-        """Send many messages fast, in batches per queue; bodies of text compress to a half."""
+        """Send many messages fast, in batches per queue; their text bodies compress to a half."""
         thread = LoopThread()
 
         async def send() -> None:
@@ -111,7 +111,7 @@ class Topics:
         return self.admin.route(topic).subscribe
 
     def read(self, topic: str) -> dict[MessageQueue, list[ReceivedMessage]]:
-        """Return everything that is in a topic, by queue."""
+        """Return all messages of a topic, by queue."""
         found: dict[MessageQueue, list[ReceivedMessage]] = {}
         with PullConsumer("tests-reader", self.bootstrap) as consumer:
             for queue in self.queues(topic):

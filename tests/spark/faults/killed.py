@@ -42,7 +42,7 @@ PIPELINES: Final = ("archive", "audit", "copy", "load")
 OUTCOME: Final = "outcome.json"
 NOW: Final = "now"  # the name of the present pipeline
 _BATCH: Final = 20
-_SENDING_MAX_S: Final = 0.02  # a task of this size has passed it by then
+_SENDING_MAX_S: Final = 0.02  # within this time a task of this size has sent its rows
 _SESSION: Final = {
     # A task may be killed again when it is repeated, and executors may be killed any number of times.
     "spark.task.maxFailures": "8",

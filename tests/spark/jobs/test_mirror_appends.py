@@ -1,4 +1,4 @@
-"""Appends of one queue, several under way: what they store is a prefix, whatever becomes of each."""
+"""Appends to one queue with several in progress: the stored messages are a prefix, whatever becomes of each append."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -14,7 +14,7 @@ _CHUNKS = [b"%d" % offset for offset in range(10)]
 
 @dataclass
 class Queue:
-    """A queue as a broker keeps it, which decides in the order of the requests and answers later.
+    """A queue of a broker that decides in the order of the requests and answers later.
 
     A request whose offset is in *lost* is not stored, and fails.
     """
@@ -38,7 +38,7 @@ class Queue:
 
 
 class Later(Future["int | None"]):
-    """An answer that comes when somebody waits for it."""
+    """An answer that arrives when a task waits for it."""
 
     outcome: int | Exception | None = None
 
@@ -51,7 +51,7 @@ class Later(Future["int | None"]):
 
 
 def test_a_queue_with_messages_gets_several_appends_at_a_time() -> None:
-    """Law: over a long link a round trip copies more than one request, and never more than the limit."""
+    """Law: over a long link several requests share a round trip, and their number never exceeds the limit."""
     queue = Queue(stored=[-1])
 
     assert list(appended(_CHUNKS, queue.append, is_empty=False)) == list(range(1, 11))
@@ -59,7 +59,7 @@ def test_a_queue_with_messages_gets_several_appends_at_a_time() -> None:
 
 
 def test_the_first_append_of_an_empty_queue_is_alone() -> None:
-    """Law: such a queue begins anywhere, so nothing may come before the first message."""
+    """Law: the first message may be stored at any offset, so no other append may be in progress before it is stored."""
     seen: list[int] = []
     queue = Queue()
     ends = appended(_CHUNKS, queue.append, is_empty=True)
@@ -72,7 +72,7 @@ def test_the_first_append_of_an_empty_queue_is_alone() -> None:
 
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_whatever_is_lost_a_queue_is_a_prefix(is_empty: bool) -> None:
-    """Law: of any requests that are lost, what is stored has no hole, and all that is reported is stored."""
+    """Law: whichever requests are lost, the stored messages have no hole, and all reported ones are stored."""
     for kept in product([True, False], repeat=6):
         lost = frozenset(offset for offset, each in enumerate(kept) if not each)
         queue = Queue(lost, stored=[] if is_empty else [-1])
@@ -86,7 +86,7 @@ def test_whatever_is_lost_a_queue_is_a_prefix(is_empty: bool) -> None:
 
 
 def test_what_comes_late_begins_no_queue() -> None:
-    """Law: the topic may have been created again since the first append; a middle would be its beginning for good."""
+    """Law: if the topic was created again after the first append, a later one must not become its first message."""
     queue = Queue(stored=[4])
     ends = appended(_CHUNKS[5:], queue.append, is_empty=False)
     queue.stored.clear()
@@ -96,7 +96,7 @@ def test_what_comes_late_begins_no_queue() -> None:
 
 
 def test_where_the_queue_ends_elsewhere_nothing_more_is_begun() -> None:
-    """Law: another mirror has gone on, and what is under way is given up."""
+    """Law: another mirror has gone on, so no append is begun any more, and those in progress are given up."""
     queue = Queue(stored=[4])
 
     assert list(appended(_CHUNKS, queue.append, is_empty=False)) == []

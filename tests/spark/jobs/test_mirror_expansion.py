@@ -1,4 +1,4 @@
-"""A mirror while a queue list changes, phase by phase; `test_mirror_growth` lets real expansions do it."""
+"""A mirror during a change of the queue list, phase by phase; `test_mirror_growth` uses real expansions."""
 
 import itertools
 from pathlib import Path
@@ -17,12 +17,12 @@ from tests.spark.growing import Growing
 
 pytestmark = [pytest.mark.cluster]
 
-# The clusters stay: a second try must not find the topic of the first one.
+# The clusters stay, so a repeated test must not find the topic of its first run.
 _NUMBERS = itertools.count()
 
 
 def mirror(clusters: Clusters, topic: str, tmp_path: Path) -> int:
-    """Run a mirror; return how many messages it copied."""
+    """Run a mirror; return the number of copied messages."""
     spec = MirrorSpec(
         type="mirror",
         source=Source(bootstrap=clusters.source.bootstrap, topic=topic),
@@ -34,20 +34,20 @@ def mirror(clusters: Clusters, topic: str, tmp_path: Path) -> int:
 
 
 def ends(clusters: Clusters, topic: str) -> dict[int, int]:
-    """Return where the queues of the target end."""
+    """Return the ends of the target's queues."""
     access = access_to(Connect(clusters.target.bootstrap))
     _, found = access.bounds(access.queues([topic]))
     return {queue.queue_id: end for queue, end in found.items()}
 
 
 def grow(growing: Growing, queues: int, attempt: int = 1) -> None:
-    """Let a topic grow to its end."""
+    """Carry out all steps of a topic's growth."""
     growing.step("fence", attempt=attempt, total=queues, queues=queues, limitMillis=60_000)
     finish(growing, queues, attempt)
 
 
 def finish(growing: Growing, queues: int, attempt: int = 1) -> None:
-    """Let a topic that is fenced grow to its end."""
+    """Let a fenced topic finish its growth."""
     growing.step("switch", attempt=attempt, total=queues, queues=queues)
     growing.declare(queues)
     growing.step("publish", total=queues, settleMillis=1)
@@ -57,7 +57,7 @@ def finish(growing: Growing, queues: int, attempt: int = 1) -> None:
 def test_what_was_sent_while_the_list_settled_waits_for_the_target(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Law: nothing from behind the barriers is copied before the target has grown; the SDK sends there before all may."""
+    """Law: messages after the barriers are not copied before the target has grown; the SDK sends some before all clients may."""
     topic, source = clusters.make(f"settling-{next(_NUMBERS)}"), clusters.source
     growing = Growing(source, topic)
     source.numbered(topic, 20, keys=40)
@@ -83,7 +83,7 @@ def test_what_was_sent_while_the_list_settled_waits_for_the_target(
 def test_a_transaction_that_ends_behind_the_fence_is_copied_with_the_list_before(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Law: the switch ends a list. What its fence lets come is before what keys have in other queues."""
+    """Law: the switch ends a list; messages that its fence lets through come before those that their keys have in other queues."""
     topic, source = clusters.make("ending"), clusters.source
     growing = Growing(source, topic)
 
@@ -106,7 +106,7 @@ def test_a_transaction_that_ends_behind_the_fence_is_copied_with_the_list_before
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_fence_is_no_growth(clusters: Clusters, tmp_path: Path, side: str) -> None:
-    """Law: queues that a fence lets be read are not of the list; it may be given up, and a target that grew would stay so."""
+    """Law: queues that exist during a fence are not in the list yet; the growth may be given up, but a target cannot shrink."""
     topic = clusters.make(f"fenced-{side}-{next(_NUMBERS)}")
     growing = Growing(getattr(clusters, side), topic)
     clusters.source.numbered(topic, 20)
@@ -118,14 +118,14 @@ def test_a_fence_is_no_growth(clusters: Clusters, tmp_path: Path, side: str) -> 
     assert mirror(clusters, topic, tmp_path) == (20 if side == "source" else 0)
 
     growing.step("abort", attempt=1)
-    # Name servers still know the queues that were to come.
+    # Name servers still know the queues that were planned.
     clusters.source.numbered(topic, 7, start=20)
     assert mirror(clusters, topic, tmp_path) == 7
     assert clusters.check_prefix(topic) == 27
 
 
 def test_a_list_that_grows_twice_is_copied_list_by_list(clusters: Clusters, tmp_path: Path) -> None:
-    """Law: no two lists are copied at once, however many a mirror is behind; a key's queue of the second may exist at the target."""
+    """Law: messages of two lists are never copied together, however far the mirror is behind, even if the target has all queues."""
     topic, source = clusters.make("behind"), clusters.source
     growing, target = Growing(source, topic), Growing(clusters.target, topic)
     barriers = []
@@ -150,7 +150,7 @@ def test_a_list_that_grows_twice_is_copied_list_by_list(clusters: Clusters, tmp_
 def test_a_list_that_grows_again_is_copied_during_its_fence(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """What is from behind the growth before goes on to a target that has grown once, too."""
+    """Messages after the former growth are copied to a target that has grown once, too."""
     topic = clusters.make(f"grows-twice-{next(_NUMBERS)}")
     growing = Growing(clusters.source, topic)
     for side in (growing, Growing(clusters.target, topic)):

@@ -14,7 +14,7 @@ from tests.clients.localcluster import LocalCluster
 from tests.spark.clusters import Clusters, stored
 from tests.spark.topics import Topics
 
-# Commands that may take 120 s each on a slow machine.
+# The commands may take 120 s each on a slow machine.
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 
 _NUMBERS = count()
@@ -34,7 +34,7 @@ spec:
 
 
 class Sites:
-    """Two clusters that are made by the command, and topics of them."""
+    """Two clusters that the command has made, and their topics."""
 
     def __init__(self, source: LocalCluster, target: LocalCluster, both: Clusters) -> None:
         self.source, self.target, self.both = source, target, both
@@ -48,13 +48,13 @@ class Sites:
         side.command("apply", "-f", str(path), "--timeout", str(timeout_s))
 
     def send(self, topic: str, messages: int) -> None:
-        """Send to many keys, some of which an expansion moves; numbers rise."""
+        """Send messages of many keys, some of which an expansion moves; the numbers rise."""
         with Producer("shop", self.source.name_server) as producer:
             for number in range(messages):
                 producer.send(topic, str(next(self._sent)), key=str(number))
 
     def consume(self, topic: str, messages: int) -> list[tuple[str | None, int]]:
-        """Let a group of the target take so many messages more; return their keys and numbers."""
+        """Let a consumer group of the target take this many messages more; return their keys and numbers."""
         with Consumer(
             f"auditors-{topic}",
             topics=topic,
@@ -66,7 +66,7 @@ class Sites:
             return [(message.key, int(message.text)) for message in found]
 
     def mirror(self, topic: str, folder: Path) -> int:
-        """Run a mirror; return how many messages it copied."""
+        """Run a mirror; return the number of copied messages."""
         spec = MirrorSpec(
             type="mirror",
             source=Source(bootstrap=self.source.name_server, topic=topic),
@@ -97,14 +97,14 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
 
 @pytest.fixture
 def topic() -> str:
-    """Return the name of a topic that is not there yet: a second try must not find that of the first one."""
+    """Return the name of a new topic, because a repeated test must not find that of its first run."""
     return f"orders-{next(_NUMBERS)}"
 
 
 def test_a_source_that_grows_first_waits_for_its_target(
     sites: Sites, topic: str, tmp_path: Path
 ) -> None:
-    """All from before is copied and nothing from behind, until the target has grown alike."""
+    """All messages before the growth are copied, and none after it until the target has grown, too."""
     for side in (sites.source, sites.target):
         sites.declare(side, topic, 2)
     sites.send(topic, 30)
@@ -126,7 +126,7 @@ def test_a_source_that_grows_first_waits_for_its_target(
 def test_the_targets_expansion_waits_for_its_groups(
     sites: Sites, topic: str, tmp_path: Path
 ) -> None:
-    """A group that reads there has had everything from before the expansion, and then gets a key's messages in order, too."""
+    """A group that reads at the target consumes all messages from before the expansion first, so each key stays in order."""
     for side in (sites.source, sites.target):
         sites.declare(side, topic, 2)
     sites.send(topic, 30)
@@ -156,7 +156,7 @@ def test_the_targets_expansion_waits_for_its_groups(
 def test_a_target_that_has_grown_first_waits_for_its_source(
     sites: Sites, topic: str, tmp_path: Path
 ) -> None:
-    """Nothing is copied until the source has grown alike; then all of it."""
+    """Nothing is copied until the source has grown, too; then everything is."""
     for side in (sites.source, sites.target):
         sites.declare(side, topic, 2)
     sites.send(topic, 20)

@@ -1,4 +1,4 @@
-"""The plan of a mirror: its next copies, and the place where a group begins at the target."""
+"""The plan of a mirror: its next copies, and the offsets at which groups begin at the target."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from orderlymq_spark.offsets import QueueRange
 
 
 def queues(*names: str, count: int = 2, topic: str = "orders") -> list[MessageQueue]:
-    """Return so many queues of each broker group."""
+    """Return this many queues of each broker group."""
     return [MessageQueue(topic, name, number) for name in names for number in range(count)]
 
 
@@ -31,7 +31,7 @@ PAIRS = {A: A, B: B}
 
 
 def test_a_queue_goes_on_where_the_target_ends() -> None:
-    """The same offset at both; a queue that never had a message begins where the source does."""
+    """The offsets are the same at both; a queue that never had a message begins at the source's first offset."""
     sources = {A: Bounds(0, 9), B: Bounds(4, 9)}
 
     assert due(PAIRS, sources, {A: 6, B: 0}) == [QueueRange(A, 6, 9), QueueRange(B, 4, 9)]
@@ -39,18 +39,18 @@ def test_a_queue_goes_on_where_the_target_ends() -> None:
 
 
 def test_an_empty_queue_of_the_source_begins_nothing() -> None:
-    """Where all has aged out the first message that comes says where the copy begins."""
+    """If all messages of a source queue have aged out, the first new one decides where the copy begins."""
     assert due({A: A}, {A: Bounds(7, 7)}, {A: 0}) == []
 
 
 def test_what_aged_out_before_it_was_copied_is_named() -> None:
-    """A mirror leaves no hole."""
+    """The error names the missing messages, because a mirror leaves no hole."""
     with pytest.raises(DataLost, match=r"orders a:0 \[3, 5\) \(2 messages\) aged out"):
         due({A: A}, {A: Bounds(5, 9)}, {A: 3})
 
 
 def test_a_target_with_more_than_the_source_is_no_mirror_of_it() -> None:
-    """The source was created again or restored, or somebody else has written to the target."""
+    """The source was created again or restored, or another program has written to the target."""
     with pytest.raises(SinkConflict, match="ends at 8, the source's queue at 6"):
         due({A: A}, {A: Bounds(0, 6)}, {A: 8})
 
@@ -61,7 +61,7 @@ def test_a_target_with_more_than_the_source_is_no_mirror_of_it() -> None:
     end=st.integers(0, 100),
 )
 def test_what_is_due_keeps_the_prefix(low: int, kept: int, end: int) -> None:
-    """The next part begins at the target's end, or the target has had nothing; else the error has a name."""
+    """The next part begins at the target's end, or the target's queue is empty; otherwise the error says why not."""
     has = Bounds(low, low + kept)
     try:
         parts = due({A: A}, {A: has}, {A: end})
@@ -74,7 +74,7 @@ def test_what_is_due_keeps_the_prefix(low: int, kept: int, end: int) -> None:
 
 
 def test_queues_are_paired_by_the_names_of_their_broker_groups() -> None:
-    """Or by the order of these, where the clusters name them otherwise."""
+    """If the clusters have other names, the groups are paired in the order of their names."""
     mine = queues("a", "b")
 
     assert pair("orders", mine, queues("a", "b")) == dict(zip(mine, mine, strict=True))
@@ -83,7 +83,7 @@ def test_queues_are_paired_by_the_names_of_their_broker_groups() -> None:
 
 
 def test_a_group_that_the_source_gets_moves_no_pair() -> None:
-    """Law: the eleventh group comes last in either cluster, so those before keep their copies while the target has yet to grow."""
+    """Law: an eleventh group is the last in both clusters, so the others keep their copies before the target has grown."""
     mine = [f"demo-{number}" for number in range(11)]
     theirs = [f"dr-{number}" for number in range(11)]
     ten = pair("orders", queues(*mine[:10]), queues(*theirs[:10]))
@@ -104,13 +104,13 @@ def test_a_group_that_the_source_gets_moves_no_pair() -> None:
 def test_groups_that_clients_put_in_another_order_make_no_pairs(
     mine: list[str], theirs: list[str]
 ) -> None:
-    """Law: clients hash keys over groups in the order of their names as text; a key would have another queue at the target."""
+    """Law: clients hash keys over groups in text order of their names, so a key would have another queue at the target."""
     with pytest.raises(QueueListChanged, match="the same queue at both"):
         pair("orders", queues(*mine), queues(*theirs))
 
 
 def test_a_topic_that_grew_is_copied_up_to_there() -> None:
-    """Its old queues have copies; what lacks them is reported when all from before is copied."""
+    """The old queues have copies; the error about missing queues comes after all messages before the growth are copied."""
     mine = queues("a", "b", count=4)
     theirs = queues("a", "b")
     pairs = pair("orders", mine, theirs)
@@ -125,14 +125,14 @@ def test_a_topic_that_grew_is_copied_up_to_there() -> None:
     "theirs", [queues("a", count=3), queues("a", "b"), queues("x", "y"), queues("x", count=3)]
 )
 def test_a_target_with_other_queues_is_refused(theirs: list[MessageQueue]) -> None:
-    """A key would have another queue there."""
+    """With other queues, a key would have another queue at the target."""
     with pytest.raises(QueueListChanged, match="the same queue at both"):
         pair("orders", queues("a"), theirs)
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%billing", "%DLQ%billing", "SCHEDULE_TOPIC_XXXX"])
 def test_topics_of_the_clusters_own_work_are_refused(topic: str) -> None:
-    """Messages that wait there mean something to their own cluster alone."""
+    """The messages of such topics mean something only in their own cluster."""
     check_topics(["orders"])
     with pytest.raises(OptionError, match="does not copy"):
         check_topics(["orders", topic])
@@ -146,7 +146,7 @@ def test_topics_of_the_clusters_own_work_are_refused(topic: str) -> None:
 def test_a_group_begins_where_it_stood_or_earlier(
     committed: int, end: int, present: int | None
 ) -> None:
-    """Never later than it has committed, never beyond what is copied, and never back."""
+    """A group's offset at the target is at most the committed one and within the copy, and never goes back."""
     offset = translated(committed, end, present)
 
     if offset is None:
@@ -158,7 +158,7 @@ def test_a_group_begins_where_it_stood_or_earlier(
 
 
 def test_a_copy_differs_in_its_place_alone() -> None:
-    """A copy may be stored elsewhere and at another time; anything else is another message."""
+    """A copy may differ only in the place and time of storage; any other difference makes it another message."""
     message = StoredMessage(
         *("orders", 0, 1, 7, 4711, 0, 5, ("192.0.2.1", 1), 6, ("192.0.2.2", 2), 0, 0),
         b"body",

@@ -1,4 +1,4 @@
-"""Pipelines on an object store: archive, audit, compaction and reports, read back by Arrow's own S3 client."""
+"""Pipelines on an object store: archive, audit, compaction and reports, read by Arrow's own S3 client."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_by_arrow(port: int, folder: str) -> dict[tuple[int, int], bytes]:
-    """Return what a reader finds that knows neither our layer nor its library; each row once."""
+    """Return the rows that a reader finds which uses neither our layer nor its library; each row once."""
     store = fs.S3FileSystem(
         access_key="testing1",
         secret_key="testing1",
@@ -45,7 +45,7 @@ def read_by_arrow(port: int, folder: str) -> dict[tuple[int, int], bytes]:
 def test_pipelines_work_on_an_object_store_that_is_busy_and_loses_answers(
     spark: "SparkSession", topics: Topics, tmp_path: Path, s3: S3
 ) -> None:
-    """Each tenth request is refused, or carried out without its answer, or slow. The archive is whole all the same."""
+    """One of ten requests is refused, slow, or carried out without an answer; the archive is complete all the same."""
     topic = topics.make()
     topics.numbered(topic, 60)
     base = uuid4().hex
@@ -80,7 +80,7 @@ def test_pipelines_work_on_an_object_store_that_is_busy_and_loses_answers(
         ),
         lambda: spark,
     )
-    # A refused part stays there, for the next commit to remove.
+    # The file of a refused part stays, and the next commit removes it.
     assert list(location(f"{address}/files/_parts").files()) == []
     with pytest.raises(PipelineFailed, match="from another checkpoint"):
         run("another", app="kept", offsets=45)
@@ -98,7 +98,7 @@ def test_pipelines_work_on_an_object_store_that_is_busy_and_loses_answers(
 
 
 def test_of_two_drivers_on_a_checkpoint_in_a_store_the_first_is_refused(s3: S3) -> None:
-    """A store knows of no process that has died, so the one that begins later goes on."""
+    """A store cannot show that a process has died, so the driver that begins later continues."""
     checkpoint = location(f"s3a://{BUCKET}/{uuid4().hex}/checkpoint")
 
     with hold_checkpoint(checkpoint) as first:

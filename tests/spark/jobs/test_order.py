@@ -1,4 +1,4 @@
-"""The order check against a dumb twin, and against injected defects."""
+"""The order check against a simple model, and against injected defects."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def clean(count: int, keys: int) -> list[Row]:
 def test_the_result_does_not_depend_on_the_cut(
     pairs: list[tuple[str, int]], cuts: list[int]
 ) -> None:
-    """One batch or many, with the state kept as JSON between them: the same findings and state."""
+    """One batch or many, with the state saved as JSON between them, give the same findings and state."""
     rows = [(number, key, sequence) for number, (key, sequence) in enumerate(pairs)]
     whole = OrderCheck("q")
     expected = feed(whole, rows)
@@ -52,7 +52,7 @@ def test_the_result_does_not_depend_on_the_cut(
 
 @given(ROWS)
 def test_a_number_is_judged_by_what_came_before(pairs: list[tuple[str, int]]) -> None:
-    """Twin: all numbers of a key in a set, the highest by max()."""
+    """The model keeps all numbers of a key in a set, and finds the highest by max()."""
     rows = [(number, key, sequence) for number, (key, sequence) in enumerate(pairs)]
     expected: list[tuple[int, Defect]] = []
     seen: dict[str, set[int]] = {}
@@ -70,7 +70,7 @@ def test_a_number_is_judged_by_what_came_before(pairs: list[tuple[str, int]]) ->
 
 
 def test_every_jump_of_a_key_is_remembered() -> None:
-    """Of 100 jumps of a key 64 were, and a number that had never come counted as seen before."""
+    """Once, only 64 of 100 gaps of a key were remembered, and later numbers that had never come counted as repeated."""
     check = OrderCheck("q")
     found = feed(check, [(n, "a", 2 * n) for n in range(101)])
     assert (len(found), check.missing) == (100, 100)
@@ -87,7 +87,7 @@ def test_every_jump_of_a_key_is_remembered() -> None:
 def test_beyond_the_bound_no_finding_is_untrue(
     pairs: list[tuple[str, int]], cuts: list[int], open_max: int
 ) -> None:
-    """Twin: a check without a bound. What it calls repeated or late is called so, or late and undecided."""
+    """The model is a check without a bound; its repeated or late numbers are found as such, or as late and undecided."""
     rows = [(number, key, sequence) for number, (key, sequence) in enumerate(pairs)]
     exact, check = OrderCheck("q"), OrderCheck("q", open_max=open_max)
     expected, found, at = feed(exact, rows), [], 0
@@ -128,7 +128,7 @@ def test_a_clean_log_has_no_finding() -> None:
 
 
 def test_every_injected_defect_is_found_and_placed() -> None:
-    """Gaps, repeats and inversions at random places of a large log."""
+    """Gaps, repeats and inversions are placed at random in a large log."""
     chance = random.Random(7)
     sequences = [list(range(200)) for _ in range(50)]
     expected: set[tuple[str, Defect, int, int]] = set()
@@ -160,7 +160,7 @@ def test_every_injected_defect_is_found_and_placed() -> None:
 
 
 def test_holes_of_the_queue_and_new_epochs() -> None:
-    """A missing offset is lost; numbers may begin again under a higher epoch, not under a lower one."""
+    """A missing offset is a loss; numbers may begin again under a higher epoch, but not under a lower one."""
     check = OrderCheck("q")
 
     found = check.feed([0, 1, 3, 4, 5], ["a"] * 5, [0, 1, 2, 0, 3], [1, 1, 1, 2, 1])
@@ -188,7 +188,7 @@ def test_holes_of_the_queue_and_new_epochs() -> None:
 def test_an_archive_has_the_rows_that_the_names_of_its_files_say(
     tmp_path: Path, files: dict[tuple[int, int], range], broken: list[tuple[str, int, int]]
 ) -> None:
-    """What is gone at either end, and a file that is there beside a larger one, shows no row that follows."""
+    """Missing rows at either end of a file, and a file within a larger one, are found even if no later row shows them."""
     root = location(tmp_path)
     queue = MessageQueue("orders", "g", 0)
     for (start, end), offsets in files.items():
@@ -206,7 +206,7 @@ def test_an_archive_has_the_rows_that_the_names_of_its_files_say(
 
 
 def test_no_topic_that_is_to_be_audited_is_left_out_in_silence(tmp_path: Path) -> None:
-    """A topic that is misspelt, or in another archive, had kept its order."""
+    """The order of a misspelt topic, or one of another archive, used to count as kept."""
     root = location(tmp_path)
     parts = [QueueRange(MessageQueue(topic, "g", 0), 0, 10) for topic in ("orders", "payments")]
     for part in parts:

@@ -1,4 +1,4 @@
-"""Archive, audit, compaction, replay: their laws on a real cluster, with what kills and repeats do to them."""
+"""Archive, audit, compaction, replay: their laws on a real cluster, under kills and repetitions."""
 
 import json
 import threading
@@ -77,7 +77,7 @@ def bodies(topics: Topics, topic: str) -> dict[tuple[int, int], bytes]:
 def test_an_archive_holds_every_offset_once_and_others_can_read_it(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Small batches, a second run, DuckDB as the reader; a repeated commit changes no published file."""
+    """After small batches and a second run, DuckDB reads each offset once; a repeated commit changes no published file."""
     topic = topics.make()
     topics.numbered(topic, 60)
     spec = archive_spec(topics, topic, tmp_path, maxOffsetsPerTrigger=25)
@@ -107,7 +107,7 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
 
 
 def forget_last_batch(checkpoint: Path) -> None:
-    """Let Spark repeat it, as after a crash before its commit log was written."""
+    """Let Spark repeat the last batch, as after a crash before its commit log was written."""
     commits = checkpoint / "spark" / "commits"
     newest = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()
@@ -118,7 +118,7 @@ def forget_last_batch(checkpoint: Path) -> None:
 def test_an_iceberg_table_holds_every_offset_once_and_others_can_read_it(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """As the archive of files; more columns come in a second run, and the first table can still be read."""
+    """The same law for an Iceberg table; a second run adds columns, and former snapshots stay readable."""
     topic = topics.make()
     topics.numbered(topic, 60)
     properties = {"uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
@@ -159,7 +159,7 @@ def test_an_iceberg_table_holds_every_offset_once_and_others_can_read_it(
 def test_compaction_keeps_rows_and_order(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Fewer files, the same rows in the same order; the archive goes on behind them."""
+    """There are fewer files with the same rows in the same order; the archive continues after them."""
     topic = topics.make()
     topics.numbered(topic, 60)
     spec = archive_spec(topics, topic, tmp_path, maxOffsetsPerTrigger=20)
@@ -181,7 +181,7 @@ def test_compaction_keeps_rows_and_order(
 def test_the_audit_finds_what_is_broken_in_topic_stream_and_archive_alike(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Clean: nothing. A gap, a repeat, an inversion: the same findings by all three ways."""
+    """An intact topic has no findings; gap, repeat and inversion give the same findings in topic, stream and archive."""
     topic = topics.make()
     topics.numbered(topic, 40, keys=4)
     source = Source(bootstrap=topics.bootstrap, topic=topic)
@@ -227,7 +227,7 @@ def test_the_audit_finds_what_is_broken_in_topic_stream_and_archive_alike(
 def test_a_replay_keeps_order_and_count_and_repeats_nothing(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Copied into another number of queues; begun again without its checkpoint nothing is sent twice."""
+    """The copy has another number of queues; a second run without the checkpoint sends nothing twice."""
     origin, target = topics.make(queues=3), topics.make(queues=2)
     topics.numbered(origin, 60, keys=7)
 
@@ -251,7 +251,7 @@ def test_a_replay_keeps_order_and_count_and_repeats_nothing(
 def test_a_frame_is_sent_in_order_to_the_queues_that_java_would_choose(
     spark: "SparkSession", topics: Topics
 ) -> None:
-    """Rows leave by orderBy, ties in any order; a load that is repeated adds nothing, whatever order Spark gives it."""
+    """Rows are sent by orderBy, with ties in any order; a repeated load adds nothing, in any order of its rows."""
     topic = topics.make(queues=3)
     rows = [(f"key-{n % 5}", n // 10, f"body-{n}") for n in range(100)]
     options = {"bootstrap": topics.bootstrap, "topic": topic, "appId": "app", "orderBy": "n"}
@@ -272,18 +272,18 @@ def test_a_frame_is_sent_in_order_to_the_queues_that_java_would_choose(
         mine = [m.text for each in found.values() for m in each if m.key == key]
         first = [steps[body] for body in mine if body in steps]
         assert first == sorted(first)
-    # Without a name each load is one of its own.
+    # Without a name, each load counts as a new one.
     frame = spark.createDataFrame(rows[:5], columns)
     ordered(frame).write.format("orderlymq").options(**options).mode("append").save()
     assert sum(map(len, topics.read(topic).values())) == 105
-    # A producer of the SDK, which hashes as Java does, finds the same queue.
+    # A producer of the SDK, which hashes as Java does, chooses the same queue.
     topics.fill(topic, [Message(topic=topic, body=b"probe", key="key-3")])
     places = {q for q, messages in topics.read(topic).items() for m in messages if m.key == "key-3"}
     assert len(places) == 1
 
 
 def test_rows_of_one_key_in_two_tasks_are_refused(spark: "SparkSession", topics: Topics) -> None:
-    """Without an order nothing can be promised, so it is an error."""
+    """Two tasks would send without an order between them, so the sink refuses."""
     frame = spark.range(40).selectExpr("'same' as sharding_key", "cast(id as string) as body")
 
     with pytest.raises(Exception, match=UnorderedRows.__name__):
@@ -315,7 +315,7 @@ def test_skew_is_measured_and_the_present_loads_are_simulated_exactly(
 def test_a_topic_without_a_queue_to_write_to_has_no_skew(
     spark: "SparkSession", topics: Topics
 ) -> None:
-    """Law: a report of it is refused with the reason, as is a number of queues that nothing can have."""
+    """Law: such a report is refused with the reason, and so is an impossible number of queues."""
     topic = topics.make(ordered=False)
     topics.numbered(topic, 4)
     topics.admin.create_topic(topic, queues=2, perm=4)
@@ -332,7 +332,7 @@ def test_a_topic_without_a_queue_to_write_to_has_no_skew(
 
 
 def test_bad_places_are_clear_errors(spark: "SparkSession", topics: Topics) -> None:
-    """No such topic, an offset beyond the end, a time after the last message."""
+    """Refused are a missing topic, an offset beyond the end, and a time after the last message."""
     topic = topics.make()
     topics.numbered(topic, 4)
     queue = topics.queues(topic)[0]
@@ -355,7 +355,7 @@ def test_bad_places_are_clear_errors(spark: "SparkSession", topics: Topics) -> N
 def test_times_words_and_groups_choose_the_same_messages(
     spark: "SparkSession", topics: Topics
 ) -> None:
-    """From a time on: exactly the messages stored then or later."""
+    """A time chooses exactly the messages that were stored then or later."""
     topic = topics.make(queues=1)
     topics.numbered(topic, 30)
     messages = next(iter(topics.read(topic).values()))
@@ -437,7 +437,7 @@ def test_a_stream_says_that_it_runs_before_the_first_message_comes(
 def test_a_topic_that_was_made_again_ends_the_stream(
     spark: "SparkSession", topics: Topics, tmp_path: Path, count: int
 ) -> None:
-    """With the place, however long it is by then. An archive that may go on refuses other messages at its offsets."""
+    """The error names the place, even if the new topic is longer; an archive refuses other messages at its offsets."""
     topic = topics.make(queues=1)
     topics.numbered(topic, 30)
     spec = archive_spec(topics, topic, tmp_path)
@@ -459,7 +459,7 @@ def test_a_topic_that_was_made_again_ends_the_stream(
 def test_a_stream_that_begins_at_the_end_must_remember_where_that_was(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
 ) -> None:
-    """Without a start file Spark would ask again after a crash, and skip what came meanwhile."""
+    """Without a start file, Spark would ask for the end again after a crash, and skip messages in between."""
     where = checkpoint("x")
     frame = spark.readStream.format("orderlymq").options(
         bootstrap=topics.bootstrap, topic=topics.make(), startingOffsets="latest"

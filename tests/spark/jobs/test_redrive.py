@@ -98,7 +98,7 @@ LETTERS = st.lists(
     ("how", "decided"), [("hold-key", "hold"), ("skip", "skip"), ("send", "send")]
 )
 def test_a_letter_whose_origin_has_aged_out_counts_as_overtaken(how: Any, decided: str) -> None:
-    """Nobody can know any more whether a later message of its key was consumed; without a key there is none."""
+    """It is unknown whether a later message of its key was consumed; a letter without a key has no such message."""
     aged, keyless = letter(0, "a", 5), letter(1, "", 6)
     aged.origin = aged.overtaken = None
     keyless.origin = keyless.overtaken = None
@@ -112,7 +112,7 @@ def test_a_letter_whose_origin_has_aged_out_counts_as_overtaken(how: Any, decide
 
 @given(LETTERS)
 def test_a_plan_holds_a_key_from_its_first_held_letter_on(letters: list[DeadLetter]) -> None:
-    """Per key: a prefix in origin order is sent, the rest held; every letter stands in the plan once."""
+    """Per key, the first letters in the order of their origins are sent and the rest held; each letter is in the plan once."""
     plan = make_plan("p", "g", letters, target=None, on_overtaken="hold-key", redrives_max=3)
 
     origins = {each.message.queue_offset: each.origin[1] for each in letters if each.origin}
@@ -134,7 +134,7 @@ def test_a_plan_holds_a_key_from_its_first_held_letter_on(letters: list[DeadLett
 
 
 def planned(letters: list[DeadLetter], plan_id: str = "p", target: str | None = None) -> Plan:
-    """Return a plan that knows of every copy there is."""
+    """Return a plan that knows of all existing copies."""
     sent = {each.identity("orders") for each in letters if each.copy is not None}
     return make_plan(
         plan_id, "g", letters, target=target, on_overtaken="hold-key", redrives_max=3, sent=sent
@@ -142,7 +142,7 @@ def planned(letters: list[DeadLetter], plan_id: str = "p", target: str | None = 
 
 
 def test_a_letter_has_one_identity_in_a_topic_whatever_the_plan() -> None:
-    """By it the next plan knows that the letter was sent; to another topic it was not."""
+    """By this identity, the next plan knows that the letter was sent; a copy to another topic does not count."""
     letters = [letter(0, "a", 1), letter(1, "a", 2)]
     one, two, other = planned(letters), planned(letters, "q"), planned(letters, target="trial")
 
@@ -151,7 +151,7 @@ def test_a_letter_has_one_identity_in_a_topic_whatever_the_plan() -> None:
 
 
 def test_the_console_and_the_pipeline_know_of_each_others_redrives() -> None:
-    """Both ask the brokers' index for the same key; letters of two lives of a topic, or of two places, have two."""
+    """Both search the brokers' index for the same key; letters of two lives of a topic, or of two places, have different keys."""
     mine = letter(7, "a", 1)
     shown = Letter(QUEUE, 7, "orders", "a", stored_ms=0, tries=3, message_id="id-7")
 
@@ -171,7 +171,7 @@ def test_what_was_redriven_is_known(topics: Topics) -> None:
 
 
 def test_a_letter_that_was_redriven_is_left_out_and_holds_nothing() -> None:
-    """Also where its copy was consumed, so that the letter itself counts as overtaken."""
+    """This holds even if its copy was consumed, so that the letter itself counts as overtaken."""
     letters = [letter(0, "a", 1, overtaken=True), letter(1, "a", 2)]
     letters[0].copy = ORIGIN, 7
 
@@ -184,7 +184,7 @@ def test_a_letter_that_was_redriven_is_left_out_and_holds_nothing() -> None:
 
 
 def failed_again() -> list[DeadLetter]:
-    """Return two letters that were redriven, at 10 and 11, and the one that the first copy became."""
+    """Return two redriven letters, at 10 and 11, and the new letter of the first one's copy."""
     letters = [letter(0, "a", 1), letter(1, "a", 2)]
     letters[0].copy, letters[1].copy = (ORIGIN, 10), (ORIGIN, 11)
     letters.append(letter(2, "a", 10, unique_key=letters[0].identity("orders")))
@@ -193,7 +193,7 @@ def failed_again() -> list[DeadLetter]:
 
 
 def test_a_copy_that_fails_again_goes_before_the_letters_that_wait_behind_it() -> None:
-    """Its letter stands where the message stood that was given up first."""
+    """The new letter takes the place of the message that failed first."""
     first, second, again = failed_again()
     second.copy = None
 
@@ -207,7 +207,7 @@ def test_a_copy_that_fails_again_goes_before_the_letters_that_wait_behind_it() -
 
 
 def test_a_copy_whose_first_origin_has_aged_out_stands_where_it_is() -> None:
-    """There it is known what has overtaken it."""
+    """Its own place decides what has overtaken it."""
     first, again = letter(0, "a", 1), letter(2, "a", 10)
     first.origin = None
     again.message.properties["UNIQ_KEY"] = first.identity("orders")
@@ -219,7 +219,7 @@ def test_a_copy_whose_first_origin_has_aged_out_stands_where_it_is() -> None:
 
 @pytest.mark.parametrize("gone", [1, 3])
 def test_copies_that_failed_again_go_in_the_order_of_their_first_letters(gone: int) -> None:
-    """Law: retention, which takes the first origins first, does not turn the order of a key around; clocks of consumers neither."""
+    """Law: neither retention, which removes the first origins first, nor clocks of consumers change the order of a key."""
     firsts = [letter(number, "a", 499 + number) for number in range(3)]
     again = [letter(3 + number, "a", 900 + number) for number in range(3)]
     for number, (first, copy) in enumerate(zip(firsts, again, strict=True)):
@@ -237,7 +237,7 @@ def test_copies_that_failed_again_go_in_the_order_of_their_first_letters(gone: i
 
 
 def test_a_consumed_copy_overtakes_what_came_behind_its_origin_and_nothing_else() -> None:
-    """The copy of the first letter is no later message than the second one; a copy that failed is none at all."""
+    """A copy of the first letter is not later than the second letter; a copy that failed overtakes nothing."""
     first, second, again = failed_again()
 
     consumed: deadletters.Newest = {}
@@ -251,14 +251,14 @@ def test_a_consumed_copy_overtakes_what_came_behind_its_origin_and_nothing_else(
 
 
 def moved(offset: int, queue_id: int, origin: int, stored_ms: int) -> DeadLetter:
-    """Return a letter of one key whose origin lies in this queue."""
+    """Return a letter of one key whose origin is in this queue."""
     found = letter(offset, "a", origin)
     queue = MessageQueue("orders", "b", queue_id)
     return DeadLetter(found.message, "orders", (queue, origin), False, stored_ms)
 
 
 def test_letters_of_a_key_that_moved_go_in_the_order_of_the_lists() -> None:
-    """Behind an expansion it has low offsets in another queue; inside a queue a clock that was set back says nothing."""
+    """After an expansion a key has low offsets in another queue; within a queue, offsets decide and not clocks."""
     letters = [
         moved(0, 0, 3, 900),
         moved(1, 9, 900, 100),
@@ -272,7 +272,7 @@ def test_letters_of_a_key_that_moved_go_in_the_order_of_the_lists() -> None:
 
 
 def test_a_letter_is_overtaken_in_any_queue_of_a_topic_that_grew() -> None:
-    """In its own one by a later offset, in another one by a later time."""
+    """In its own queue a later offset counts, in another queue a later time."""
     mine, own, other = moved(0, 9, 900, 100), *(MessageQueue("orders", "b", n) for n in (9, 0))
 
     assert not is_overtaken(mine, {(own, "a"): (899, 500), (other, "a"): (5000, 99)}, grown=True)
@@ -282,7 +282,7 @@ def test_a_letter_is_overtaken_in_any_queue_of_a_topic_that_grew() -> None:
 
 
 def test_a_letter_of_a_topic_that_never_grew_is_overtaken_in_its_own_queue_alone() -> None:
-    """Messages of a key that somebody sends to another queue by hand have no order between the two."""
+    """If a sender put a key into a second queue by hand, its messages there have no order to the others."""
     mine, own, other = moved(0, 9, 900, 100), *(MessageQueue("orders", "b", n) for n in (9, 0))
 
     assert not is_overtaken(mine, {(other, "a"): (901, 101)}, grown=False)
@@ -290,7 +290,7 @@ def test_a_letter_of_a_topic_that_never_grew_is_overtaken_in_its_own_queue_alone
 
 
 def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str | None]) -> None:
-    """Consume a topic in order; messages with these keys are given up at their first failure."""
+    """Consume a topic in order; messages with these keys become dead letters at their first failure."""
     done: list[str] = []
 
     def listen(messages: list[ReceivedMessage], _context: object) -> OrderedResult:
@@ -347,7 +347,7 @@ def carried_out(plan: Path, group: str, topics: Topics, written: object) -> Outc
 def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Its topic is gone, or it names none: that stops its key and no other one."""
+    """If its topic is gone, or it names none, only its own key stops."""
     topic = topics.make()
     group = f"refused-{topic}"
     topics.numbered(topic, 9, keys=3)
@@ -375,7 +375,7 @@ def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
 @pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Path) -> None:
-    """The letters behind it would pass it, and nobody would hear of it; another plan leaves it out."""
+    """Later letters of its key would overtake it unnoticed; a new plan leaves it out."""
     topic = topics.make()
     group = f"taken-{topic}"
     topics.numbered(topic, 6, keys=2)
@@ -420,7 +420,7 @@ def test_a_redrive_holds_few_letters_at_once(topics: Topics, tmp_path: Path) -> 
 @pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_plan_is_that_of_the_driver_that_began_last(topics: Topics, s3: S3) -> None:
-    """Law: a driver that another one followed while it read writes no plan over the one that people have seen."""
+    """Law: a driver that was replaced while it read does not overwrite the plan that users have seen."""
     topic = topics.make(queues=1)
     group = f"planned-twice-{topic}"
     topics.fill(topic, [Message(topic=topic, body=b"x")], queue=0)
@@ -446,7 +446,7 @@ def test_a_plan_is_that_of_the_driver_that_began_last(topics: Topics, s3: S3) ->
 
 
 def send_damaged(topics: Topics, topic: str, key: str) -> None:
-    """Send a message whose body is not what its flags say, as a client that is damaged does."""
+    """Send a message whose body does not match its flags, as from a faulty client."""
     access = access_to(Connect(topics.bootstrap))
     access.queues([topic])
     address = access.instance.routes.address("g")
@@ -462,7 +462,7 @@ def send_damaged(topics: Topics, topic: str, key: str) -> None:
 def test_a_letter_that_cannot_be_read_is_a_letter_and_stops_its_key_alone(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """It is reported as it is; a redrive would send something else, so it says why it does not."""
+    """It is reported; a redrive would send other bytes, so it does not send it and gives the reason."""
     topic = topics.make(queues=1)
     group = f"damaged-{topic}"
     send_damaged(topics, topic, "key-0")
@@ -487,7 +487,7 @@ KEPT: list[ClusterAccess] = []  # a process keeps its connections, as `access_to
 
 
 class Late(ClusterAccess):
-    """Knows where queues began before retention took their first messages."""
+    """Returns the first offsets from before retention removed messages."""
 
     def bounds(
         self, queues: Iterable[MessageQueue]
@@ -498,7 +498,7 @@ class Late(ClusterAccess):
 
 @pytest.mark.cluster
 def test_letters_behind_what_retention_takes_are_read(tmp_path: Path) -> None:
-    """Their readers learn where the queue begins now, and goes on there."""
+    """Readers learn the queue's present first offset, and continue there."""
     settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
     with (
         Group(tmp_path, 1, overrides=settings) as group,
@@ -519,7 +519,7 @@ def test_letters_behind_what_retention_takes_are_read(tmp_path: Path) -> None:
 
 
 def test_a_count_of_redrives_that_no_redrive_wrote_stops_nothing() -> None:
-    """A property is what a sender says."""
+    """A sender can write any value into the property."""
     assert [redrives_of(letter(0, "a", 0, times=times).message) for times in (3, "9" * 5_000)] == [
         3,
         0,
@@ -527,7 +527,7 @@ def test_a_count_of_redrives_that_no_redrive_wrote_stops_nothing() -> None:
 
 
 def test_a_redriven_message_has_the_properties_of_its_program() -> None:
-    """Not those that made it a letter; a name that only begins like one of these is the program's."""
+    """Properties that made it a letter are removed; names that only begin like theirs belong to the program."""
     said = letter(0, "a", 0, times=1, unique_key="AB").message
     said.properties |= {"DLQ_ORIGIN_TOPIC": "T", "DLQ_ORIGIN_MESSAGE_ID": "0A", "DLQ_BOUND": "yes"}
 
@@ -542,7 +542,7 @@ def test_a_redriven_message_has_the_properties_of_its_program() -> None:
 def test_dead_letters_go_back_in_order_and_only_once(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Report, dry run, run, and run again: two keys' messages come back in origin order, once."""
+    """Report, dry run, run, and a second run: messages of two keys come back once, in the order of their origins."""
     topic = topics.make()
     group = f"redriven-{topic}"
     topics.numbered(topic, 25, keys=5)
@@ -556,10 +556,11 @@ def test_dead_letters_go_back_in_order_and_only_once(
     dry = redrive.run("r", plan, lambda: spark)
     nothing_yet = sum(map(len, topics.read(topic).values()))
     sent = redrive.run("r", plan.model_copy(update={"send": True}), lambda: spark)
-    shutil.rmtree(tmp_path / "plan.json.done")  # as if it had died before its journal was written
+    # As if the driver had died before its journal was written.
+    shutil.rmtree(tmp_path / "plan.json.done")
     again = redrive.run("r", plan.model_copy(update={"send": True}), lambda: spark)
 
-    # Another plan, after their copies were consumed: the letters count as overtaken by them.
+    # Another plan, after the copies were consumed: the letters count as overtaken by them.
     make_dead_letters(topics, topic, group, set())
     anew = {"plan": location(tmp_path / "other.json"), "send": True, "on_overtaken": "hold-key"}
     other = redrive.run("r", plan.model_copy(update=anew), lambda: spark)

@@ -1,4 +1,4 @@
-"""A replay refuses some settings before it starts Spark, and keeps the order of each key; against real brokers."""
+"""A replay refuses some settings before it starts Spark, and keeps the order of each key; with real brokers."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.cluster]
 def test_no_topic_is_copied_into_itself(
     topics: Topics, tmp_path: Path, target: str, where: dict[str, str]
 ) -> None:
-    """The copies would be copied again, for ever; however the topic and its name servers are named."""
+    """The copies would be copied again without end; other spellings of the topic or its name servers are recognised."""
     names = {"first": topics.make(), "second": topics.make()}
     options: dict[str, Any] = {"topics": names["second"]}
     spec = ReplaySpec(
@@ -47,7 +47,7 @@ def test_no_topic_is_copied_into_itself(
 
 
 def test_a_replay_with_a_pace_has_small_batches(tmp_path: Path) -> None:
-    """Of a batch of all that waits nothing would be sent before its last message is due."""
+    """A large batch would send nothing before its last message is due."""
 
     def limits(speed: float | None, **options: Any) -> tuple[int | None, int | None]:
         source = Source(topic="orders", options=options)
@@ -68,7 +68,7 @@ def test_a_replay_with_a_pace_has_small_batches(tmp_path: Path) -> None:
 def test_a_replay_with_a_pace_reads_each_message_once(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """It looks at the times of a batch before it sends it."""
+    """The replay reads the times of a batch before it sends it, without reading messages twice."""
     topic, target = topics.make(queues=2), topics.make(queues=2)
     topics.numbered(topic, 60)
     spec = ReplaySpec(
@@ -90,7 +90,7 @@ def test_a_replay_with_a_pace_reads_each_message_once(
 def test_a_key_that_is_in_several_topics_keeps_the_order_of_each(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Its rows reach the target by one task, so they are no error there."""
+    """All rows of a key are sent by one task, so the key's order in each topic is kept."""
     first, second, target = topics.make(queues=2), topics.make(queues=3), topics.make(queues=2)
     topics.numbered(first, 30)
     topics.numbered(second, 30, start=30)
@@ -116,7 +116,7 @@ def test_a_key_that_is_in_several_topics_keeps_the_order_of_each(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_clock_that_was_set_back_does_not_turn_a_queue_around(spark: "SparkSession") -> None:
-    """RocketMQ's store times may fall; those of two queues stay side by side."""
+    """RocketMQ's store times may go back; a queue's own order still holds, and two queues stay side by side."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     rows = [
         ("a", "g", queue, offset, "k", begin + timedelta(seconds=second))

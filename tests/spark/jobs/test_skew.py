@@ -1,4 +1,4 @@
-"""The skew report: histograms judge as all numbers would, and Spark counts as a dumb twin does."""
+"""The skew report: histograms give the same result as all numbers, and Spark's counts equal a simple model's."""
 
 from collections import Counter
 from random import Random
@@ -29,7 +29,7 @@ NUMBERS = st.lists(st.integers(1, 9), max_size=200)
 
 @given(NUMBERS, st.integers(0, 200))
 def test_histograms_say_what_all_numbers_say(numbers: list[int], zeros: int) -> None:
-    """Twins: numpy's quantile of all numbers, those without messages too, and the mean of all differences."""
+    """The model is numpy's quantile of all numbers, including keys without messages, and the mean of all differences."""
     every = [*numbers, *[0] * zeros]
     expected = int(np.quantile(every, BUSY, method="higher")) if every else 0
     assert busy(Counter(numbers), len(every)) == expected
@@ -39,7 +39,7 @@ def test_histograms_say_what_all_numbers_say(numbers: list[int], zeros: int) -> 
 
 
 def test_a_key_has_the_queue_that_clients_choose() -> None:
-    """Also one whose hash has no absolute value in Java."""
+    """This includes a key whose hash has no absolute value in Java."""
     keys = ["", "a", "customer-0", "polygenelubricants", "\U0001f600"]
 
     assert [place_of(key) % 7 for key in keys] == [hash_index(key, 7) for key in keys]
@@ -47,7 +47,7 @@ def test_a_key_has_the_queue_that_clients_choose() -> None:
 
 
 def test_the_least_number_that_fits_is_the_advice() -> None:
-    """It never rises with the capacity; what one key brings no number of queues can spread."""
+    """The advice never rises with the capacity; no number of queues can divide the load of one key."""
     simulated = {2: Simulated([60, 60], {60: 2}, 0), 4: Simulated([60, 0, 60, 0], {60: 2}, 60)}
     loads = Loads([120], {60: 2}, "a", {60: 1}, simulated)
 
@@ -65,7 +65,7 @@ def test_the_least_number_that_fits_is_the_advice() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_spark_counts_what_a_loop_over_all_rows_counts(spark: "SparkSession") -> None:
-    """Messages without a key count for their queue alone; a key may lie in several queues, as behind an expansion."""
+    """Messages without a key count for their queue only; a key may be in several queues, as after an expansion."""
     chance = Random(5)
     rows = [
         (

@@ -1,4 +1,4 @@
-"""The states of a streaming audit: each queue has its own, and running audits go on."""
+"""The states of a streaming audit: each queue has its own, and running audits continue from them."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ ONE, OTHER = MessageQueue("t", "x_b", 0), MessageQueue("t_x", "b", 0)
 
 
 def check(queue: MessageQueue, rows: int) -> OrderCheck:
-    """Return a check that has seen so many rows of one key."""
+    """Return a check that has seen this many rows of one key."""
     found = OrderCheck(f"{queue.topic}/{queue.broker_name}:{queue.queue_id}")
     found.feed(range(rows), ["a"] * rows, range(rows))
     return found
 
 
 def test_two_queues_never_share_a_state(root: Location) -> None:
-    """`t/x_b:0` and `t_x/b:0` were both `t_x_b:0`: one went on from the numbers of the other."""
+    """Once, `t/x_b:0` and `t_x/b:0` shared the name `t_x_b:0`, and one continued from the other's numbers."""
     checks = {ONE: check(ONE, 3), OTHER: check(OTHER, 7)}
     for queue, each in checks.items():
         keep(root, 0, queue, each)
@@ -31,7 +31,7 @@ def test_two_queues_never_share_a_state(root: Location) -> None:
 
 
 def test_a_batch_goes_on_from_the_state_before_it(root: Location) -> None:
-    """However often it is repeated, and also from one of an earlier version."""
+    """This holds for a repeated batch, and for a state of an earlier version."""
     former = root / "t_x_b:0"
     for batch in (3, 4):
         (former / f"{batch:020}.json").write(orjson.dumps(check(ONE, batch).to_state()))

@@ -1,1 +1,1 @@
-"""Places, on a file system and in an object store."""
+"""Locations of files, on a file system and in an object store."""

@@ -1,4 +1,4 @@
-"""The stores of Google and Azure: an address and the environment reach the request, and a commit is conditional."""
+"""Stores of Google and Azure: requests use the address and the environment, and a commit is conditional."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ Seen = list[tuple[str, dict[str, str]]]
 
 @pytest.fixture
 def port(seen: Seen) -> Iterator[int]:
-    """Return the port of a store that takes every put."""
+    """Return the port of a store that accepts every put."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
@@ -30,7 +30,7 @@ def port(seen: Seen) -> Iterator[int]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            """Say nothing."""
+            """Write no log."""
 
     store_of.cache_clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -48,7 +48,7 @@ def seen() -> Seen:
 def test_a_commit_in_azures_store_is_conditional(
     port: int, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Container and account are those of the address, the key that of the environment."""
+    """Container and account come from the address, the key from the environment."""
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://127.0.0.1:{port}/account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
     place = location("abfss://lake@account.dfs.core.windows.net/archive") / "1.json"
@@ -65,12 +65,12 @@ def test_a_commit_in_azures_store_is_conditional(
 def test_a_commit_in_googles_store_is_conditional(
     port: int, seen: Seen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Generation 0 is that of no object."""
+    """Generation 0 means that no object exists."""
     account = {"gcs_base_url": f"http://127.0.0.1:{port}", "disable_oauth": True}
     names = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     (tmp_path / "account.json").write_text(json.dumps({**account, **names}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # allows a store without TLS
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # permits a store without TLS
     place = location("gs://lake/archive") / "1.json"
 
     assert place.create("x")

@@ -1,4 +1,4 @@
-"""A place keeps its promises alike on a file system and against a server of S3 that slows, refuses and loses answers."""
+"""A location keeps the same promises on a file system and in an S3 store that is slow, refuses or loses answers."""
 
 import os
 import pickle
@@ -20,7 +20,7 @@ from tests.spark.s3 import BUCKET, S3, Fate, Request
 
 
 def test_a_file_is_what_was_last_written(root: Location) -> None:
-    """Whole, in the place of the former one; absent files say so; places travel."""
+    """A file has its complete last content, a missing one raises an error, and locations can be pickled."""
     place: Location = pickle.loads(pickle.dumps(root / "a" / "b.txt"))
     assert not place.exists()
     with pytest.raises(FileNotFoundError):
@@ -38,7 +38,7 @@ def test_a_file_is_what_was_last_written(root: Location) -> None:
 
 
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
-    """As where NFS has lost it: an audit of an archive had passed over the queue, and found that its order was kept."""
+    """As after an NFS failure: once, an audit passed over such a queue and reported that its order was kept."""
     (tmp_path / "file").write_text("x")
     place = location(tmp_path)
     assert list((place / "absent").files()) == list((place / "file").files()) == []
@@ -95,7 +95,7 @@ def let_arrow_write(place: Location) -> None:
 def test_a_name_is_on_the_disk_when_the_call_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Location], None]
 ) -> None:
-    """Law: a power cut takes nothing back, so each folder is synced that got a new name, that of a new folder included."""
+    """Law: names survive a power cut, so every folder with a new name in it is synced, and the parent of a new folder, too."""
     last: dict[str, dict[str, int]] = {}
 
     def sync(descriptor: int) -> None:
@@ -115,7 +115,7 @@ def test_a_name_is_on_the_disk_when_the_call_returns(
 
 
 def test_of_many_who_create_a_file_one_wins(root: Location) -> None:
-    """A writer that repeats the winner's content hears that it is there; nobody changes it."""
+    """A writer whose content equals the winner's succeeds; none changes the file."""
     for number in range(5):
         place = root / "commits" / f"{number}"
         won: list[str] = []
@@ -138,7 +138,7 @@ def test_of_many_who_create_a_file_one_wins(root: Location) -> None:
 
 
 def test_listings_name_what_is_there(root: Location) -> None:
-    """Directly below, files and folders; everything below with its bytes; nothing where nothing is."""
+    """A listing has files and folders directly below, or all files below with their sizes; a missing folder has none."""
     for path in ("x/1.txt", "x/y/2.txt", "xz/3.txt", "4.txt"):
         place = root
         for name in path.split("/"):
@@ -162,7 +162,7 @@ def test_a_file_moves_once_however_often_it_is_asked(root: Location) -> None:
 
 
 def test_a_file_that_the_store_does_not_copy_moves_all_the_same(s3: S3) -> None:
-    """S3 copies at most 5 GiB in a request; a commit that names a larger part must not stay undone for ever."""
+    """S3 copies at most 5 GiB in a request; a commit with a larger part must still be carried out."""
     folder = location(f"s3a://{BUCKET}/large")
     content = bytes(range(256)) * (20 << 12)
     (folder / "a").write(content)
@@ -176,7 +176,7 @@ def test_a_file_that_the_store_does_not_copy_moves_all_the_same(s3: S3) -> None:
 
 
 def test_a_file_whose_copy_the_store_only_claims_moves_all_the_same(s3: S3) -> None:
-    """Law: what was committed is deleted nowhere before it is there elsewhere; S3's 200 may stand before an error."""
+    """Law: committed data is deleted only after its copy exists; an S3 answer with 200 may contain an error."""
     folder = location(f"s3a://{BUCKET}/claimed")
     (folder / "a").write(b"content")
     s3.decide = lambda request: "claimed" if request.copies else "served"
@@ -189,7 +189,7 @@ def test_a_file_whose_copy_the_store_only_claims_moves_all_the_same(s3: S3) -> N
 
 
 def test_a_move_that_comes_too_late_leaves_what_another_has_moved(s3: S3) -> None:
-    """Two writers carry out one commit: the first one removes the part while the second one reads it."""
+    """Two writers carry out one commit: one removes the part while the other reads it."""
     folder = location(f"s3a://{BUCKET}/twice")
     content = bytes(range(256)) * (20 << 12)
     (folder / "a").write(content)
@@ -209,7 +209,7 @@ def test_a_move_that_comes_too_late_leaves_what_another_has_moved(s3: S3) -> Non
 
 @pytest.mark.parametrize("rows", [10, 3_000_000], ids=["one request", "in pieces"])
 def test_arrow_writes_and_reads_a_file(root: Location, rows: int) -> None:
-    """Nothing is to be seen of one that was discarded."""
+    """A discarded file is never visible."""
     table = pa.table({"a": pa.array(range(rows), pa.int64())})
     for name, kept in (("kept", True), ("gone", False)):
         output = (root / name).begin()
@@ -228,7 +228,7 @@ def test_arrow_writes_and_reads_a_file(root: Location, rows: int) -> None:
 
 
 class Once:
-    """Gives the first requests that fit a fate."""
+    """Gives a fate to the first matching requests."""
 
     def __init__(self, fate: Fate, count: int, **wanted: Any) -> None:
         self.fate, self.left, self.wanted = fate, count, wanted
@@ -244,7 +244,7 @@ class Once:
 
 @pytest.mark.parametrize("fate", ["busy", "slow", "answer lost", "cut"])
 def test_a_commit_is_won_whatever_becomes_of_its_answer(s3: S3, fate: Fate) -> None:
-    """Also when the store carried it out and the answer said otherwise: the repeat finds its own content."""
+    """If the store did carry it out, the repeated request finds its own content."""
     place = location(f"s3a://{BUCKET}/{fate}/commit".replace(" ", "-"))
     s3.decide = Once(fate, 1 if fate == "cut" else 3, conditional=True)
 
@@ -255,7 +255,7 @@ def test_a_commit_is_won_whatever_becomes_of_its_answer(s3: S3, fate: Fate) -> N
 
 
 def test_a_commit_beside_one_that_failed_is_won(s3: S3) -> None:
-    """A conflict is no commit of another one: where nothing is there afterwards it is tried again."""
+    """A conflict does not prove another commit: if no file exists afterwards, the writer tries again."""
     place = location(f"s3a://{BUCKET}/conflict/commit")
     s3.decide = Once("conflict", 2, conditional=True)
 
@@ -295,7 +295,7 @@ def test_writes_reads_copies_and_deletions_are_tried_again(s3: S3, fate: Fate) -
 def test_a_store_that_comes_back_in_time_is_no_error_however_often_it_was_asked(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is a time: chance may make ten pauses short."""
+    """The limit is a time, because random pauses may be short ten times in a row."""
     pause = timedelta(milliseconds=1)
     short = {"init_backoff": pause, "max_backoff": 2 * pause, "base": 2}
     monkeypatch.setitem(objects._RETRY, "backoff", short)
@@ -313,7 +313,7 @@ def test_a_store_that_comes_back_in_time_is_no_error_however_often_it_was_asked(
 def test_a_store_that_stays_away_is_an_error_with_the_place(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a traceback of a library, and not an endless wait."""
+    """The error comes in time and is no traceback of a library."""
     monkeypatch.setitem(objects._RETRY, "max_retries", 1)
     objects.store_of.cache_clear()
     s3.decide = lambda _: "busy"

@@ -1,4 +1,4 @@
-"""Texts that are places, wherever a path is read; no other text becomes a local folder."""
+"""Texts that are locations wherever a path is read; no address becomes a local folder by mistake."""
 
 from pathlib import Path
 from typing import get_type_hints
@@ -32,7 +32,7 @@ FIELDS = [
 
 @pytest.mark.parametrize("address", UNKNOWN)
 def test_an_unknown_scheme_is_refused_with_the_known_ones(address: str) -> None:
-    """Also in a `Path` that was made of an address before."""
+    """This includes a `Path` that was made of an address."""
     for given in (address, Path(address), Path("s3a://bucket/x")):
         with pytest.raises(
             OptionError,
@@ -71,7 +71,7 @@ def test_a_path_stays_what_it_is(path: str) -> None:
 
 
 def test_every_path_of_every_pipeline_is_a_place() -> None:
-    """A new field cannot forget it."""
+    """A new field of a path cannot be forgotten."""
     assert len(FIELDS) >= 12
     for kind, name in FIELDS:
         hint = get_type_hints(SPECS[kind], include_extras=True)[name]
@@ -92,7 +92,7 @@ def test_a_manifest_with_an_unknown_scheme_is_refused_with_the_field() -> None:
 
 
 def test_options_and_streams_refuse_unknown_schemes_too() -> None:
-    """Of the source, of the archive's sink, and of a stream's checkpoint."""
+    """Checked are options of the source, of the archive's sink, and of a stream's checkpoint."""
     for name in ("dataLossPath", "startPath"):
         assert parse_source({"topic": "T", name: "s3a://bucket/x"})
         with pytest.raises(OptionError, match="scheme hdfs"):

@@ -1,4 +1,4 @@
-"""A batch reader leaves rows out for Spark's filters; against real brokers."""
+"""A batch reader leaves out rows that Spark's filters exclude; with real brokers."""
 
 import operator
 from collections.abc import Callable, Iterable
@@ -47,7 +47,10 @@ _COMPARE: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 
 def passes(row: Row, each: Any) -> bool:
-    """The dumb twin: what a filter says of a row. A null equals nothing and is above and below nothing."""
+    """Return whether a filter passes a row, as a simple model.
+
+    A null equals nothing, and is neither above nor below anything.
+    """
     if isinstance(each, Not):
         return not passes(row, each.child)
     value = row[each.attribute[0]]
@@ -57,7 +60,7 @@ def passes(row: Row, each: Any) -> bool:
 
 
 def read(topics: Topics, topic: str, *filters: Filter) -> tuple[list[Row], int, list[Filter]]:
-    """Return the rows that a reader gives Spark, in how many ranges, and the filters that it leaves to Spark."""
+    """Return the rows that a reader gives to Spark, the number of ranges, and the filters that it leaves to Spark."""
     options = parse_source({"bootstrap": topics.bootstrap, "topic": topic})
     reader = FilteringReader(options, message_schema(options))
     left = list(reader.pushFilters(list(filters)))
@@ -100,7 +103,7 @@ MIDDLE = datetime(2000, 1, 1, tzinfo=UTC)  # stands for the store time of a mess
 def test_what_is_left_out_is_what_the_filters_forbid(
     topics: Topics, topic: str, filters: tuple[Any, ...], left: int, *, all_needed: bool
 ) -> None:
-    """The reader always reads rows that pass; when no filter is left to Spark it reads nothing else."""
+    """The reader returns all rows that pass, and no others if it leaves no filter to Spark."""
     everything, _, _ = read(topics, topic)
     middle = sorted(row["store_ts"] for row in everything)[30]
     filters = tuple(
@@ -122,7 +125,7 @@ def test_what_is_left_out_is_what_the_filters_forbid(
 
 
 def test_queues_and_times_that_are_not_asked_for_are_not_read(topics: Topics, topic: str) -> None:
-    """The ranges are fewer, not only the rows."""
+    """Ranges are left out, not only rows."""
     _, ranges, _ = read(topics, topic, EqualTo(("queue_id",), 1))
     assert ranges == 1
     _, ranges, _ = read(topics, topic, GreaterThan(("store_ts",), datetime(2100, 1, 1, tzinfo=UTC)))
@@ -130,7 +133,7 @@ def test_queues_and_times_that_are_not_asked_for_are_not_read(topics: Topics, to
 
 
 class OfRocketMQ(ClusterAccess):
-    """A queue of RocketMQ's, whose clock was set back twice; its brokers give topics no ids."""
+    """A queue of RocketMQ whose clock was set back twice; RocketMQ's brokers give topics no ids."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
         return {}
@@ -143,7 +146,7 @@ class OfRocketMQ(ClusterAccess):
 def test_times_that_fall_leave_nothing_out(
     topics: Topics, compared: type[GreaterThanOrEqual | LessThanOrEqual]
 ) -> None:
-    """Law: what is left out does not pass. Halving finds one of the places where a time is reached."""
+    """Law: no row that passes is left out, although a binary search finds only one of the places that reach a time."""
     options = parse_source({"bootstrap": topics.bootstrap, "topic": "orders"})
     reader = FilteringReader(options, message_schema(options))
     moment = datetime.fromtimestamp(3 if compared is GreaterThanOrEqual else 1.5, UTC)
@@ -158,7 +161,7 @@ def test_times_that_fall_leave_nothing_out(
 def test_spark_gives_its_filters_to_the_source(
     spark: "SparkSession", topics: Topics, topic: str
 ) -> None:
-    """The rows are those that Spark itself would filter, and one task reads them instead of three."""
+    """The rows equal those that Spark itself would filter, but one task reads them instead of three."""
     plain = read_batch(spark, bootstrap=topics.bootstrap, topic=topic, pushFilters=False)
     first = plain.agg(F.min("store_ts")).collect()[0][0]
     where = [F.col("queue_id") == 1, F.col("store_ts") >= F.lit(first), F.col("tags") == "odd"]
@@ -178,7 +181,7 @@ def test_spark_gives_its_filters_to_the_source(
 def test_each_query_of_a_frame_has_the_rows_of_its_own_filters(
     spark: "SparkSession", topics: Topics, topic: str
 ) -> None:
-    """Spark keeps what a filtered query was given for all later ones of the frame, so a frame pushes filters only when asked to."""
+    """Spark reuses the result of a filtered query for later ones of the frame, so filters are pushed down only on request."""
     frame = read_batch(spark, bootstrap=topics.bootstrap, topic=topic)
 
     some = frame.where("queue_id = 1").count()
@@ -192,7 +195,7 @@ def test_each_query_of_a_frame_has_the_rows_of_its_own_filters(
 def test_a_frame_of_no_messages_is_empty(
     spark: "SparkSession", topics: Topics, topic: str, *, push: bool
 ) -> None:
-    """A topic without any, and a range or filter that nothing is in."""
+    """The topic has no messages, or no message is in the range or passes the filter."""
     options = {"bootstrap": topics.bootstrap, "pushFilters": push}
 
     assert read_batch(spark, topic=topics.make(), **options).count() == 0
@@ -202,7 +205,7 @@ def test_a_frame_of_no_messages_is_empty(
 
 @pytest.mark.parametrize("year", [2026, 2039])
 def test_a_bound_is_the_millisecond_that_is_given(year: int) -> None:
-    """A float is one millisecond low for some times from 2038 on."""
+    """As a float, some times from 2038 on were one millisecond too low."""
     since = datetime(year, 1, 1, tzinfo=UTC)
     first_ms = int(since.timestamp()) * 1000
     for number in range(2_000):

@@ -1,4 +1,4 @@
-"""A stream as Spark 4.0 and 4.1 ask for it; against real brokers, without Spark."""
+"""A stream as Spark 4.0 and 4.1 request it; with real brokers, without Spark."""
 
 import threading
 from pathlib import Path
@@ -31,7 +31,7 @@ def count(stream: OlderStreamReader, start: dict[str, Any], end: dict[str, Any])
 def test_the_first_batch_of_a_run_has_everything_and_the_next_ones_keep_the_limit(
     topics: Topics,
 ) -> None:
-    """availableNow makes one batch of it there, so the first must not be cut; nothing is left out or read twice."""
+    """availableNow makes a single batch there, so the first must not be limited; nothing is left out or read twice."""
     topic = topics.make()
     topics.numbered(topic, 30)
     stream = reader(topics, topic, maxOffsetsPerTrigger="10")
@@ -47,7 +47,7 @@ def test_the_first_batch_of_a_run_has_everything_and_the_next_ones_keep_the_limi
 
 
 def test_a_wait_for_more_gives_the_same_end_again(topics: Topics) -> None:
-    """Spark makes no batch when the end does not move."""
+    """Spark makes no batch if the end does not move."""
     topic = topics.make()
     topics.numbered(topic, 5)
     stream = reader(topics, topic, minOffsetsPerTrigger="3")
@@ -64,7 +64,7 @@ def test_a_wait_for_more_gives_the_same_end_again(topics: Topics) -> None:
 def test_what_is_gone_since_the_last_run_is_reported_when_the_batch_is_planned(
     topics: Topics,
 ) -> None:
-    """A queue that is not there any more, and one whose end lies before what was read."""
+    """Reported are a queue that is gone, and one whose end is below the offset that was read."""
     topic = topics.make()
     topics.numbered(topic, 10)
     end = reader(topics, topic).latestOffset()
@@ -81,7 +81,7 @@ def test_what_is_gone_since_the_last_run_is_reported_when_the_batch_is_planned(
 
 
 def test_a_topic_that_a_run_takes_in_is_read_by_its_first_batch(topics: Topics) -> None:
-    """availableNow makes no other one."""
+    """availableNow makes no other batch."""
     old, topic = topics.make(), topics.make()
     start = reader(topics, old).latestOffset()
     topics.numbered(topic, 10)
@@ -93,7 +93,7 @@ def test_a_topic_that_a_run_takes_in_is_read_by_its_first_batch(topics: Topics) 
 def test_a_topic_that_was_created_again_is_reported_when_the_batch_is_planned(
     topics: Topics,
 ) -> None:
-    """However long it is by then, and read from its beginning where that is allowed."""
+    """This holds for a topic of any length, which is read from its beginning if that is allowed."""
     topic = topics.make()
     topics.numbered(topic, 10)
     start = reader(topics, topic).latestOffset()
@@ -111,7 +111,7 @@ def test_a_topic_that_was_created_again_is_reported_when_the_batch_is_planned(
 def test_a_cluster_that_was_wiped_and_filled_again_is_reported_by_the_first_batch(
     tmp_path: Path, filled: int
 ) -> None:
-    """Its topics have the same ids; nothing of the cluster that is there now is passed over."""
+    """Its topics have the same ids; no message of the present cluster is skipped."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
         topics = Topics(group.name_server_address, admin)
         topic = topics.make(queues=1)
@@ -131,7 +131,7 @@ def test_a_cluster_that_was_wiped_and_filled_again_is_reported_by_the_first_batc
 def test_a_run_waits_for_the_queues_that_the_stream_began_with(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """A name server that has restarted learns of its brokers one after the other."""
+    """After a restart, a name server learns of its brokers one after the other."""
     topic = topics.make(ordered=False)
     topics.numbered(topic, 10)
     given = {"startPath": str(tmp_path / "start.json")}

@@ -1,4 +1,4 @@
-"""The console's page of a pipeline whose driver runs: a real one, of which the console asks nothing."""
+"""The console's page of a running pipeline, with a real driver, to which the console sends no requests."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ NAME = "orders-archive"
 
 @pytest.fixture
 def driver(topics: Topics, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Archive a topic of 40 messages every second; the manifest is in the folder of the test."""
+    """Archive a topic of 40 messages every second; the manifest is in the test's folder."""
     topic = topics.make()
     topics.numbered(topic, 40)
     spec = {
@@ -52,7 +52,7 @@ def driver(topics: Topics, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"
 async def look(
     topics: Topics, tmp_path: Path
 ) -> AsyncIterator[Callable[[Callable[[dict[str, Any]], bool]], Any]]:
-    """Return what looks at the pipeline's page until it shows something."""
+    """Return a function that reads the pipeline's page until it shows a text."""
     settings = ConsoleSettings(
         name_servers=topics.bootstrap, port=0, pipelines=(tmp_path / f"{NAME}.yaml",)
     )
@@ -75,7 +75,7 @@ async def test_the_page_of_a_driver_that_runs_follows_it_until_it_is_killed(
     driver: "subprocess.Popen[bytes]",
     look: Callable[[Callable[[dict[str, Any]], bool]], Any],
 ) -> None:
-    """State, batches, rows and the lag of now; a message more is archived; a driver that is killed has died."""
+    """The page shows state, batches, rows and present lag; a new message is archived; a killed driver is shown as died."""
     page = await look(lambda page: page["row"]["rows"]["value"] == 40)
     first = page["row"]
 

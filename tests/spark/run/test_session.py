@@ -1,4 +1,4 @@
-"""Whose settings a session has: ours stand in only for what nobody else has set."""
+"""The sources of a session's settings: ours count only where nobody else has set a value."""
 
 import json
 import os
@@ -35,7 +35,7 @@ told(start_session("third", master="local[1]"))
 
 
 def test_what_a_user_has_set_is_not_overridden(tmp_path: Path) -> None:
-    """Neither `--conf`, nor spark-defaults.conf, nor the settings of a session that runs; an argument beats them."""
+    """`--conf`, spark-defaults.conf and a running session beat our settings; an argument beats them all."""
     (tmp_path / "spark-defaults.conf").write_text("spark.sql.streaming.stopTimeout 7s\n")
     given = f"--conf {_TIMEOUT}=77s --conf {_PARTITIONS}=9 pyspark-shell"
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a pipeline reads of its last run."""
+"""The status of a pipeline's last run, as the pipeline reads it."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from orderlymq_spark.run.status import Status, kept_status
     "content", [b"", b"{", b'{"about": {"a": 1},}', b"\xff", b"[]", b"[" * 9999]
 )
 def test_a_status_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: bytes) -> None:
-    """People are told to edit it; the text names the file and the way out."""
+    """Users are told to edit the file, so the error names it and says what to do."""
     (tmp_path / "status.json").write_bytes(content)
 
     with pytest.raises(OptionError, match=r"/status\.json .*; correct it, or move it away"):
@@ -22,7 +22,7 @@ def test_a_status_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: byt
 
 
 def test_what_was_written_is_kept(tmp_path: Path) -> None:
-    """Nothing before a first run."""
+    """Before a first run the status is empty."""
     place = LocalLocation(str(tmp_path))
     before = kept_status(place)
     Status("n", "mirror", source={"orders": {}}).write(Claim(place))

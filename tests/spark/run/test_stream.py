@@ -32,7 +32,7 @@ from tests.spark.topics import Topics
 
 
 class Query:
-    """The query that Spark starts: it reads on until a signal stops it."""
+    """The query that Spark starts: it reads until a signal stops it."""
 
     def __init__(self, progress: list[dict[str, Any]]) -> None:
         self.recentProgress = progress
@@ -64,7 +64,7 @@ class Writer:
 
 
 class Refused(Writer):
-    """Raises what Spark does when it cannot begin."""
+    """Raises the error of Spark for a query that cannot begin."""
 
     def __init__(self, text: str) -> None:
         super().__init__(Query([]))
@@ -95,7 +95,7 @@ def run_until_signal(
 
 
 def test_a_signal_is_no_end_of_a_run_that_ends_by_itself(tmp_path: Path) -> None:
-    """A drained node stops it anywhere: its caller must begin the run again."""
+    """A drained node stops such a run before its end, so its caller must start it again."""
     with pytest.raises(OrderlyMQError, match="run it again"):
         run_until_signal(tmp_path, "availableNow")
 
@@ -104,14 +104,17 @@ def test_a_signal_is_no_end_of_a_run_that_ends_by_itself(tmp_path: Path) -> None
 
 
 def test_a_signal_is_the_end_of_a_stream_that_goes_on(tmp_path: Path) -> None:
-    """It has no other."""
+    """Such a stream ends only by a signal."""
     status = run_until_signal(tmp_path, "1s")
 
     assert (status["phase"], status["last_error"]) == ("Finished", None)
 
 
 def test_a_status_has_offsets_by_queue_alone(tmp_path: Path) -> None:
-    """Console and operator read each entry as a queue. Of a topic that was created again a batch has all."""
+    """Console and operator read each entry as a queue.
+
+    If a topic was created again, its whole new content is in a batch.
+    """
     ends = [{"orders": {"g": {"0": end, "topicId": topic}}} for end, topic in ((30, 7), (40, 8))]
     source = {"startOffset": ends[0], "endOffset": ends[1]}
     progress = {"batchId": 3, "numInputRows": 1, "batchDuration": 9, "sources": [source]}
@@ -135,7 +138,10 @@ def test_a_status_has_offsets_by_queue_alone(tmp_path: Path) -> None:
 def test_the_rows_of_a_batch_are_what_it_reads(
     tmp_path: Path, ends: list[dict[str, Any] | None], rows: int
 ) -> None:
-    """Spark does not say where the first batch began, so the start file does. Of a replaced queue a batch has all."""
+    """The start file gives the first batch's beginning, which Spark does not report.
+
+    A replaced queue's batch has all of it.
+    """
     begun = {"what was asked for": {}, "where it began": {"orders": {"g": {"0": 30, "1": 0}}}}
     (tmp_path / START_FILE).write_text(json.dumps(begun))
     start, end = (None if each is None else {"orders": {"g": each}} for each in ends)
@@ -146,7 +152,7 @@ def test_the_rows_of_a_batch_are_what_it_reads(
 
 
 def test_a_batch_that_takes_a_topic_in_has_no_rows_of_it(tmp_path: Path) -> None:
-    """It writes down where the topic begins (Spark 4.2); what retention had taken before was never read."""
+    """That batch only records where the topic begins (Spark 4.2); earlier messages, removed by retention, were never read."""
     ends: list[dict[str, Any]] = [{"orders": {"g": {"0": 30}}}]
     ends.append({"orders": {"g": {"0": 40}, "h": {"0": 5000}}, "bills": {"g": {"0": 900}}})
     source = {"startOffset": ends[0], "endOffset": ends[1]}
@@ -173,7 +179,7 @@ def test_a_batch_that_takes_a_topic_in_has_no_rows_of_it(tmp_path: Path) -> None
 def test_a_query_that_cannot_begin_has_failed_with_the_cure(
     tmp_path: Path, raised: str, told: str
 ) -> None:
-    """The command says a sentence, and the status that it is not going to begin."""
+    """The command prints one sentence, and the status says that the query will not begin."""
     source = Source(topic="orders", bootstrap="127.0.0.1:1")
     spec = StreamSpec(type="archive", source=source, checkpoint=location(tmp_path))
     writer = cast(
@@ -189,7 +195,7 @@ def test_a_query_that_cannot_begin_has_failed_with_the_cure(
 
 
 class Late(Query):
-    """Ends as Spark ends a query whose Python has not started in time, and else by itself."""
+    """Ends first as Spark ends a query whose Python started too late, and later by itself."""
 
     def __init__(self, late: Iterator[bool]) -> None:
         super().__init__([])
@@ -205,7 +211,7 @@ class Late(Query):
 def test_a_query_whose_python_started_late_begins_again(
     tmp_path: Path, late: int, phase: str
 ) -> None:
-    """Spark waits 10 s for it, whatever its settings say; a machine with other work takes longer, but not for ever."""
+    """Spark waits 10 s for it, whatever its settings say; a busy machine takes longer, but the attempts are limited."""
     source = Source(topic="orders", bootstrap="127.0.0.1:1")
     spec = StreamSpec(type="archive", source=source, checkpoint=location(tmp_path))
     writer = cast("DataStreamWriter", Writer(Late(repeat(True, late))))
@@ -218,7 +224,7 @@ def test_a_query_whose_python_started_late_begins_again(
 
 
 class Watched(Query):
-    """Reads on while *step* is called, and ends when that returns true."""
+    """Reads while *step* is called, and ends when it returns true."""
 
     def __init__(self, step: Callable[[], bool]) -> None:
         super().__init__([])
@@ -234,7 +240,7 @@ class Watched(Query):
 
 @pytest.mark.parametrize("ends_by", ["looking", "its end", "an error"])
 def test_a_driver_leaves_the_status_to_the_one_after_it(s3: S3, ends_by: str) -> None:
-    """Law: the status is that of the driver that has the checkpoint; the others end with what the console and people are told of it."""
+    """Law: only the driver that holds the checkpoint writes the status; the others end with a message for users and the console."""
     place = location(f"s3a://{BUCKET}/{uuid4().hex}")
     source = Source(topic="orders", bootstrap="127.0.0.1:1")
     spec = StreamSpec(type="archive", source=source, checkpoint=place)
@@ -258,7 +264,7 @@ def test_a_driver_leaves_the_status_to_the_one_after_it(s3: S3, ends_by: str) ->
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_driver_whose_store_is_away_has_failed(s3: S3, after: int) -> None:
-    """Law: a query does not outlive its driver's hold on the checkpoint, and a status says Running of nothing that has ended."""
+    """Law: a query ends with its driver's claim to the checkpoint, and no status says Running of a query that has ended."""
     place = location(f"s3a://{BUCKET}/{uuid4().hex}")
     source = Source(topic="orders", bootstrap="127.0.0.1:1")
     spec = StreamSpec(type="archive", source=source, checkpoint=place)
@@ -290,7 +296,7 @@ def test_a_driver_whose_store_is_away_has_failed(s3: S3, after: int) -> None:
 
 
 def test_a_lag_that_no_broker_reports_is_no_number(tmp_path: Path) -> None:
-    """0 would say that nothing waits, while the brokers are away."""
+    """0 would mean that no messages wait, while the brokers only do not answer."""
     offsets = {"orders": {"g": {"0": 40}}}
     source = {"startOffset": {"orders": {"g": {"0": 30}}}, "endOffset": offsets}
     progress = {"batchId": 3, "numInputRows": 1, "batchDuration": 9, "sources": [source]}
@@ -310,7 +316,7 @@ def test_a_lag_that_no_broker_reports_is_no_number(tmp_path: Path) -> None:
 
 
 class Stuck(Query):
-    """Works on a batch for long, while messages come."""
+    """Works on a long batch while messages arrive."""
 
     def __init__(self, come: Callable[[], None]) -> None:
         super().__init__([])
@@ -327,7 +333,7 @@ class Stuck(Query):
 def test_the_lag_grows_while_a_batch_lasts(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also before the first batch of a run: the checkpoint says how far the stream has come."""
+    """This includes the first batch of a run: the checkpoint says how far the stream has read."""
     topic = topics.make(queues=1)
     topics.numbered(topic, 3)
     for log, text in (("offsets", to_json({topics.queues(topic)[0]: 2})), ("commits", {})):
@@ -376,7 +382,7 @@ CDC: Final = {"type": "cdc-apply", "path": "/a", "format": "debezium"}
 def test_the_checkpoint_of_another_pipeline_is_refused(
     tmp_path: Path, old: dict[str, Any], new: dict[str, Any], name: str
 ) -> None:
-    """It would begin where that one stands, so its own place would lack all before; the other one still goes on."""
+    """The pipeline would begin at the other one's offsets and miss all before; the other pipeline can still continue."""
 
     def run(values: dict[str, Any], called: str) -> Status:
         more = {"type": "archive", **values}
@@ -398,7 +404,7 @@ def test_the_checkpoint_of_another_pipeline_is_refused(
 
 
 def test_the_checkpoint_of_a_mirror_is_refused(tmp_path: Path) -> None:
-    """Its status says which source was copied; a mirror without it takes another one for the same."""
+    """Its status says which source was copied; a mirror without it would accept another source as the same."""
     kept = Status("dr", "mirror", source={"orders": {"g": {"0": 9}}})
     kept.write(Claim(location(tmp_path)))
 
@@ -409,13 +415,13 @@ def test_the_checkpoint_of_a_mirror_is_refused(tmp_path: Path) -> None:
 
 
 def plan_a_batch(checkpoint: Path) -> None:
-    """Leave what Spark does when it has planned its first batch."""
+    """Write the files that Spark writes when it has planned its first batch."""
     (checkpoint / "spark" / "offsets").mkdir(parents=True)
     (checkpoint / "spark" / "offsets" / "0").write_text("v1\n{}\n{}")
 
 
 def finish(folder: Path, path: str, topic: str = "orders") -> Status:
-    """Run an archive whose checkpoint is *folder*, to its end."""
+    """Run an archive with the checkpoint *folder* to its end."""
     source = Source(topic=topic, bootstrap="127.0.0.1:1")
     spec = ArchiveSpec(type="archive", source=source, checkpoint=location(folder), path=path)
     writer = cast("DataStreamWriter", Writer(Late(repeat(False))))
@@ -423,7 +429,7 @@ def finish(folder: Path, path: str, topic: str = "orders") -> Status:
 
 
 def test_a_checkpoint_belongs_to_a_pipeline_from_the_first_batch_on(tmp_path: Path) -> None:
-    """Law: a first run that has read nothing, as of a wrong topic, keeps no corrected one away, nor says where it begins."""
+    """Law: a run that has read nothing, as of a wrong topic, does not block a corrected one, nor decide where that begins."""
     finish(tmp_path, "/a", topic="ordres")
     (tmp_path / START_FILE).write_text("{}")
 
@@ -444,7 +450,7 @@ def test_a_checkpoint_belongs_to_a_pipeline_from_the_first_batch_on(tmp_path: Pa
     ],
 )
 def test_one_place_in_two_spellings_is_one_place(tmp_path: Path, old: str, new: str) -> None:
-    """Law: what can be known to be the same is no reason to refuse a checkpoint; of the rest the error says what to do."""
+    """Law: locations that are known to be the same cause no refusal; for others the error says what to do."""
     (tmp_path / "link").symlink_to(tmp_path)
     one = tmp_path / "one"
     finish(one, old.format(tmp_path))
@@ -458,7 +464,7 @@ def test_one_place_in_two_spellings_is_one_place(tmp_path: Path, old: str, new: 
 
 
 def test_a_checkpoint_of_before_says_nothing_of_keys(tmp_path: Path) -> None:
-    """Those of earlier versions have all but them: it goes on, and is bound to the present ones."""
+    """Checkpoints of earlier versions lack only the keys: the run continues and records the present ones."""
     given = CDC | {"source": {"topic": "changes"}, "checkpoint": str(tmp_path), "keys": ["id"]}
     spec = CdcSpec.model_validate(given)
     about = {name: value for name, value in spec.about.items() if name != "keys"}
@@ -471,7 +477,7 @@ def test_a_checkpoint_of_before_says_nothing_of_keys(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_before_says_nothing_of_its_pipeline(tmp_path: Path) -> None:
-    """Its status file has no such field: it goes on."""
+    """The status file of an earlier version lacks the field, and the run continues."""
     spec = StreamSpec(type="archive", source=Source(topic="orders"), checkpoint=location(tmp_path))
     (tmp_path / "status.json").write_text(json.dumps({"name": "x", "type": "archive"}))
     writer = cast("DataStreamWriter", Writer(Late(repeat(False))))

@@ -1,4 +1,4 @@
-"""Sorting beyond memory: the same order for any number of items held, within a limit of the system, and what a full disk says."""
+"""Sorting beyond memory: the order does not depend on the number of items held; limits of memory; a full disk."""
 
 import resource
 import subprocess
@@ -16,7 +16,7 @@ from orderlymq_spark.errors import SpillFailed
 from orderlymq_spark.sink.externalsort import ExternalSort, SpillFile
 from orderlymq_spark.sink.messages import queue_messages
 
-# 150,000 rows of 2 KiB, with a key each, where only 150 MiB more than at the start may be had.
+# 150,000 rows of 2 KiB, with a key each, in a process that may use only 150 MiB more than at its start.
 HELD_FLAT = """
 import resource
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -60,7 +60,7 @@ def test_lists_are_read_side_by_side(lists: list[list[bytes]]) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_memory_of_a_task_does_not_grow_with_its_rows() -> None:
-    """The bodies alone are twice what the process may have."""
+    """The bodies alone have twice the size of the memory that the process may use."""
     run = subprocess.run(
         [sys.executable, "-c", HELD_FLAT], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The ordered sink while its topic gets more queues, against a scripted cluster."""
+"""The ordered sink during a queue expansion of its topic, against a scripted cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SENDS = (int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE))
 
 
 def _refused(cluster: FakeCluster) -> Fault:
-    """Refuse a send because the topic has more queues by now."""
+    """Refuse a send because the topic has grown."""
 
     def fault(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         cluster.topics["T"] = 9
@@ -31,7 +31,7 @@ def _refused(cluster: FakeCluster) -> Fault:
 
 
 def _refused_after_a_lost_answer(cluster: FakeCluster) -> Fault:
-    """Store a send, lose the answer, and refuse the next try."""
+    """Store a send, lose the answer, and refuse the next try because the topic has grown."""
 
     def fault(command: RemotingCommand, conn: Connection) -> None:
         cluster.serve(command, conn)
@@ -45,7 +45,7 @@ def _refused_after_a_lost_answer(cluster: FakeCluster) -> Fault:
 async def test_rows_behind_an_expansion_go_where_their_keys_belong(
     change: Callable[[FakeCluster], Fault],
 ) -> None:
-    """Law: what a task sends behind the fence is chosen from the new list, and each row is stored once."""
+    """Law: for rows after the fence, a task chooses queues from the new list, and each row is stored once."""
     async with running(topics={"T": 4}, ordered=True) as cluster:
         for code in SENDS:
             cluster.faults[code] = [cluster.serve] * 5 + [change(cluster)]
@@ -71,7 +71,7 @@ async def test_rows_behind_an_expansion_go_where_their_keys_belong(
 
 
 async def test_a_refused_send_is_the_error_of_its_task() -> None:
-    """In a group of errors nobody finds the broker's sentence: the status of a pipeline had none."""
+    """Once, the broker's sentence was hidden in a group of errors, and the status of the pipeline lacked it."""
 
     def refused(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         return command.reply(int(ResponseCode.MESSAGE_ILLEGAL), remark="the topic takes no delays")

@@ -1,4 +1,4 @@
-"""Identities of rows on their way out: the same rows are the same messages, other rows are others."""
+"""Identities of rows that are sent: the same row is the same message, another row is another one."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from orderlymq_spark.sink.writer import rows_of
 QUEUES = {"T": [MessageQueue("T", "b", number) for number in range(2)]}
 Row = dict[str, Any]
 
-# Few values, so that ties in the order and rows that are wholly alike are frequent.
+# Few values, so that ties in the order and equal rows are frequent.
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -38,8 +38,8 @@ ROWS = st.lists(
 )
 NAN = float("nan")
 ORDERS = st.sampled_from([(), ("at",)])
-# By orderBy and task: hashes of what the rows of a test became in version 0.1 before tasks sorted in files; with orderBy they leave in
-# another order since then, as the same messages.
+# Hashes, by orderBy and task, of the messages of a test's rows in version 0.1, before tasks sorted in files.
+# Since then, rows with orderBy are sent in another order, as the same messages.
 GOLDEN = {
     ((), None): "8202d0d25cee0c99",
     ((), 3): "53efce297d598b3e",
@@ -51,7 +51,7 @@ GOLDEN = {
 def sent(
     rows: Sequence[Row], order_by: Sequence[str] = (), **how: Any
 ) -> dict[MessageQueue, list[tuple[str, bytes, str]]]:
-    """Return identity, body and tag of what leaves, by queue, in order."""
+    """Return identity, body and tag of the sent messages, by queue, in order."""
     with load(rows, order_by, **how) as found:
         return {
             run.queue: [(each.unique_key, each.body, each.tags) for each in run.messages]
@@ -97,7 +97,7 @@ def identities(rows: Sequence[Row], **how: Any) -> list[str]:
 def test_rows_in_another_order_are_the_same_messages(
     rows: list[Row], order_by: tuple[str, ...], chance: Random
 ) -> None:
-    """No two of them are one; and with an order that is given, ties included, they leave in the same order."""
+    """No two rows share an identity; with orderBy, the messages are also sent in the same order, including ties."""
     other = chance.sample(rows, len(rows))
 
     first, second = sent(rows, order_by), sent(other, order_by)
@@ -120,7 +120,7 @@ def test_how_many_rows_a_task_holds_changes_nothing(
 def test_numbers_leave_in_their_order_whatever_stands_among_them(
     prices: list[float | None], held_max: int
 ) -> None:
-    """Nulls first and NaN last, as Spark sorts them; also where a task sorts in files."""
+    """As in Spark, nulls are first and NaN is last, even if a task sorts in files."""
     rows = [{"sharding_key": "a", "body": str(each), "price": each} for each in prices]
 
     found = [body.decode() for _, body, _ in flat(sent(rows, ("price",), held_max=held_max))]
@@ -137,7 +137,7 @@ def test_numbers_leave_in_their_order_whatever_stands_among_them(
 def test_rows_that_order_by_leaves_alike_keep_the_order_of_their_queue(
     chance: Random, held_max: int
 ) -> None:
-    """A batch of a producer has one store time: a copy by it must not turn the messages of a key around."""
+    """A producer's batch has one store time, so a copy ordered by it must not change the order of a key's messages."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "sharding_key": "a", "at": 1}
     rows = [
         {**place, "queue_offset": offset, "body": f"b{offset}", "message_id": f"m{offset}"}
@@ -158,7 +158,7 @@ def test_a_column_without_an_order_gives_none(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "double", "decimal(10,2)", "boolean", "interval day"])
 def test_a_key_whose_text_is_not_that_of_other_producers_is_refused(kind: str) -> None:
-    """The bytes 42 would be the key "b'42'": another queue than the key 42 of everybody else."""
+    """The bytes 42 would be the key "b'42'", which has another queue than the key 42 of other producers."""
     with pytest.raises(OptionError, match="cast it to string"):
         check_columns({"body": "string", "sharding_key": kind}, "T", [])
     for good in ("string", "bigint", "int", "varchar(10)", "string collate UTF8_LCASE", "void"):
@@ -166,7 +166,7 @@ def test_a_key_whose_text_is_not_that_of_other_producers_is_refused(kind: str) -
 
 
 def test_a_column_that_would_become_another_message_is_refused() -> None:
-    """A body of the number 5 was five zero bytes."""
+    """Once, a body of the number 5 became five zero bytes."""
     bad = {
         "body": ("int", "boolean", "decimal(10,2)", "array<int>", "struct<a:string>"),
         "topic": ("int",),
@@ -193,7 +193,7 @@ def test_a_column_that_would_become_another_message_is_refused() -> None:
 
 
 def test_a_column_that_spark_would_find_and_the_sink_does_not_is_refused() -> None:
-    """Rows with the key in SHARDING_KEY had none, and lost their order."""
+    """Once, rows with the key in SHARDING_KEY were sent without a key and lost their order."""
     for name in ("SHARDING_KEY", "Topic", "queue_Offset"):
         with pytest.raises(OptionError, match=f"rename it to {name.lower()}"):
             check_columns({"body": "string", name: "string"}, "T", [])
@@ -211,7 +211,7 @@ def test_a_null_among_index_keys_is_left_out() -> None:
     "at", [datetime(9999, 12, 31, 23, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
 )
 def test_a_row_is_the_same_in_whatever_zone_a_session_has_its_times(at: datetime) -> None:
-    """The end of the year 9999, which stands for no end, is a time of the year 10000 in Shanghai."""
+    """The last moment of the year 9999, which means no end, is in the year 10000 in Shanghai."""
     found: list[Mapping[str, Any]] = []
     for zone in ("UTC", "Asia/Shanghai", "America/New_York"):
         kind = pa.timestamp("us", zone)
@@ -225,7 +225,7 @@ def test_a_row_is_the_same_in_whatever_zone_a_session_has_its_times(at: datetime
 
 
 def test_identities_are_those_of_the_loads_before() -> None:
-    """A job that goes on with a newer version recognises what the one before has sent."""
+    """A job that continues with a newer version recognises the messages of the former version."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
     stored = datetime(2026, 1, 1, tzinfo=UTC)
     rows: list[Row] = [
@@ -251,7 +251,7 @@ def test_identities_are_those_of_the_loads_before() -> None:
 
 
 def test_an_empty_key_is_refused() -> None:
-    """It would not be stored: the rows would have a queue of their own and no order."""
+    """RocketMQ would not store it, so the rows would get a separate queue and no order."""
     with pytest.raises(OptionError, match="empty sharding_key"):
         sent([{"sharding_key": "", "body": "x"}])
 
@@ -260,7 +260,7 @@ def test_an_empty_key_is_refused() -> None:
 def test_rows_divided_among_other_tasks_are_the_same_messages(
     rows: list[Row], division: list[int]
 ) -> None:
-    """As long as a key, or what has no key, is in one task; the sink refuses other divisions."""
+    """This holds as long as a key, and all rows without one, are in one task; the sink refuses other divisions."""
     tasks: dict[int, list[Row]] = {}
     for row in rows:
         tasks.setdefault(division["ab".find(row["sharding_key"] or "b")], []).append(row)
@@ -274,7 +274,7 @@ def test_rows_divided_among_other_tasks_are_the_same_messages(
 def test_a_try_that_died_and_one_in_another_order_send_each_row_once(
     rows: list[Row], order_by: tuple[str, ...], chance: Random, died_after: int
 ) -> None:
-    """The stored bodies are those of the rows; with an order, a key's messages stand in it."""
+    """The stored bodies equal the rows, and with orderBy the messages of a key are in order."""
     stored: dict[str, tuple[bytes, str]] = {}
     for count in (died_after, len(rows)):
         tried = flat(sent(chance.sample(rows, len(rows)), order_by))
@@ -291,7 +291,7 @@ def test_a_try_that_died_and_one_in_another_order_send_each_row_once(
 def test_another_load_of_the_same_job_has_messages_of_its_own(
     one: list[Row], other: list[Row]
 ) -> None:
-    """A nightly job that says what it said the night before says it again."""
+    """A nightly job may send the same rows as the night before, as new messages."""
     plain, same = ([{**row, "message_id": None} for row in rows] for rows in (one, other))
 
     assert set(identities(plain, batch="1")).isdisjoint(identities(same, batch="2"))
@@ -299,37 +299,37 @@ def test_another_load_of_the_same_job_has_messages_of_its_own(
 
 @given(ROWS)
 def test_tasks_that_may_share_keys_share_no_identity(rows: list[Row]) -> None:
-    """With checkOrder=false nobody promises that a key is in one task; nothing may be lost for it."""
+    """With checkOrder=false a key may be in several tasks, and none of its rows may be lost."""
     plain = [{**row, "message_id": None} for row in rows]
 
     assert set(identities(plain, task=0)).isdisjoint(identities(plain, task=1))
-    # Without this the second task's rows would be taken for repeats, so the sink refuses to share them.
+    # Without it, the second task's rows would be taken for repeats, so the sink refuses to share identities.
     assert shared_keys(plain) == shared_keys([*plain, *plain]) != set()
 
 
 def test_a_message_that_says_something_else_this_time_is_still_the_same_one() -> None:
-    """A copy that notes the time of copying: its source and key are enough while they are its own."""
+    """A copy may note the time of copying: source and key identify it, as long as they occur once in its task."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
     one, other = ({**place, "sharding_key": "a", "body": body} for body in ("x", "y"))
 
     assert identities([one]) == identities([other])
-    # In another task there may be a second row of it, so the content has to decide.
+    # Another task may have a second row with this source, so the content must decide.
     assert identities([one], task=0) != identities([other], task=0)
 
 
 def test_a_row_without_a_key_is_the_same_message_whatever_queues_its_target_has_by_now() -> None:
-    """Law: a replay that is tried again after its target grew sends nothing twice."""
+    """Law: a replay that is repeated after its target has grown sends nothing twice."""
     row = {"topic": "orders", "broker": "b", "queue_id": 5, "queue_offset": 17, "body": "x"}
     before, after = ({**row, "sharding_key": None, "target_queue": 5 % n} for n in (4, 5))
 
     assert identities([before]) == identities([after])
-    # Without a position the queue is all that distinguishes them.
+    # Without a position, only the queue distinguishes them.
     plain = [{"sharding_key": None, "body": "x", "target_queue": n} for n in (0, 1)]
     assert identities(plain[:1]) != identities(plain[1:])
 
 
 def test_rows_at_one_place_of_two_lives_of_a_topic_are_two_messages() -> None:
-    """A topic that was created again has other messages at its offsets; a copy must not take them for repeats."""
+    """A topic that was created again has other messages at its offsets, which must not be taken for repeats."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
     row = {**place, "sharding_key": "a", "body": "x"}
     stored = datetime(2026, 1, 1, tzinfo=UTC)
@@ -338,14 +338,14 @@ def test_rows_at_one_place_of_two_lives_of_a_topic_are_two_messages() -> None:
 
     assert len({*identities(ids[:1]), *identities(ids[1:])}) == 2
     assert len({*identities(times[:1]), *identities(times[1:])}) == 2
-    # The same message, read in another time zone of a session.
+    # The same message, read by a session with another time zone.
     there = {**times[0], "store_ts": stored.astimezone(timezone(timedelta(hours=3)))}
     assert identities([there]) == identities(times[:1])
 
 
 @pytest.mark.parametrize("lacking", ["topic", "broker", "queue_id", "queue_offset"])
 def test_a_place_without_one_of_its_parts_names_no_row(lacking: str) -> None:
-    """Two queues, or two topics that are read together, have rows with all that is left of it."""
+    """Rows of two queues, or of two topics that are read together, may agree in the remaining parts."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17, lacking: None}
     rows = [{**place, "sharding_key": "a", "body": body} for body in "xy"]
 
@@ -354,7 +354,7 @@ def test_a_place_without_one_of_its_parts_names_no_row(lacking: str) -> None:
 
 
 def test_rows_that_were_made_of_one_message_are_distinguished() -> None:
-    """An order that became a row per item: each is a message, under its own key or the same one."""
+    """An order may become a row for each item: each row is a message, under its own key or the same one."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
     rows = [{**place, "sharding_key": key, "body": "x"} for key in ("a", "a", "b", None, None)]
 
@@ -366,7 +366,7 @@ def test_rows_that_were_made_of_one_message_are_distinguished() -> None:
 
 
 def test_a_body_that_could_not_be_read_is_not_sent_as_one() -> None:
-    """It would be compressed bytes that nothing marks as such; the text says why it could not, and what to do."""
+    """Its bytes are compressed, but nothing would mark them as such; the error gives the reason and says what to do."""
     row = {"sharding_key": "a", "body": b"(\xb5/\xfd", "body_error": "install orderlymq[zstd]"}
 
     with pytest.raises(OptionError, match=r"orderlymq\[zstd\].*body_error is null"):

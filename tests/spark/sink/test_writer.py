@@ -1,4 +1,4 @@
-"""The ordered sink sends the missing rows of a run that is stored in part; against real brokers, without Spark."""
+"""The ordered sink sends the missing rows of a partly stored run; with real brokers, without Spark."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cluster]
 def test_a_row_that_is_not_stored_is_sent_whatever_is_stored_behind_it(
     topics: Topics, stored: tuple[int, ...]
 ) -> None:
-    """A frame that overlaps one of before may have new rows anywhere; none is lost and none comes twice."""
+    """A frame that overlaps an earlier one may have new rows anywhere; none is lost and none is sent twice."""
     topic = topics.make(queues=1)
     (queue,) = topics.queues(topic)
     access = access_to(Connect(topics.bootstrap))
@@ -48,7 +48,7 @@ def test_a_row_that_is_not_stored_is_sent_whatever_is_stored_behind_it(
 
 
 def test_what_is_stored_in_the_midst_of_a_run_is_found(topics: Topics) -> None:
-    """A look at a few places of the run is not enough: 120 of 1000 were all sent again."""
+    """Looking at a few places of the run is not enough: once, 120 of 1000 rows were all sent again."""
     topic = topics.make(queues=1)
     (queue,) = topics.queues(topic)
     access = access_to(Connect(topics.bootstrap))
@@ -62,7 +62,7 @@ def test_what_is_stored_in_the_midst_of_a_run_is_found(topics: Topics) -> None:
 
 
 def tries(topics: Topics, topic: str, loads: Sequence[Sequence[list[dict[str, Any]]]]) -> None:
-    """Write loads; each is tried with these rows one after the other, by a writer of its own."""
+    """Write loads; each is tried with these rows one after the other, each time by a new writer."""
     columns = {"sharding_key": "string", "body": "string", "at": "bigint"}
     options = parse_sink(
         {
@@ -88,11 +88,11 @@ def tries(topics: Topics, topic: str, loads: Sequence[Sequence[list[dict[str, An
 def test_a_task_that_is_tried_again_with_another_order_sends_each_row_once(
     topics: Topics,
 ) -> None:
-    """A shuffle gives the rows in an order of its own each time, and orderBy leaves ties open."""
+    """A shuffle gives the rows in a new order each time, and orderBy leaves ties open."""
     topic = topics.make(queues=2)
     chance = Random(1)
     rows = [{"sharding_key": f"k{n % 3}", "body": f"b{n}", "at": n // 6} for n in range(30)]
-    # The last row of all cannot be sent, so the first try dies after those before it.
+    # The last row cannot be sent, so the first try fails after all others.
     deadly = {"sharding_key": "k0", "body": "b" * (16 << 20), "at": 3}
     one = [*chance.sample(rows, 30), deadly], chance.sample(rows, 30)
 
@@ -106,7 +106,7 @@ def test_a_task_that_is_tried_again_with_another_order_sends_each_row_once(
 
 
 def test_a_first_try_that_another_overtakes_adds_nothing(topics: Topics) -> None:
-    """Spark gives up a task that stands still, tries it elsewhere, and does not wait for the end of the first."""
+    """Spark gives up a task that hangs and tries it elsewhere, without waiting for the end of the first try."""
     topic = topics.make(queues=1, ordered=False)  # without a duplicate window
     options = parse_sink({"bootstrap": topics.bootstrap, "topic": topic, "appId": "job"})
     pickled = pickle.dumps(
@@ -126,7 +126,7 @@ def test_a_first_try_that_another_overtakes_adds_nothing(topics: Topics) -> None
 
 
 def test_what_its_first_producer_could_send_the_sink_can_send_again(topics: Topics) -> None:
-    """A cluster stores bodies that are larger than a producer sends as it is: deflated, or by another limit."""
+    """A cluster stores bodies that exceed a producer's limit: compressed ones, or those of producers with another limit."""
     topic = topics.make(queues=1)
     body = "b" * (5 << 20)
 
@@ -136,7 +136,7 @@ def test_what_its_first_producer_could_send_the_sink_can_send_again(topics: Topi
 
 
 def test_a_second_load_of_the_same_rows_is_another_one(topics: Topics) -> None:
-    """Tonight's load may say what last night's said."""
+    """Tonight's load may have the same rows as last night's."""
     topic = topics.make(queues=1)
     rows = [{"sharding_key": "k", "body": "x", "at": 0}] * 3
 
@@ -146,7 +146,7 @@ def test_a_second_load_of_the_same_rows_is_another_one(topics: Topics) -> None:
 
 
 def test_rows_alike_without_a_key_in_two_tasks_are_refused(topics: Topics) -> None:
-    """They would have one identity; the error says how to bring them together."""
+    """The rows would have the same identity; the error says how to bring them into one task."""
     options = parse_sink({"bootstrap": topics.bootstrap, "topic": topics.make(), "appId": "job"})
     writer = OrderedBatchWriter(options, {"body": "string"})
     rows = pa.RecordBatch.from_pylist([{"body": "x"}])

@@ -1,4 +1,4 @@
-"""Stored records to columns: the same as the protocol's own readers say."""
+"""Stored records as columns: they equal the results of the protocol's own readers."""
 
 import dataclasses
 import tracemalloc
@@ -64,7 +64,7 @@ def only_batch(maker: BatchMaker, block: RecordBlock) -> pa.RecordBatch:
 @settings(deadline=None)  # Arrow's first call loads it
 @given(st.lists(st.binary(max_size=40) | TEXT.map(str.encode), max_size=8))
 def test_properties_are_read_as_the_protocol_reads_them(raws: list[bytes]) -> None:
-    """Whatever bytes clients wrote: the maps and single values equal `decode_properties`."""
+    """For any bytes of clients, the maps and single values equal `decode_properties`."""
     expected = [decode_properties(raw) for raw in raws]
 
     table = PropertyTable(pa.array(raws, pa.binary()))
@@ -75,7 +75,7 @@ def test_properties_are_read_as_the_protocol_reads_them(raws: list[bytes]) -> No
 
 
 def test_names_of_their_own_take_memory_by_their_number() -> None:
-    """A sender may name a property after each order: messages times names would be gigabytes."""
+    """A sender may name a property after each order: a column of every name for each message would take gigabytes."""
     raws = [
         b"\x02".join(b"order-%d-%d\x01x" % (message, each) for each in range(10))
         for message in range(4000)
@@ -114,7 +114,7 @@ def chunks_of(shapes: list[tuple[bytes, bytes, str, int]], cut: int) -> list[byt
 
 
 def as_read(stored: bytes) -> list[tuple[object, ...]]:
-    """Return what the protocol's own reader says of records."""
+    """Return the values that the protocol's own reader finds in records."""
     return [
         (
             *(each.queue_offset, each.physical_offset, each.flag, each.sys_flag),
@@ -136,7 +136,7 @@ def as_taken(block: RecordBlock) -> list[tuple[object, ...]]:
 def test_records_are_taken_apart_as_the_protocol_reads_them(
     shapes: list[tuple[bytes, bytes, str, int]], cut: int
 ) -> None:
-    """Short and long topics, IPv4 and IPv6 on either side, any body and properties, in one chunk or two."""
+    """Records have short or long topics, IPv4 or IPv6 hosts, any body and properties, in one chunk or two."""
     chunks = chunks_of(shapes, cut)
 
     block = parse_records(chunks, 0, END)
@@ -153,7 +153,7 @@ def test_records_are_taken_apart_as_the_protocol_reads_them(
 def test_damaged_records_are_an_error_or_what_the_protocol_reads(
     shapes: list[tuple[bytes, bytes, str, int]], changes: list[tuple[int, int]], torn: int
 ) -> None:
-    """Bytes changed anywhere, and the end cut off: never other rows, never another exception."""
+    """Bytes are changed anywhere, or the end is cut off: there are never other rows or other exceptions."""
     damaged = bytearray(b"".join(chunks_of(shapes, 0)))
     for at, value in changes:
         if at < len(damaged):
@@ -162,7 +162,7 @@ def test_damaged_records_are_an_error_or_what_the_protocol_reads(
     try:
         expected = as_read(content)
     except RecordError as error:
-        if "utf-8" not in str(error):  # the text of a topic is not looked at
+        if "utf-8" not in str(error):  # the text of a topic is not checked
             with pytest.raises(RecordError):
                 parse_records([content], 0, END)
         return
@@ -182,7 +182,7 @@ def test_offsets_outside_the_range_are_left_out_and_rows_say_where_they_are_from
 
 
 def test_numbers_and_bodies_that_are_not_what_they_should_be_become_null_or_stay_raw() -> None:
-    """A sequence that is no number is null; a body that does not inflate is kept, with the reason."""
+    """A sequence that is not a number becomes null; a body that cannot be inflated is kept, with the reason."""
     flags = sysflag.with_compression(0, 3)
     chunk = b"".join(
         [
@@ -210,7 +210,7 @@ def test_a_number_of_sixty_three_bits_is_one_and_a_larger_one_is_none() -> None:
 
 @pytest.mark.parametrize("odd", [1_790_000_000_000_000, -(1 << 62), (1 << 63) - 1, 1 << 62])
 def test_a_time_beyond_the_calendar_is_null(odd: int) -> None:
-    """A sender may write any time; a reader of the row must be able to represent it."""
+    """A sender may write any time, but readers of the row must be able to represent it."""
     stored = decode_record(record(0))
     chunk = record(1) + encode_record(dataclasses.replace(stored, born_timestamp=odd))
 
@@ -220,7 +220,7 @@ def test_a_time_beyond_the_calendar_is_null(odd: int) -> None:
 
 
 def test_bodies_that_were_compressed_well_become_several_batches() -> None:
-    """A block is a few MiB as stored; what a task holds must not be all that this inflates to, which may be GiB."""
+    """A block has a few MiB as stored but may inflate to GiB, which a task must not hold at one time."""
     body = bytes(8 << 20)
     packed, flags = zlib.compress(body), sysflag.with_compression(0, 3)
     count = 40  # 320 MiB in 320 KiB

@@ -1,4 +1,4 @@
-"""Beginnings and ends of reads by times, against a real broker, without Spark."""
+"""Reads that begin and end at times, with a real broker, without Spark."""
 
 import json
 import threading
@@ -36,7 +36,7 @@ OLD, NEW = MessageQueue("orders", "b", 0), MessageQueue("orders", "b", 8)
 
 
 def message(offset: int, stored_ms: int) -> StoredMessage:
-    """Return a message by its place and its time."""
+    """Return a message with this place and time."""
     host = ("192.0.2.1", 1)
     return StoredMessage(
         *("orders", 0, 0, offset, 0, 0, 0, host, stored_ms, host, 0, 0, b"", b"", 0)
@@ -61,12 +61,12 @@ def test_a_read_across_an_expansion_is_known(
     *,
     refused: bool,
 ) -> None:
-    """The list that grew at 1000 ms: offsets before and behind it have no order for a key that moved."""
+    """The list grew at 1000 ms: a moved key's offsets before and after the growth have no common order."""
     assert has_two_lists(starts, first, Growth(1000, {"b": 9}, 9, barriers)) is refused
 
 
 def test_clocks_that_differ_move_no_barrier() -> None:
-    """A group whose clock is slow stores messages of the present list before the time that the others tell."""
+    """A group with a slow clock stores messages of the present list under earlier times than other groups report."""
     growth = Growth(1000, {"b": 9}, 9, {"b": {0: 7}})
 
     found = [growth.is_behind(message(*each), OLD) for each in ((6, 1001), (7, 999))]
@@ -82,13 +82,13 @@ def test_a_topic_that_never_grew_is_read(topics: Topics, tmp_path: Path) -> None
     access = access_to(options.connect)
 
     check_one_list(access, options)
-    # A plain stream from the earliest message keeps no start; its check needs none.
+    # A plain stream from the earliest message keeps no start file; its check needs none.
     check_one_list(access, parse_source({"bootstrap": topics.bootstrap, "topic": topic}))
     assert access.growth(topic) is None
 
 
 def test_two_streams_of_one_query_do_not_share_a_start_file(topics: Topics, tmp_path: Path) -> None:
-    """The second one would begin where the first one did, in queues that it does not read."""
+    """The second stream would begin where the first one did, in queues that it does not read."""
     first, second = topics.make(queues=1), topics.make(queues=1)
 
     def begin(file: str, **given: str) -> dict[str, dict[str, object]]:
@@ -107,7 +107,7 @@ def test_two_streams_of_one_query_do_not_share_a_start_file(topics: Topics, tmp_
 
 
 def test_two_streams_of_one_topic_do_not_share_a_start_file(topics: Topics, tmp_path: Path) -> None:
-    """The second one would begin where the first one was asked to; a stream that asks the same again begins there."""
+    """The second stream would begin at the first one's start; a stream with the same request begins there."""
     topic = topics.make(queues=2)
     topics.numbered(topic, 9)
     by_topic = {"bootstrap": topics.bootstrap, "topic": topic}
@@ -138,7 +138,7 @@ def test_two_streams_of_one_topic_do_not_share_a_start_file(topics: Topics, tmp_
 def test_a_queue_that_a_stream_has_been_reading_is_waited_for(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Law: only what was given can be wrong. A name server that lost its disk learns of its brokers one after the other."""
+    """Law: only a queue that was given can be wrong; a name server that lost its disk learns of its brokers one by one."""
     topic = topics.make(queues=2, ordered=False)
     given = {
         "bootstrap": topics.bootstrap,
@@ -165,7 +165,7 @@ def test_a_queue_that_a_stream_has_been_reading_is_waited_for(
 def test_a_stream_of_one_list_ends_at_an_expansion_and_a_later_one_that_is_given_up_refuses_nothing(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """No batch has messages of two lists; one from behind the growth goes on while there are queues that nobody may write to."""
+    """No batch has messages of two lists; a stream from after the growth continues while some queues are not writable."""
     growing = Growing(topics, topics.make(queues=2))
     given = {"bootstrap": topics.bootstrap, "topic": growing.topic}
 
@@ -201,14 +201,14 @@ def test_a_stream_of_one_list_ends_at_an_expansion_and_a_later_one_that_is_given
     check("behind")
 
 
-# A broker keeps little.
+# The broker keeps little.
 PASSING: Final = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
 
 
 def test_a_stream_that_keeps_no_start_ends_at_an_expansion_when_nothing_older_is_left(
     tmp_path: Path,
 ) -> None:
-    """Retention has taken all that it read of the former list: the queues that it did not know then are what is left."""
+    """Retention has removed all messages of the former list, so only queues that the stream did not know are left."""
     with (
         Group(tmp_path, 1, overrides=PASSING) as group,
         AdminClient(group.name_server_address) as admin,
@@ -245,7 +245,7 @@ def test_a_stream_that_keeps_no_start_ends_at_an_expansion_when_nothing_older_is
 
 
 def test_a_stream_may_begin_while_a_new_list_settles(topics: Topics, tmp_path: Path) -> None:
-    """Law: one that begins at the switch reads one list, all of it, when everybody may write as before that."""
+    """Law: if it begins at the switch, it reads the new list alone and completely, once all clients may write as before."""
     growing = Growing(topics, topics.make(queues=2))
     topics.numbered(growing.topic, 30, keys=40)
     growing.step("fence", attempt=1, total=4, queues=4, limitMillis=60_000)
@@ -276,7 +276,7 @@ def test_a_stream_may_begin_while_a_new_list_settles(topics: Topics, tmp_path: P
 
 
 def test_what_retention_takes_ends_no_look_at_times(tmp_path: Path) -> None:
-    """The first message that is left counts, however old the offset is that somebody knows; behind the end there is none."""
+    """The first remaining message counts, however old a known offset is; after the end there is none."""
     with (
         Group(tmp_path, 1, overrides=PASSING) as group,
         AdminClient(group.name_server_address) as admin,
@@ -299,7 +299,7 @@ def test_what_retention_takes_ends_no_look_at_times(tmp_path: Path) -> None:
 
 
 def test_each_queue_begins_and_ends_at_a_time_of_its_own(topics: Topics) -> None:
-    """The first message stored then or later; a queue without a time whole; one without such a message by strategy."""
+    """A queue begins at its first message from the time on; one without a time is read whole; otherwise by strategy."""
     topic = topics.make(queues=3, ordered=False)
     for number in range(30):
         topics.fill(topic, [Message(topic=topic, body=b"x")], number % 3)
@@ -318,7 +318,7 @@ def test_each_queue_begins_and_ends_at_a_time_of_its_own(topics: Topics) -> None
         found = resolve(access, options, bound, side, chosen_queues(access, options))
         return [found[queue] for queue in (first, second, third)]
 
-    # Several messages may have been stored in one millisecond.
+    # Several messages may have the same millisecond.
     expected = [stored[queue].index(moment) for queue, moment in times.items()]
     assert bounds("starting") == [*expected, 0]
     assert bounds("ending") == [*expected, 10]

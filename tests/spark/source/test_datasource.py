@@ -24,7 +24,7 @@ def places(rows: list[Any]) -> list[tuple[int, int]]:
 
 
 def test_a_frame_holds_what_a_client_reads(spark: "SparkSession", topics: Topics) -> None:
-    """Every column equals what the SDK's pull consumer sees."""
+    """Every column equals the value that the SDK's pull consumer reads."""
     topic = topics.make()
     topics.numbered(topic, 100)
     expected = {
@@ -60,7 +60,7 @@ def test_a_frame_holds_what_a_client_reads(spark: "SparkSession", topics: Topics
 def test_a_stream_reads_every_offset_once_in_order(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
 ) -> None:
-    """Several limited batches of availableNow, a restart, and what came meanwhile: no gap, no repeat."""
+    """Limited batches of availableNow, a restart and new messages leave no gap and repeat nothing."""
     topic = topics.make(queues=3)
     topics.numbered(topic, 90, keys=9)
     where = checkpoint("a")
@@ -98,7 +98,7 @@ def test_a_stream_reads_every_offset_once_in_order(
 def test_a_plain_stream_writes_down_where_it_begins_before_it_reads(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
 ) -> None:
-    """No start file says it, so a first batch without rows does; then each message comes once, also in a later run."""
+    """It has no start file, so its first batch has no rows; then each message is read once, in later runs, too."""
     topic = topics.make()
     topics.numbered(topic, 30)
     where = checkpoint("plain")
@@ -119,7 +119,7 @@ def test_a_plain_stream_writes_down_where_it_begins_before_it_reads(
 def test_a_listener_learns_how_far_a_query_is_behind(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
 ) -> None:
-    """In messages, and in seconds since the oldest of them was stored; nothing of sources that are no topics."""
+    """The lag is given in messages and in seconds since the oldest was stored; other sources have none."""
     topic = topics.make(queues=1)
     topics.numbered(topic, 30)
     where = checkpoint("told")

@@ -28,7 +28,7 @@ spec:
 
 
 def test_a_stream_reads_no_two_lists_of_queues(tmp_path: Path) -> None:
-    """One that began before the expansion, and a new one from the earliest message; one from behind it is fine."""
+    """Neither an older stream nor a new one from the earliest message does; one that begins after the expansion is read."""
     cluster = LocalCluster(tmp_path / "cluster", groups=2, replicas=1)
     cluster.up()
     try:

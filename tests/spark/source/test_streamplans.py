@@ -1,4 +1,4 @@
-"""A stream plans its batches when queues come, go, or are not what they were; against real brokers, without Spark."""
+"""A stream plans its batches when queues come, go or are replaced; with real brokers, without Spark."""
 
 import json
 import threading
@@ -33,7 +33,7 @@ def reader(topics: Topics, topic: str, /, **given: str) -> OrderlyMQStreamReader
 
 
 def beginning(topics: Topics, topic: str) -> dict[str, Any]:
-    """Return where the queues begin now, as the first batch writes it down."""
+    """Return the present beginnings of the queues, as the first batch records them."""
     return reader(topics, topic).latestOffset({}, EVERYTHING)
 
 
@@ -53,7 +53,7 @@ def some(topics: Topics, topic: str, count: int, queue: int) -> None:
 
 
 def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
-    """A broker group that name servers forgot for a while comes back: nothing of it is read twice."""
+    """Name servers forgot a broker group for a while; after its return nothing of it is read twice."""
     topic = topics.make(queues=3, ordered=False)
     for queue in range(3):
         some(topics, topic, 4, queue)
@@ -73,7 +73,7 @@ def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
 
 
 def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> None:
-    """Also when it has some before the stream hears of it, and when the batch that begins it is repeated."""
+    """This holds if it has messages before the stream knows it, and if the batch with its beginning is repeated."""
     topic = topics.make(queues=1, ordered=False)
     stream = reader(topics, topic)
     some(topics, topic, 3, 0)
@@ -91,7 +91,7 @@ def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> N
 
 @pytest.fixture
 def passing(tmp_path: Path) -> Iterator[Topics]:
-    """Return topics of which a broker keeps little."""
+    """Return topics of a broker that keeps little."""
     settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
     with (
         Group(tmp_path, 1, overrides=settings) as group,
@@ -101,7 +101,7 @@ def passing(tmp_path: Path) -> Iterator[Topics]:
 
 
 def age(topics: Topics, topic: str) -> int:
-    """Fill queue 0 until retention takes of it; return its first offset then."""
+    """Fill queue 0 until retention removes messages of it; return its first offset then."""
     before = None
     for _ in range(60):
         low: int = beginning(topics, topic)[topic]["g"]["0"]
@@ -116,7 +116,7 @@ def age(topics: Topics, topic: str) -> int:
 def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(
     passing: Topics, tmp_path: Path
 ) -> None:
-    """The stream was to read it from 0: an error when the end is looked up and when the batch is planned, or written down."""
+    """The stream should read it from 0, so the loss is an error when the end or a batch is planned, or it is recorded."""
     topic = passing.make()
     low, begun = age(passing, topic), {topic: {"g": {"1": 0}}}
     lost, lenient = tmp_path / "lost", {"failOnDataLoss": "false"}
@@ -135,7 +135,7 @@ def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(
 def test_a_stream_that_waits_reports_a_loss_once(
     passing: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each look finds it again, until enough has come for a batch."""
+    """Each look finds the loss again, until enough messages for a batch have come."""
     topic = passing.make()
     low, begun = age(passing, topic), {topic: {"g": {"1": 0}}}
     lost = tmp_path / "lost"
@@ -154,7 +154,7 @@ def test_a_stream_that_waits_reports_a_loss_once(
 
 
 def test_a_stream_at_rest_looks_some_times_a_second(topics: Topics) -> None:
-    """Without a trigger Spark asks every 10 ms, and for the ends that its progress reports after each look."""
+    """Without a trigger, Spark asks every 10 ms, and for the ends in its progress after each look."""
     topic = topics.make(queues=2)
     some(topics, topic, 3, 0)
     stream = reader(topics, topic)
@@ -176,12 +176,12 @@ def test_a_stream_at_rest_looks_some_times_a_second(topics: Topics) -> None:
 def test_a_batch_has_about_the_bytes_that_it_may_have_whatever_a_queue_has(
     topics: Topics, large: int
 ) -> None:
-    """Most waits in one queue, and others have messages of another size: a mean of queues was wrong by as many as there are."""
+    """Most messages wait in one queue and others have another size, so a mean over all queues would be far off."""
     topic = topics.make(queues=8, ordered=False)
     sizes = (30_000, 300) if large else (300, 30_000)
     for queue in range(8):
         size, count = (sizes[1], 1) if queue else (sizes[0], 400)
-        bodies = (Random(number).randbytes(size) for number in range(count))  # does not deflate
+        bodies = (Random(number).randbytes(size) for number in range(count))  # incompressible
         topics.fill(topic, [Message(topic=topic, body=body) for body in bodies], queue)
     stream = reader(topics, topic, maxBytesPerTrigger="600000")
     begun = beginning(topics, topic)
@@ -195,7 +195,7 @@ def test_a_batch_has_about_the_bytes_that_it_may_have_whatever_a_queue_has(
 
 
 def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Topics) -> None:
-    """Messages that the stream has read may go: only another message at the place of the last one is another topic."""
+    """Messages that were read may be removed: only another message at the last one's offset proves another topic."""
     topic = passing.make(queues=1)
     low, (queue,) = age(passing, topic), passing.queues(topic)
     gone, there = (to_json({queue: at}, marks={queue: 1}) for at in (low, low + 1))
@@ -210,7 +210,7 @@ def test_a_mark_proves_nothing_when_retention_has_taken_its_message(passing: Top
 def test_a_topic_that_a_stream_takes_in_begins_at_its_first_message(
     passing: Topics, least: str
 ) -> None:
-    """Its earlier losses are no loss of the stream. They are written down first, however little waits; a later loss is reported."""
+    """Earlier losses of the topic do not count. Its beginnings are recorded first; a later loss is reported."""
     old, topic = passing.make(queues=1), passing.make(queues=1)
     low, begun = age(passing, topic), {old: {"g": {"0": 0}}}
     given = {"minOffsetsPerTrigger": least} if least else {}
@@ -231,7 +231,7 @@ def test_a_topic_that_a_stream_takes_in_begins_at_its_first_message(
 def test_what_a_first_batch_lost_before_it_is_repeated_is_not_skipped_in_silence(
     passing: Topics,
 ) -> None:
-    """Without a start file Spark asks again where the stream begins, and earliest is another place by then."""
+    """Without a start file, Spark asks for the beginning again, and the earliest offset may have changed."""
     topic = passing.make(queues=1)
     low = age(passing, topic)
     stream = reader(passing, topic)
@@ -247,7 +247,7 @@ def test_what_a_first_batch_lost_before_it_is_repeated_is_not_skipped_in_silence
 
 
 def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
-    """And what is read meanwhile is read on; after retryTimeout the sentence says who is away."""
+    """Reading continues with known brokers; after retryTimeout the error names the missing name server."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
         topics = Topics(group.name_server_address, admin)
         topic = topics.make(queues=2)
@@ -275,7 +275,7 @@ def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) ->
 def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """The stream does not silently skip messages that the queue still holds; with failOnDataLoss=false it writes them down."""
+    """Messages that the queue still holds are not silently skipped; with failOnDataLoss=false they are recorded."""
     topic = topics.make(queues=2, ordered=False)
     some(topics, topic, 4, 1)
     strict = reader(topics, topic, retryTimeout="300ms")
@@ -301,7 +301,7 @@ def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
 
 
 def test_a_queue_that_is_back_in_time_is_no_loss(topics: Topics) -> None:
-    """As name servers learn of their brokers one after the other; retryTimeout says how long that may last."""
+    """Name servers learn of their brokers one after the other; retryTimeout limits the wait."""
     topic = topics.make(queues=2, ordered=False)
     some(topics, topic, 4, 1)
     strict = reader(topics, topic)
@@ -330,7 +330,7 @@ def test_a_queue_that_is_back_in_time_is_no_loss(topics: Topics) -> None:
 def test_the_end_of_a_batch_that_is_not_there_any_more_is_named(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """A queue that is shorter than when the batch was planned; what comes to these offsets later is another message."""
+    """The queue is shorter than when the batch was planned; later messages at these offsets are other ones."""
     topic = topics.make(queues=1, ordered=False)
     some(topics, topic, 10, 0)
     strict = reader(topics, topic)
@@ -340,9 +340,8 @@ def test_the_end_of_a_batch_that_is_not_there_any_more_is_named(
     topics.admin.create_topic(topic, queues=1)
     some(topics, topic, 7, 0)
 
-    end = to_json(
-        from_json(end)
-    )  # as of a broker that does not distinguish a topic from the one before
+    # As of a broker that does not distinguish a topic from its predecessor.
+    end = to_json(from_json(end))
 
     with pytest.raises(DataLost, match=rf"{topic} g:0 \[7, 10\) \(3 messages\)"):
         strict.partitions(start, end)
@@ -353,7 +352,7 @@ def test_the_end_of_a_batch_that_is_not_there_any_more_is_named(
 
 
 def again(topics: Topics, topic: str, count: int) -> None:
-    """Create a topic again, with so many messages in its queue 0."""
+    """Create a topic again, with this many messages in its queue 0."""
     topics.admin.delete_topic(topic)
     topics.admin.create_topic(topic, queues=1)
     some(topics, topic, count, 0)
@@ -363,7 +362,7 @@ def again(topics: Topics, topic: str, count: int) -> None:
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     topics: Topics, tmp_path: Path, count: int
 ) -> None:
-    """However long it is by then; an error unless that is allowed, and the same ranges when the batch is repeated later."""
+    """This holds for any length, and is an error unless allowed; a repeated batch has the same ranges."""
     topic = topics.make(queues=1, ordered=False)
     some(topics, topic, 30, 0)
     begun = beginning(topics, topic)
@@ -386,7 +385,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
 def test_a_batch_of_a_topic_that_was_created_again_reads_none_of_the_present_one(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Its messages are gone, whatever has their offsets now; the next batch begins the present topic."""
+    """Its messages are gone, and others may have their offsets; the next batch begins the present topic."""
     topic = topics.make(queues=1, ordered=False)
     some(topics, topic, 30, 0)
     start = reader(topics, topic, startPath=str(tmp_path / "start")).initialOffset()
@@ -405,7 +404,7 @@ def test_a_batch_of_a_topic_that_was_created_again_reads_none_of_the_present_one
 def test_a_cluster_that_was_wiped_and_filled_again_is_distinguished_from_the_one_before(
     tmp_path: Path,
 ) -> None:
-    """It gives topics the same ids and messages the same offsets; the mark of the last message that was read differs."""
+    """Topics have the same ids and messages the same offsets, but the mark of the last message read differs."""
     with (
         Group(tmp_path, 1) as group,
         AdminClient(group.name_server_address) as admin,
@@ -440,7 +439,7 @@ def test_a_cluster_that_was_wiped_and_filled_again_is_distinguished_from_the_one
 def test_a_cluster_that_was_filled_again_with_as_many_messages_is_read_from_its_beginning(
     tmp_path: Path,
 ) -> None:
-    """No offset shows it: a run looks at the last messages when it begins, and a place that was read before has another mark."""
+    """No offset shows it, so a run compares the marks of the last messages when it begins."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
         topics = Topics(group.name_server_address, admin)
         topic = topics.make(queues=1)
@@ -478,7 +477,7 @@ def test_a_cluster_that_was_filled_again_with_as_many_messages_is_read_from_its_
 def test_a_batch_from_before_a_wipe_reads_nothing_of_a_cluster_that_is_shorter(
     tmp_path: Path,
 ) -> None:
-    """Its end is not there, so no message at it differs; the next batch reads each present message, once."""
+    """No message exists at its end that could differ; the next batch reads each present message once."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
         topics = Topics(group.name_server_address, admin)
         topic, ends = topics.make(queues=1), []
@@ -517,7 +516,7 @@ def test_a_target_of_a_run_that_is_not_reached_any_more_ends_it_at_the_present_e
 def test_a_beginning_that_would_be_another_one_is_refused(
     topics: Topics, tmp_path: Path, offsets: dict[str, int]
 ) -> None:
-    """Offsets of -1 and -2 move, and an unnamed queue is -2; the first batch is asked for its beginning again when it is repeated."""
+    """Offsets of -1 and -2 move, and an unnamed queue counts as -2; a repeated first batch asks for its beginning again."""
     topic = topics.make(queues=2, ordered=False)
     given = {"startingOffsets": json.dumps({topic: {"g": offsets}})}
 

@@ -1,4 +1,4 @@
-"""Commits to Delta tables, on a file system and in an object store: each batch once, whatever is repeated."""
+"""Commits to Delta tables, on a file system and in an object store: each batch is stored once, whatever is repeated."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ QUEUE = MessageQueue("orders", "g", 0)
 def _straight_to_the_server(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Go around the proxy: deltalake holds the interpreter's lock while it waits for an answer of this process."""
+    """Bypass the proxy: deltalake holds the interpreter's lock while it waits, and the proxy runs in this process."""
     if request.node.callspec.params["root"] == "s3":
         server: S3 = request.getfixturevalue("s3_server")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server.backend}")
@@ -38,7 +38,7 @@ def write(root: Location, name: str, start: int, end: int, tags: pa.Array | None
 
 
 def test_a_batch_that_is_repeated_is_in_the_table_once(root: Location) -> None:
-    """Committed, committed again with files written again, an older one again: every offset once."""
+    """A batch is committed, committed again with new files, and an older one again: every offset is there once."""
     first, second = (0, 5), (5, 9)
 
     append_files(root, "app", 0, [write(root, "a", *first)])
@@ -52,7 +52,7 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(root: Location) -> None:
 
 
 def test_a_column_that_comes_later_is_in_the_table(root: Location) -> None:
-    """Rows of before have none of it; a batch without it goes on, and one with another type of it is refused."""
+    """Earlier rows have null in it; a batch without it is accepted, and one with another type for it is refused."""
     append_files(root, "app", 0, [write(root, "a", 0, 2)])
     for batch, (start, end, extra) in enumerate(
         [(2, 4, pa.array(["x", "y"])), (4, 5, None), (5, 6, pa.array(["z"]))], 1
@@ -66,7 +66,7 @@ def test_a_column_that_comes_later_is_in_the_table(root: Location) -> None:
 
 
 def partitioned(root: Location, *names: str) -> Part:
-    """Make an empty table with these partition columns, and a file of a queue that belongs in it."""
+    """Make an empty table with these partition columns, and a file of a queue with its partition values."""
     values = {"topic": "orders", "broker": "g", "queue_id": 0, "day": "monday"}
     kinds = {"queue_id": pa.int32(), "queue_offset": pa.int64()}
     columns = {name: pa.array([each] * 2, kinds.get(name)) for name, each in values.items()}
@@ -82,7 +82,7 @@ def partitioned(root: Location, *names: str) -> Part:
 def test_rows_of_a_table_that_is_partitioned_by_queue_say_where_they_are_from(
     root: Location, names: tuple[str, ...]
 ) -> None:
-    """Readers take a partition column from the commit and not from the file: it was null in every row, for good."""
+    """Readers take a partition column from the commit, not from the file: once, it was null in every row."""
     part = partitioned(root, *names)
 
     append_files(root, "app", 0, [part])
@@ -99,7 +99,7 @@ def test_rows_of_a_table_that_is_partitioned_by_queue_say_where_they_are_from(
 def test_a_table_that_is_partitioned_by_what_differs_within_a_queue_is_refused(
     root: Location,
 ) -> None:
-    """A file has one value of a partition column, and rows of several days."""
+    """A file has one value of a partition column, but rows of several days."""
     with pytest.raises(SinkConflict, match="partitioned by day"):
         append_files(root, "app", 0, [partitioned(root, "topic", "day")])
 
@@ -112,10 +112,10 @@ def offsets_in(root: Location) -> list[int]:
 
 
 def test_another_checkpoint_under_the_same_name_is_refused(root: Location) -> None:
-    """Its batches have the numbers of others: they would be taken for those, or hold what is there already."""
+    """Its batches have known numbers: they would be taken for repeats, or contain messages that are already there."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
-    # Somebody else's commits stand between.
+    # Commits of another writer are in between.
     append_files(root, "other", 7, [_of_another_queue(root)])
 
     with pytest.raises(SinkConflict, match="from another checkpoint"):
@@ -129,13 +129,13 @@ def test_another_checkpoint_under_the_same_name_is_refused(root: Location) -> No
 
 
 def test_two_pipelines_do_not_write_the_same_messages(root: Location) -> None:
-    """By a copied manifest with another name each message was in the table twice."""
+    """Once, a copied manifest with another name wrote each message a second time."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
 
     with pytest.raises(SinkConflict, match=r"another pipeline has the queue up to 5"):
         append_files(root, "copy", 0, [write(root, "b", 0, 3)])
     append_files(root, "copy", 0, [write(root, "c", 8, 9)])
-    # Its commit is known, however many of its own the first one has made since.
+    # The first one's commit is known, however many of its own it has made since.
     for at in (5, 6):
         append_files(root, "app", at, [_of_another_queue(root, at)])
     with pytest.raises(SinkConflict, match=r"app brings orders g:0 \[5, 10\)"):
@@ -144,7 +144,7 @@ def test_two_pipelines_do_not_write_the_same_messages(root: Location) -> None:
 
 
 def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(root: Location) -> None:
-    """The application's progress is known of every queue, whichever batch brought it."""
+    """The progress of an application is known for every queue, whichever batch brought it."""
     other = _of_another_queue(root)
     append_files(root, "app", 0, [write(root, "a", 0, 5), other])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
@@ -154,7 +154,7 @@ def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(root: Location) ->
 
 
 def test_a_repeated_batch_with_a_queue_of_others_is_refused(root: Location) -> None:
-    """No batch of the application ever brought the queue: these messages would be dropped."""
+    """No batch of the application ever had this queue, so its messages would be dropped as repeated."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
 
     with pytest.raises(SinkConflict, match="orders g:1"):
@@ -168,7 +168,7 @@ def _of_another_queue(root: Location, queue_id: int = 1) -> Part:
 
 
 def commit_of_another(root: Location, app: str, version: int) -> None:
-    """Commit without a word about ends, as programs of others do."""
+    """Commit without recorded ends, as other programs do."""
     properties = CommitProperties(app_transactions=[Transaction(app, version)])
     table = read_table(root)
     table.create_write_transaction(
@@ -178,7 +178,7 @@ def commit_of_another(root: Location, app: str, version: int) -> None:
 
 @pytest.mark.parametrize("root", ["local"], indirect=True)
 def test_commits_of_others_do_not_hide_another_checkpoint(root: Location) -> None:
-    """However many there are: what the table has is neither added again nor taken for another batch."""
+    """After any number of such commits, known messages are neither added again nor taken for another batch."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     for number in range(60):
         commit_of_another(root, "other", number)
@@ -192,7 +192,7 @@ def test_commits_of_others_do_not_hide_another_checkpoint(root: Location) -> Non
 
 
 def clean_up(root: Location) -> None:
-    """Remove the commits before a checkpoint, which another program's makes sooner or later."""
+    """Remove the commits before a checkpoint, as other programs do sooner or later."""
     read_table(root).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     commit_of_another(root, "other", 100)
     read_table(root).create_checkpoint()
@@ -203,7 +203,7 @@ def clean_up(root: Location) -> None:
 @pytest.mark.parametrize("root", ["local"], indirect=True)
 @pytest.mark.parametrize("batch", [2, 7], ids=["the next one", "empty ones between"])
 def test_a_table_whose_log_was_cleaned_up_is_continued(root: Location, batch: int) -> None:
-    """A quiet topic's last commit is gone from the log: a repeated batch and the next ones are known by the rows."""
+    """The last commit of a quiet topic is gone from the log, so repeated and later batches are recognised by the rows."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
     clean_up(root)
@@ -211,7 +211,7 @@ def test_a_table_whose_log_was_cleaned_up_is_continued(root: Location, batch: in
     append_files(root, "app", 1, [write(root, "c", 5, 9)])
     append_files(root, "app", batch, [write(root, "d", 9, 12)])
     assert sorted(offsets_in(root)) == list(range(12))
-    # The ends are written anew.
+    # The ends are recorded again.
     commit_of_another(root, "other", 101)
     with pytest.raises(SinkConflict, match=r"orders g:0 \[11, 15\)"):
         append_files(root, "app", batch + 1, [write(root, "e", 11, 15)])
@@ -223,7 +223,7 @@ def test_a_table_whose_log_was_cleaned_up_is_continued(root: Location, batch: in
 def test_another_pipeline_adds_nothing_twice_to_a_table_whose_log_was_cleaned_up(
     root: Location,
 ) -> None:
-    """Law: what the rows have is known, also where no commit says any more who brought it."""
+    """Law: messages in the rows are known, even if no commit says any more who brought them."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     clean_up(root)
 
@@ -243,7 +243,7 @@ def test_another_pipeline_adds_nothing_twice_to_a_table_whose_log_was_cleaned_up
 def test_another_checkpoint_is_refused_also_when_the_log_was_cleaned_up(
     root: Location, batch: int, start: int, end: int
 ) -> None:
-    """The rows of a queue contradict it: it would drop messages or have them twice."""
+    """The rows of a queue contradict it: it would drop messages or store them twice."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
     clean_up(root)

@@ -1,4 +1,4 @@
-"""Batches of any stream in a Delta table: each once, whatever is repeated."""
+"""Batches of any stream in a Delta table: each is stored once, whatever is repeated."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_a_batch_is_one_commit_and_a_repeat_of_it_none(tmp_path: Path) -> None:
-    """Batches of another stream have numbers of their own; a new column is added, and an empty batch is no commit."""
+    """Another stream has its own batch numbers; a new column is added, and an empty batch makes no commit."""
     root, rows = location(tmp_path / "table"), pa.table({"n": [1, 2]})
     for app_id, batch in (("a", 0), ("a", 0), ("b", 0), ("a", 1), ("a", 1), ("b", 0)):
         append_rows(root, app_id, batch, rows)
@@ -34,7 +34,7 @@ def test_a_batch_is_one_commit_and_a_repeat_of_it_none(tmp_path: Path) -> None:
 
 
 def test_batches_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
-    """Spark repeats its last batch alone: an earlier one has rows that would be dropped as if they were there."""
+    """Spark repeats only its last batch, so an earlier number belongs to another checkpoint, whose rows would be dropped."""
     root = location(tmp_path / "table")
     for batch in (0, 5):
         append_rows(root, "a", batch, pa.table({"n": [batch]}))
@@ -45,7 +45,7 @@ def test_batches_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_batch_with_the_number_of_another_checkpoints_last_is_refused(tmp_path: Path) -> None:
-    """A new checkpoint begins at 0 again; the batch would be dropped as if it were the one that is there."""
+    """A new checkpoint begins at 0 again, and its batch would be dropped as a repeat."""
     root = location(tmp_path / "table")
     append_rows(root, "a", 0, pa.table({"n": [0]}), "first")
 
@@ -63,7 +63,7 @@ def test_a_batch_with_the_number_of_another_checkpoints_last_is_refused(tmp_path
     ids=["fraction", "text", "large"],
 )
 def test_values_that_do_not_fit_a_column_are_refused(tmp_path: Path, other: pa.Array) -> None:
-    """Delta would cast them: 1.7 to 1. What fits is of the table's type then."""
+    """Delta would cast them, for example 1.7 to 1. Values that fit get the table's type."""
     root = location(tmp_path / "table")
     append_rows(root, "a", 0, pa.table({"n": pa.array([1], pa.int32())}))
 
@@ -93,7 +93,7 @@ UTC_TIME = pa.timestamp("us", "UTC")
 def test_a_value_that_would_be_changed_is_refused(
     tmp_path: Path, there: pa.DataType, here: pa.DataType, good: list[Any], bad: Any, inside: str
 ) -> None:
-    """Also within structs, arrays and maps; Delta itself would make 1.7 a 1, and 1e300 infinity."""
+    """This includes values in structs, arrays and maps; Delta itself would turn 1.7 into 1, and 1e300 into infinity."""
 
     def table(kind: pa.DataType, *values: Any) -> pa.Table:
         kinds = {
@@ -117,7 +117,7 @@ def test_a_value_that_would_be_changed_is_refused(
 
 
 def test_a_time_is_of_one_type_in_whatever_zone(tmp_path: Path) -> None:
-    """Spark gives times in the zone of its session, which may change."""
+    """Spark gives times in its session's zone, which may change."""
     root = location(tmp_path / "table")
     for batch, zone in enumerate(("UTC", "Asia/Shanghai", "+08:00")):
         kind, at = pa.timestamp("us", zone), datetime(2026, 1, 1, tzinfo=UTC)
@@ -130,7 +130,7 @@ def test_a_time_is_of_one_type_in_whatever_zone(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_frame_that_spark_gives_again_adds_nothing(spark: "SparkSession", tmp_path: Path) -> None:
-    """`foreachBatch` gives a batch again when the driver has died between the table's commit and Spark's own."""
+    """`foreachBatch` gets a batch again if the driver died between the table's commit and Spark's own."""
     append = delta_batches(tmp_path / "table", "numbers")
     for batch, end in ((0, 3), (0, 3), (1, 6), (1, 6)):
         frame = spark.range(3 * batch, end).selectExpr("id", "current_timestamp() as at")
@@ -145,7 +145,7 @@ def test_a_frame_that_spark_gives_again_adds_nothing(spark: "SparkSession", tmp_
 def test_a_stream_whose_checkpoint_was_deleted_drops_no_rows(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """A run of one batch, and another one after it with a new checkpoint: its only batch is 0, too. It fails instead."""
+    """A run of one batch and a run with a new checkpoint both write batch 0; the second run fails."""
     append = delta_batches(tmp_path / "table", "numbers")
     (tmp_path / "source").mkdir()
 

@@ -1,4 +1,4 @@
-"""Commits to Iceberg tables of a catalogue in SQLite: each batch once, although others commit and processes are killed."""
+"""Commits to Iceberg tables of a catalogue in SQLite: each batch is stored once, despite other writers and kills."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,13 +45,13 @@ SCHEMA = pa.schema(
 
 
 class Disturbed(SqlCatalog):
-    """A catalogue in which something happens before or after the next commit."""
+    """A catalogue that calls a function before or after the next commit."""
 
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
 
     def commit_table(self, *args: Any, **options: Any) -> CommitTableResponse:
-        """Commit, with what happens around it, once."""
+        """Commit, with the calls around the first commit."""
         before, after = self.before, self.after
         self.before = self.after = None
         if before is not None:
@@ -75,7 +75,7 @@ class Lake:
         self.folder = data_folder(open_table(self.catalog, NAME, SCHEMA))
 
     def another(self) -> "Lake":
-        """Return what another process has."""
+        """Return the table as another process opens it."""
         other = Lake.__new__(Lake)
         other._settings, other.folder = self._settings, self.folder
         other.catalog = Disturbed("lake", **self._settings)
@@ -83,7 +83,7 @@ class Lake:
 
     @property
     def table(self) -> Table:
-        """The table as it is now."""
+        """Return the table's present state."""
         return self.catalog.load_table(NAME)
 
     def write(
@@ -117,13 +117,13 @@ class Lake:
         append_files(self.catalog, NAME, app, batch, parts)
 
     def offsets(self, queue: int = 0) -> list[int]:
-        """Return what the table has of a queue."""
+        """Return the offsets of a queue in the table."""
         rows = self.table.scan(row_filter=f"queue_id = {queue}").to_arrow()
         found: list[int] = sorted(rows["queue_offset"].to_pylist())
         return found
 
     def expire_all(self) -> None:
-        """Let every snapshot but the current one expire."""
+        """Expire every snapshot except the current one."""
         table = self.table
         current = table.current_snapshot()
         for each in table.snapshots():
@@ -142,7 +142,7 @@ def killed() -> None:
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path, scheme: str) -> None:
-    """Committed, committed again with files written again, an older one again: every offset once, for any reader."""
+    """A batch is committed, again with new files, and an older one again: every reader finds each offset once."""
     lake = Lake(tmp_path, f"{scheme}{tmp_path}/warehouse")
     lake.append(0, lake.write(0, 5))
     lake.append(1, lake.write(5, 9))
@@ -156,7 +156,7 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path, scheme: s
         (9,)
     ]
     assert rows.sort_by("queue_offset")["properties"].to_pylist()[3] == [("n", "3")]
-    # The files alone are plain Parquet; those that no commit names are left of the repeats.
+    # The files are plain Parquet; files that no commit names are left over from the repeats.
     named = [task.file.file_path for task in lake.table.scan().plan_files()]
     query = f"select count(*) from read_parquet({[each.removeprefix('file://') for each in named]})"
     assert duckdb.connect().execute(query).fetchall() == [(9,)]
@@ -166,8 +166,8 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path, scheme: s
 def test_a_table_may_be_in_an_object_store(
     tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks know it by variables; of an endpoint beside Amazon's pyiceberg has a property."""
-    # Around the proxy, which is in this process.
+    """Tasks find the store by environment variables; pyiceberg needs a property for an endpoint other than Amazon's."""
+    # Bypass the proxy, which runs in this process.
     endpoint = f"http://{s3.backend}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     lake = Lake(tmp_path, f"s3://{BUCKET}/{uuid4().hex}", **{"s3.endpoint": endpoint})
@@ -179,10 +179,10 @@ def test_a_table_may_be_in_an_object_store(
 
 
 def test_another_checkpoint_under_the_same_name_is_refused(lake: Lake) -> None:
-    """Its batches have the numbers of others: they would be taken for those, or hold what is there already."""
+    """Its batches have known numbers: they would be taken for repeats, or contain messages that are already there."""
     lake.append(0, lake.write(0, 5))
     lake.append(1, lake.write(5, 9))
-    # Somebody else's commits stand between.
+    # Commits of another writer are in between.
     lake.append(0, lake.write(0, 1, MessageQueue("orders", "g", 3)), app="other")
 
     with pytest.raises(SinkConflict, match="from another checkpoint"):
@@ -196,7 +196,7 @@ def test_another_checkpoint_under_the_same_name_is_refused(lake: Lake) -> None:
 
 
 def test_two_pipelines_do_not_write_the_same_messages(lake: Lake) -> None:
-    """By a copied manifest with another name each message was in the table twice."""
+    """Once, a copied manifest with another name wrote each message a second time."""
     lake.append(0, lake.write(0, 5))
 
     with pytest.raises(SinkConflict, match="another pipeline has the queue up to 5"):
@@ -209,7 +209,7 @@ def test_two_pipelines_do_not_write_the_same_messages(lake: Lake) -> None:
 
 
 def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(lake: Lake) -> None:
-    """The application's progress is known of every queue, whichever batch brought it."""
+    """The progress of an application is known for every queue, whichever batch brought it."""
     other = MessageQueue("orders", "g", 1)
     lake.append(0, lake.write(0, 5), lake.write(0, 2, other))
     lake.append(1, lake.write(5, 9))
@@ -229,7 +229,7 @@ def test_a_new_life_of_a_topic_is_not_taken_for_a_repeat(lake: Lake) -> None:
 
 
 def test_a_commit_that_has_lost_against_the_same_batch_adds_nothing(lake: Lake) -> None:
-    """Two drivers both see a table without the batch; the library would put the loser behind the winner."""
+    """Two drivers both see a table without the batch; the library alone would add the loser's commit, too."""
     other = lake.another()
     lake.append(0, lake.write(0, 5))
     lake.catalog.before = lambda: other.append(1, other.write(5, 9))
@@ -240,7 +240,7 @@ def test_a_commit_that_has_lost_against_the_same_batch_adds_nothing(lake: Lake) 
 
 
 def test_a_commit_that_has_lost_against_another_checkpoint_is_refused(lake: Lake) -> None:
-    """The writer looks at the winner's rows before the next attempt."""
+    """The writer checks the winner's rows before its next attempt."""
     other = lake.another()
     lake.append(0, lake.write(0, 5))
     lake.catalog.before = lambda: other.append(1, other.write(5, 12))
@@ -252,7 +252,7 @@ def test_a_commit_that_has_lost_against_another_checkpoint_is_refused(lake: Lake
 
 
 def test_a_commit_that_has_lost_against_somebody_else_is_made_again(lake: Lake) -> None:
-    """Both are in the table, and what each has said."""
+    """Both commits are in the table, with their properties."""
     other = lake.another()
     queue = MessageQueue("orders", "g", 1)
     lake.catalog.before = lambda: other.append(0, other.write(0, 3, queue), app="other")
@@ -266,7 +266,7 @@ def test_a_commit_that_has_lost_against_somebody_else_is_made_again(lake: Lake) 
 
 
 def test_writers_that_commit_all_the_time_lose_nothing(lake: Lake) -> None:
-    """Two pipelines and a second driver of the first one, at the same time."""
+    """Two pipelines and a second driver of the first one commit in parallel."""
 
     def work(app: str, queue: int) -> None:
         own = lake.another()
@@ -284,7 +284,7 @@ def test_writers_that_commit_all_the_time_lose_nothing(lake: Lake) -> None:
 def test_a_driver_that_is_killed_around_its_commit_repeats_the_batch(
     lake: Lake, moment: str
 ) -> None:
-    """With the files written and no commit the next driver commits; with the commit it finds it."""
+    """If only the files were written, the next driver commits; if the commit was made, it finds it."""
     lake.append(0, lake.write(0, 5))
     setattr(lake.catalog, moment, killed)
     with pytest.raises(SystemExit):
@@ -300,7 +300,7 @@ def test_a_driver_that_is_killed_around_its_commit_repeats_the_batch(
 
 
 def test_expired_snapshots_take_no_knowledge_away(lake: Lake) -> None:
-    """The last commit of a quiet pipeline is gone: repeats and other checkpoints are known all the same."""
+    """The last commit of a quiet pipeline is gone: repeats and other checkpoints are still recognised."""
     lake.append(0, lake.write(0, 5))
     lake.append(1, lake.write(5, 9))
     lake.append(0, lake.write(0, 1, MessageQueue("orders", "g", 3)), app="other")
@@ -317,7 +317,7 @@ def test_expired_snapshots_take_no_knowledge_away(lake: Lake) -> None:
 
 
 def test_what_a_rollback_took_away_is_archived_again_with_its_batch(lake: Lake) -> None:
-    """The branch counts, not what was written once."""
+    """The present branch counts, not the former commits."""
     lake.append(0, lake.write(0, 5))
     first = lake.table.current_snapshot()
     lake.append(1, lake.write(5, 9))
@@ -330,7 +330,7 @@ def test_what_a_rollback_took_away_is_archived_again_with_its_batch(lake: Lake) 
 
 
 def test_new_columns_come_with_their_rows(lake: Lake) -> None:
-    """Rows from before have none; files without a column are taken, too."""
+    """Earlier rows have null in them; files without a column are accepted, too."""
     lake.append(0, lake.write(0, 2))
     wider = SCHEMA.append(pa.field("tags", pa.string(), nullable=False))
     lake.append(1, lake.write(2, 4, schema=wider))
@@ -343,7 +343,7 @@ def test_new_columns_come_with_their_rows(lake: Lake) -> None:
 
 
 def test_a_table_that_is_partitioned_by_queue_takes_the_files(lake: Lake) -> None:
-    """Each file has the rows of one queue; partitions by time would need more of a file than it has."""
+    """Each file has the rows of one queue; partitions by time would need other files."""
     with lake.table.update_spec() as partitions:
         partitions.add_identity("topic")
         partitions.add_identity("broker")
@@ -356,7 +356,7 @@ def test_a_table_that_is_partitioned_by_queue_takes_the_files(lake: Lake) -> Non
 
 
 def test_a_table_with_other_types_is_refused(lake: Lake) -> None:
-    """Somebody has made it with a column that ours does not fit; nothing is changed."""
+    """Another program made a column with a type that ours does not fit; nothing is changed."""
     at = SCHEMA.get_field_index("message_id")
     others = SCHEMA.set(at, pa.field("message_id", pa.date32()))
     catalog = lake.catalog
@@ -369,7 +369,7 @@ def test_a_table_with_other_types_is_refused(lake: Lake) -> None:
 
 
 def test_the_snapshot_that_brought_an_offset_is_found(lake: Lake) -> None:
-    """The table as it was when it first had a message, also where older snapshots have expired."""
+    """A reader gets the table as it was when it first had a message, even if older snapshots have expired."""
     other = MessageQueue("orders", "g", 1)
     lake.append(0, lake.write(0, 5))
     lake.append(1, lake.write(0, 3, other))
@@ -389,7 +389,7 @@ def test_the_snapshot_that_brought_an_offset_is_found(lake: Lake) -> None:
 
 
 def test_a_checkpoint_goes_on_in_no_table_that_lacks_its_beginning(lake: Lake) -> None:
-    """Another catalogue, or a table that was made again, has a table of the name, and nothing of the first batches."""
+    """A table of the same name in another catalogue, or one that was made again, lacks the first batches."""
     with pytest.raises(SinkConflict, match=r"batch 7 of app .* none of the batches before"):
         lake.append(7, lake.write(5000, 5005))
     with pytest.raises(SinkConflict, match="none of the batches before"):
@@ -399,7 +399,7 @@ def test_a_checkpoint_goes_on_in_no_table_that_lacks_its_beginning(lake: Lake) -
 
 
 def test_a_first_batch_without_rows_is_a_beginning(lake: Lake) -> None:
-    """A filter may leave nothing of it; no snapshot is made for it."""
+    """A filter may leave no rows of it; no snapshot is made for it."""
     lake.append(0)
     assert lake.table.current_snapshot() is None
     lake.append(0)
@@ -413,7 +413,7 @@ def test_a_first_batch_without_rows_is_a_beginning(lake: Lake) -> None:
 
 
 def test_the_files_of_a_table_are_not_compacted_behind_its_back(lake: Lake) -> None:
-    """An archive of files would be searched in vain; the text names what does it in order."""
+    """A compaction of files would find no archive; the error names the tool that does it correctly."""
     lake.append(0, lake.write(0, 5))
 
     for path in (lake.folder, lake.folder.parent):
@@ -437,7 +437,7 @@ def never() -> Any:
 def test_a_catalogue_that_gives_no_table_is_reported_before_anything_starts(
     properties: dict[str, str | int | bool], words: str, kind: type[OrderlyMQError]
 ) -> None:
-    """One sentence with what pyiceberg says of it; another run is of use only where nothing that was given is wrong."""
+    """The error is one sentence with pyiceberg's reason; it asks for another run only if no given value is wrong."""
     spec = ArchiveSpec(
         type="archive",
         source=Source(topic="orders"),

@@ -1,4 +1,4 @@
-"""Who answers for a catalogue, or may write a table, runs no program in the driver."""
+"""Neither the server of a catalogue nor a writer of a table can run a program in the driver."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.spark.tables.test_iceberg import SCHEMA
 
 
 class Planted(PyArrowFileIO):
-    """A class that somebody else wants to be made."""
+    """A class that an attacker wants to be instantiated."""
 
     made: ClassVar[list[tuple[Any, ...]]] = []
 
@@ -35,14 +35,14 @@ PLANTED = f"{Planted.__module__}.Planted"
 
 @pytest.fixture(autouse=True)
 def made() -> Iterator[list[tuple[Any, ...]]]:
-    """Return what was made, and forget it."""
+    """Return the instances that were made, and forget them."""
     yield Planted.made
     Planted.made.clear()
 
 
 @contextmanager
 def rest_catalogue(overrides: dict[str, object]) -> Iterator[str]:
-    """Answer the first question of every client with properties; yield the address."""
+    """Answer the first request of every client with properties; yield the address."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -61,7 +61,7 @@ def rest_catalogue(overrides: dict[str, object]) -> Iterator[str]:
 
 
 def test_a_rest_catalogue_chooses_no_class(made: list[tuple[Any, ...]]) -> None:
-    """It would have been made while the catalogue was opened, with the arguments that the catalogue sent."""
+    """Once, the class was instantiated when the catalogue was opened, with arguments of the catalogue's server."""
     auth = {"type": "custom", "impl": PLANTED, "custom": {"args": ["/bin/sh", "-c", "true"]}}
 
     with rest_catalogue({"auth": auth}) as uri, pytest.raises(OptionError, match="Planted"):
@@ -89,7 +89,7 @@ def test_a_writer_of_the_table_chooses_no_class(
 
 
 def test_a_class_that_is_named_here_is_made(tmp_path: Path, made: list[tuple[Any, ...]]) -> None:
-    """In the properties of the catalogue; the operator allows none but pyiceberg's own there."""
+    """A class in the user's own properties of the catalogue is used; the operator permits only pyiceberg's own."""
     properties = {
         "uri": f"sqlite:///{tmp_path}/lake.db",
         "warehouse": str(tmp_path),

@@ -1,4 +1,4 @@
-"""The commits of an archive, with a writer that dies at each of its requests, and with two writers by mistake."""
+"""Commits of an archive, with a writer that dies at each of its requests, and with two writers by mistake."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,7 +50,7 @@ def written(
 
 
 def offsets(root: Location) -> dict[int, list[int]]:
-    """Return what a reader of the archive finds, by queue."""
+    """Return the offsets that a reader of the archive finds, by queue."""
     found: dict[int, list[int]] = {queue.queue_id: [] for queue in QUEUES}
     for part in published(root):
         with pq.ParquetFile(path_of(root, part).open()) as file:
@@ -63,14 +63,14 @@ def whole(end: int) -> dict[int, list[int]]:
 
 
 def archive_batches(root: Location, name: str) -> None:
-    """Archive two batches of a queue and compact them, from wherever the one before stopped: the life of a writer."""
+    """Archive and compact two batches of a queue, continuing where the former writer stopped: a writer's whole work."""
     for batch, (start, end) in enumerate(((0, 4), (4, 7))):
         publish(root, "app", batch, written(root, "app", batch, start, end, name, queues=1))
     compact.run("c", CompactSpec(type="compact", path=root), None)  # type: ignore[arg-type]  # needs no Spark
 
 
 class Cut:
-    """Serves so many requests that change something, and then nothing any more: a writer that is dead."""
+    """Serves a number of changing requests and then none: a writer that has died."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -85,7 +85,7 @@ class Cut:
 
 @pytest.mark.timeout(900)
 def test_a_writer_may_die_behind_every_request(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one ends with each offset once and nothing left over; no reader sees a row twice meanwhile."""
+    """The next writer ends with each offset once and no leftovers; no reader sees a row twice in between."""
     monkeypatch.setitem(objects._RETRY, "max_retries", 0)
     objects.store_of.cache_clear()
     number, reached = 0, True
@@ -109,7 +109,7 @@ def test_a_writer_may_die_behind_every_request(s3: S3, monkeypatch: pytest.Monke
 
 
 def test_every_manifest_is_carried_out_before_the_next(root: Location) -> None:
-    """Of a writer that died between its commit and the new names."""
+    """A writer died between its commit and the renames of its files."""
     parts = written(root, "app", 0, 0, 4, "first")
     moved = manifests._carry_out
     with pytest.MonkeyPatch.context() as patch:
@@ -132,7 +132,7 @@ def test_every_manifest_is_carried_out_before_the_next(root: Location) -> None:
 def test_a_writer_that_was_overtaken_looks_again(
     root: Location, app: str, batch: int, start: int, end: int, *, refused: bool
 ) -> None:
-    """Between its look and its commit another one commits: it goes on, or is refused, and nothing is there twice."""
+    """Another writer commits between its look and its commit: it continues or is refused, and no row is stored twice."""
     mine = written(root, "app", 0, 0, 4, "mine")
     theirs = [written(root, app, batch, start, end, "theirs")]
 
@@ -160,7 +160,7 @@ def test_a_writer_that_was_overtaken_looks_again(
 
 
 def test_a_driver_that_removes_anothers_parts_does_not_make_it_lose_them(root: Location) -> None:
-    """Two drivers of one name with checkpoints of their own: the other's batch has a higher number."""
+    """Two drivers have one name and different checkpoints; the other's batch has a higher number."""
     mine = written(root, "app", 0, 0, 4, "mine")
     publish(root, "app", 5, [])
     theirs = written(root, "app", 5, 4, 7, "theirs")
@@ -196,7 +196,7 @@ def test_a_compaction_beside_another_takes_no_file_twice(root: Location) -> None
     ],
 )
 def test_a_manifest_of_somebody_else_moves_and_removes_nothing(root: Location, text: str) -> None:
-    """Whatever it names: a file that is no archive's could be lost."""
+    """A manifest may name any file, and one outside the archive could be lost."""
     outside = root.parent / "outside.parquet"
     outside.write("kept")
     (root / manifests.MANIFESTS / f"{0:020}.json").write(text)
@@ -207,7 +207,7 @@ def test_a_manifest_of_somebody_else_moves_and_removes_nothing(root: Location, t
 
 
 class Watched(LocalLocation):
-    """A folder whose reader may not write, and in which somebody else does something at each look."""
+    """A folder whose reader may not write, and in which another process acts at each look."""
 
     meanwhile: ClassVar[list[Callable[[], None]]] = []
 
@@ -227,7 +227,7 @@ class Watched(LocalLocation):
 
 
 def half_compacted(root: Location, end: int) -> None:
-    """Compact files of two offsets each; die with the commit made and the old files gone."""
+    """Compact files of two offsets each, but die after the commit and the removal of the old files."""
     for batch in range(end // 2):
         start = 2 * batch
         publish(root, "app", batch, written(root, "app", batch, start, start + 2, "x", queues=1))
@@ -245,7 +245,7 @@ def half_compacted(root: Location, end: int) -> None:
 
 
 def test_a_look_at_an_archive_never_falls_between_the_steps_of_a_commit(root: Location) -> None:
-    """A compaction died with the old files gone and the new one unnamed: who looks carries it out."""
+    """A compaction died before it named its new file: the next reader of the archive completes it."""
     half_compacted(root, 6)
     assert published(root) == []
 
@@ -256,7 +256,7 @@ def test_a_look_at_an_archive_never_falls_between_the_steps_of_a_commit(root: Lo
 def test_a_look_is_repeated_when_somebody_takes_files_away_meanwhile(
     tmp_path: Path, *, compacted: bool
 ) -> None:
-    """It may have seen half of that; an archive that grows all the time is seen at the first look."""
+    """A look may have seen only a part of the removal; an archive that only grows is seen at the first look."""
     root = location(tmp_path)
     for batch in range(2):
         start = 2 * batch
@@ -278,7 +278,7 @@ def test_a_look_is_repeated_when_somebody_takes_files_away_meanwhile(
 def test_a_reader_that_may_not_write_waits_for_who_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads what is carried out as ever; what nobody ends is an error, not a finding."""
+    """It reads completed commits as usual; a commit that nobody completes is an error, not a finding."""
     monkeypatch.setattr(manifests, "_LOOK_AGAIN_S", 0.0)
     root, reader = location(tmp_path), Watched(str(tmp_path))
     half_compacted(root, 6)
@@ -293,7 +293,7 @@ def test_a_reader_that_may_not_write_waits_for_who_may(
 
 @pytest.mark.parametrize("read", range(4))
 def test_rows_are_read_once_whatever_is_compacted_meanwhile(root: Location, read: int) -> None:
-    """Files that were listed are gone when their turn comes; the larger one has rows that were read already."""
+    """Listed files may be gone before they are read; the larger file has rows that were read already."""
     for batch, start in enumerate(range(0, 6, 2)):
         publish(root, "app", batch, written(root, "app", batch, start, start + 2, "x", queues=1))
     rows = rows_of(root, published(root), ["queue_offset"])

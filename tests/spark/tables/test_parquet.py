@@ -1,4 +1,4 @@
-"""Publication of an archive's files: what is there afterwards, and what is not."""
+"""Publication of an archive's files: the files that exist afterwards, and those that do not."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ def part(
     telling: str = "message_id",
     restored: int | None = None,
 ) -> Part:
-    """Write the part of a batch; from the offset *restored* on its messages are those of another life of the topic."""
+    """Write the part of a batch; messages from the offset *restored* on belong to another life of the topic."""
     file = PartFile(
         parts_folder(root, app, batch) / f"{name}.part",
         where.queue,
@@ -67,7 +67,7 @@ def rows(start: int, end: int, telling: str, life: int = 0) -> pa.RecordBatch:
 def test_what_a_cut_off_task_wrote_for_a_batch_of_before_goes_with_the_next_batch(
     tmp_path: Path,
 ) -> None:
-    """A worker may outlive its driver: its batch is published by the next one, and nobody asks for its file again."""
+    """A worker may outlive its driver: the next driver publishes its batch, and its late file is not needed."""
     root = location(tmp_path)
     publish(root, "kept", 0, [part(root, 0, "first", QueueRange(QUEUE, 0, 5))])
     before = path_of(root, QueueRange(QUEUE, 0, 5)).read_bytes()
@@ -88,7 +88,7 @@ def test_what_a_cut_off_task_wrote_for_a_batch_of_before_goes_with_the_next_batc
 def test_other_messages_with_offsets_that_are_published_are_refused_and_kept(
     root: Location, telling: str, restored: int, *, compacted: bool
 ) -> None:
-    """A topic that was created again, or a cluster restored to an earlier place, uses offsets a second time."""
+    """A topic that was created again, or a cluster that was restored to an earlier state, uses offsets a second time."""
     pieces = [QueueRange(QUEUE, 0, 4), QueueRange(QUEUE, 4, 9)]
     for batch, where in enumerate(pieces):
         publish(root, "kept", batch, [part(root, batch, "first", where, telling=telling)])
@@ -101,13 +101,13 @@ def test_other_messages_with_offsets_that_are_published_are_refused_and_kept(
         publish(root, "kept", 2, [other])
 
     assert other.path in {f"{root / PARTS}/{path}" for path, _ in (root / PARTS).files()}
-    # The same messages once more are a repeat.
+    # The same messages again are a repeat.
     publish(root, "kept", 1, [part(root, 1, "again", pieces[1], telling=telling)])
     assert {each: path_of(root, each).read_bytes() for each in published(root)} == before
 
 
 def test_publishing_again_changes_nothing_and_an_overlap_is_refused(root: Location) -> None:
-    """Whatever attempt published a range: it stays; another cut of the same range is an error."""
+    """A published range stays, whichever attempt wrote it; another cut of the same range is an error."""
     publish(root, "a", 0, [part(root, 0, "first", QueueRange(QUEUE, 0, 5), "a")])
     before = path_of(root, QueueRange(QUEUE, 0, 5)).read_bytes()
     publish(root, "a", 0, [part(root, 0, "second", QueueRange(QUEUE, 0, 5), "a")])
@@ -119,7 +119,7 @@ def test_publishing_again_changes_nothing_and_an_overlap_is_refused(root: Locati
 
 
 def test_a_topic_may_begin_as_the_archives_own_folders_do(tmp_path: Path) -> None:
-    """A topic _orders was archived, and nothing saw it: no audit, no compaction, no count of files."""
+    """Once, a topic _orders was archived but ignored by audit, compaction and the count of files."""
     root = location(tmp_path)
     queue = QUEUE._replace(topic="_orders")
     for batch in range(2):

@@ -1,1 +1,1 @@
-"""Bodies by a schema."""
+"""Bodies that follow a schema."""

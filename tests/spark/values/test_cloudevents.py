@@ -1,4 +1,4 @@
-"""CloudEvents in messages: what comes of good ones in both modes, which ones are refused, and that writing and reading agree."""
+"""CloudEvents in messages: good ones in both modes, refused ones, and the agreement of writing and reading."""
 
 import json
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ ORDER = pa.struct(
 )
 MAPS = pa.map_(pa.string(), pa.string())
 EVENT = {"specversion": "1.0", "id": "e-1", "source": "/shop", "type": "shop.order.paid"}
-#: As CloudEvents' Java SDK writes it into a message of RocketMQ.
+#: A message of RocketMQ as CloudEvents' Java SDK writes it.
 BINARY = {
     "CE_specversion": "1.0",
     "CE_id": "e-1",
@@ -68,7 +68,7 @@ def read(
 
 
 def test_binary_mode_has_its_attributes_in_properties() -> None:
-    """Typed columns, other attributes as extensions; properties of RocketMQ are none of them."""
+    """Known attributes are typed columns and others are extensions; RocketMQ's own properties are not included."""
     value, error = read(BODY, BINARY)
 
     assert error is None
@@ -84,7 +84,7 @@ def test_binary_mode_has_its_attributes_in_properties() -> None:
 
 
 def test_data_by_a_schema_is_columns() -> None:
-    """In both modes, with amounts as they are written."""
+    """This holds in both modes, with amounts exactly as written."""
     wanted = {"id": "4711", "amount": Decimal("12.50")}
     text = json.dumps({**EVENT, "data": "?"}).replace('"?"', BODY.decode()).encode()
 
@@ -106,7 +106,7 @@ def test_data_by_a_schema_is_columns() -> None:
     ],
 )
 def test_structured_mode_is_json(members: dict[str, Any], data: bytes | None) -> None:
-    """With the content type, and without any property where the body says what it is."""
+    """The content type marks the mode; the property may be missing if the body says what it is."""
     body = json.dumps({**EVENT, "flagged": True, "rank": 7, "subject": None, **members}).encode()
 
     for properties in (STRUCTURED, {"KEYS": "4711"}):
@@ -118,7 +118,7 @@ def test_structured_mode_is_json(members: dict[str, Any], data: bytes | None) ->
 
 
 def test_data_of_structured_mode_keeps_its_numbers() -> None:
-    """Its bytes are those of the event; of a member that is there twice the last one counts."""
+    """The data bytes are those of the event; of a repeated member, the last one counts."""
     data = b'{"n": 12345678901234567890123, "amount": 1234567890123456.7891, "price": 1.10, "of": "\xc3\xa9"}'
     event = json.dumps(EVENT).encode()
     body = event[:-1] + b', "data": 1, "d\\u0061ta" : ' + data + b" }"
@@ -130,7 +130,7 @@ def test_data_of_structured_mode_keeps_its_numbers() -> None:
 
 
 def without(name: str, **others: str) -> dict[str, str]:
-    """Return the event of binary mode without a property, or with others."""
+    """Return the event of binary mode with properties removed or replaced."""
     return {each: value for each, value in BINARY.items() if each != name} | others
 
 
@@ -155,7 +155,7 @@ def without(name: str, **others: str) -> dict[str, str]:
     ],
 )
 def test_a_bad_event_is_null_with_its_reason(properties: dict[str, str], told: str) -> None:
-    """The attribute is named, its content is not."""
+    """The reason names the attribute but not its content."""
     value, error = read(b"body", properties)
 
     assert value is None
@@ -176,7 +176,7 @@ def test_a_bad_event_is_null_with_its_reason(properties: dict[str, str], told: s
     ],
 )
 def test_bad_json_of_an_event_is_reported(members: dict[str, Any], told: str) -> None:
-    """As the specification and its JSON format have it."""
+    """The rules are those of the specification and its JSON format."""
     value, error = read(json.dumps({**EVENT, **members}).encode(), STRUCTURED)
 
     assert value is None
@@ -184,7 +184,7 @@ def test_bad_json_of_an_event_is_reported(members: dict[str, Any], told: str) ->
 
 
 def test_data_that_is_none_of_the_schema_is_reported() -> None:
-    """Its place, or that it is no JSON at all."""
+    """The reason gives the place, or says that the data is not JSON."""
     schema = "id string, amount decimal(10,2)"
 
     assert "value.data.id is a int" in str(read(b'{"id": 7}', BINARY, schema, ORDER)[1])
@@ -211,7 +211,7 @@ _TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max
     mode=st.sampled_from(["binary", "structured"]),
 )
 def test_what_is_written_is_read(event: dict[str, Any], mode: ContentMode) -> None:
-    """In both modes, each attribute and all data."""
+    """Each attribute and all data are kept, in both modes."""
     body, properties = message_of(event, mode)
 
     found = event_of(body, properties, None)
@@ -224,7 +224,7 @@ def test_what_is_written_is_read(event: dict[str, Any], mode: ContentMode) -> No
 
 
 def test_modes_write_what_the_java_sdk_reads() -> None:
-    """Its names of properties, its content type, and its body of an event without data."""
+    """The SDK's names of properties, its content type, and its body of an event without data are used."""
     event = {
         **EVENT,
         "data": {"id": "4711", "amount": Decimal("12.50")},
@@ -264,7 +264,7 @@ def test_modes_write_what_the_java_sdk_reads() -> None:
     ],
 )
 def test_no_bad_event_is_written(event: dict[str, Any], told: str) -> None:
-    """It is refused before anything of its task is sent."""
+    """It is refused before the task sends anything."""
     with pytest.raises(ValueMisfit, match=told):
         message_of(event, "structured")
 
@@ -289,7 +289,7 @@ def test_rows_become_events() -> None:
 
 
 def test_options_name_what_is_allowed() -> None:
-    """A schema of the data may be left out; the sink has two modes and needs the column value."""
+    """A schema of the data is optional; the sink has two modes and needs the column value."""
     options = parse_source({"topic": "orders", "valueFormat": "cloudevents"})
     assert options.value == ValueFormat("cloudevents", "")
     assert "data: binary" in value_type(options.value)
@@ -307,7 +307,7 @@ def test_options_name_what_is_allowed() -> None:
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_events_go_through_spark(spark: "SparkSession", topics: Topics) -> None:
-    """A job reads the events that another job wrote as events; a message that is none keeps its row."""
+    """A job reads the events that another job wrote; a message that is no event keeps its row."""
     topic = topics.make(queues=1)
     value = "named_struct('id', id, 'source', '/shop', 'type', 'paid', 'data', cast('x' as binary))"
     rows = spark.createDataFrame([("e-1",), ("e-2",)], ["id"]).selectExpr(

@@ -1,4 +1,4 @@
-"""Bodies by a schema: good ones are decoded, bad ones are reported and stop nothing."""
+"""Bodies that follow a schema: good ones are decoded, bad ones are reported and stop nothing."""
 
 import json
 from contextlib import nullcontext
@@ -58,7 +58,7 @@ GOOD = {
     "ratio": 0.5,
     "unknown": "is left out",
 }
-JSON = ValueFormat("json", "id string")  # the decoder has its type from Spark
+JSON = ValueFormat("json", "id string")  # the decoder gets its type from Spark
 
 
 def decoded(form: ValueFormat, kind: pa.DataType, *bodies: bytes) -> list[tuple[Any, str | None]]:
@@ -68,7 +68,7 @@ def decoded(form: ValueFormat, kind: pa.DataType, *bodies: bytes) -> list[tuple[
 
 
 def test_json_fits_the_types_of_the_column() -> None:
-    """Times, dates, decimals and bytes from texts; absent fields are null; unknown ones are left out."""
+    """Times, dates, decimals and bytes are read from texts; absent fields are null; unknown ones are ignored."""
     found = decoded(JSON, ORDER, json.dumps(GOOD).encode(), b"{}", b"null")
 
     assert found[0] == (
@@ -116,7 +116,7 @@ def test_json_fits_the_types_of_the_column() -> None:
     ],
 )
 def test_a_bad_body_is_null_with_its_reason_among_good_ones(body: bytes, told: str) -> None:
-    """The place is named, the content is not; the rows around it are as if it were not there."""
+    """The reason names the place but not the content; other rows are not affected."""
     first, bad, last = decoded(JSON, ORDER, b'{"id": "a"}', body, b'{"id": "b"}')
 
     assert (first[0]["id"], first[1]) == ("a", None)
@@ -136,7 +136,7 @@ def test_a_bad_body_is_null_with_its_reason_among_good_ones(body: bytes, told: s
     ],
 )
 def test_a_decimal_is_what_its_digits_say(number: str, kind: pa.DataType) -> None:
-    """It must not have been a float in between; floats beside it are."""
+    """A decimal never passes through a float; float fields in the same body are read as usual."""
     wanted = pa.struct([("amount", kind), ("weight", pa.float64()), ("n", pa.int64())])
     body = b'{"amount": %s, "weight": 0.1, "n": 7}' % number.encode()
 
@@ -150,7 +150,7 @@ def test_a_decimal_is_what_its_digits_say(number: str, kind: pa.DataType) -> Non
 )
 @pytest.mark.parametrize("form", ["%s", '"%s"', '"-%s"'])
 def test_a_decimal_with_a_far_exponent_never_reaches_arrow(number: str, form: str) -> None:
-    """Arrow looks its power up beyond its table: a wrong value, or the end of the process. Zero stays zero."""
+    """Arrow reads its power of ten beyond a table, which gives wrong values or a crash. Zero stays zero."""
     wanted = pa.struct([("amount", pa.decimal128(10, 2))])
     with pytest.raises(ValueMisfit) if number[0] != "0" else nullcontext():
         assert fitted({"amount": Decimal(number)}, wanted) == {"amount": 0}
@@ -166,7 +166,7 @@ def test_a_decimal_with_a_far_exponent_never_reaches_arrow(number: str, form: st
 
 @given(st.integers(-(10**12), 10**12), st.integers(-60, 60))
 def test_a_decimal_is_exact_or_refused(digits: int, exponent: int) -> None:
-    """Nothing is rounded, and nothing that fits is refused."""
+    """No value is rounded, and no value that fits is refused."""
     kind, number = pa.decimal128(10, 2), Decimal(digits).scaleb(exponent)
     fits = abs(number) < 10**8 and number == round(number, 2)
 
@@ -180,7 +180,7 @@ def test_a_decimal_is_exact_or_refused(digits: int, exponent: int) -> None:
 
 @pytest.mark.parametrize("number", ["1e-9999999999999999999", "0e-9999999999999999999"])
 def test_a_number_that_no_decimal_can_hold_stops_nothing(number: str) -> None:
-    """In whatever field, also in one that the schema has not."""
+    """This holds for any field, even one that is not in the schema."""
     wanted = pa.struct([("amount", pa.decimal128(8, 2)), ("w", pa.float64())])
     for name in ("amount", "w", "unknown"):
         bad, good = decoded(JSON, wanted, b'{"%s": %s}' % (name.encode(), number.encode()), b"{}")
@@ -201,7 +201,7 @@ def test_a_number_that_no_decimal_can_hold_stops_nothing(number: str) -> None:
     ],
 )
 def test_beside_a_decimal_json_is_as_strict_as_elsewhere(body: bytes) -> None:
-    """Neither what is no JSON nor what fits no type stops the rows around it."""
+    """Neither invalid JSON nor a value of a wrong type stops other rows."""
     fields = [("n", pa.int64()), ("w", pa.float64()), ("s", pa.string())]
     for kind in (pa.struct(fields), pa.struct([*fields, ("amount", pa.decimal128(8, 2))])):
         bad, good = decoded(JSON, kind, body, b"{}")
@@ -227,7 +227,7 @@ AVRO = json.dumps(
 
 
 def test_avro_is_read_plain_and_with_its_head() -> None:
-    """The column's type follows from the schema; a body that is cut, or followed by more, is reported."""
+    """The column's type follows from the schema; a body that is cut or followed by more bytes is reported."""
     form = ValueFormat("avro", AVRO)
     kind = pa.struct(
         [
@@ -266,7 +266,10 @@ def test_avro_is_read_plain_and_with_its_head() -> None:
 
 
 def test_an_avro_decimal_with_more_digits_than_it_may_have_is_reported() -> None:
-    """Law: a body takes no time that its size does not explain. A stream stood still for hours with one of 1 MB, after each start."""
+    """Law: the time for a body is bounded by its size.
+
+    Once, a body of 1 MB stopped a stream for hours, after each start.
+    """
     price = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
     schema = json.dumps(
         {"type": "record", "name": "R", "fields": [{"name": "price", "type": price}]}
@@ -281,7 +284,7 @@ def test_an_avro_decimal_with_more_digits_than_it_may_have_is_reported() -> None
 
 
 def test_avro_has_texts_for_uuids_and_types_by_their_full_names() -> None:
-    """The reader makes objects of the first; a namespace is inherited by what stands inside."""
+    """The reader would make UUID objects; inner names inherit the namespace."""
     inner = {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}
     fields = [
         {"name": "id", "type": ["null", {"type": "string", "logicalType": "uuid"}]},
@@ -300,7 +303,7 @@ def test_avro_has_texts_for_uuids_and_types_by_their_full_names() -> None:
 
 
 def test_an_avro_body_of_another_schema_is_reported() -> None:
-    """Its head names the schema that it was written by; read by another one it would be other values."""
+    """Its head names the writer's schema; read by another schema, it would give other values."""
     former, present = (
         json.dumps(
             {
@@ -332,13 +335,13 @@ def test_an_avro_body_of_another_schema_is_reported() -> None:
     ],
 )
 def test_an_avro_schema_that_no_column_can_hold_is_refused(schema: str) -> None:
-    """No schema, a union of two types, a record that holds itself."""
+    """Refused are an invalid schema, a union of two types, and a record that contains itself."""
     with pytest.raises(OptionError, match="valueSchema"):
         value_type(ValueFormat("avro", schema))
 
 
 def descriptors(path: Path) -> ValueFormat:
-    """Write what protoc makes of `message Order { string id = 1; optional int32 count = 2; repeated Part parts = 3; ... }`."""
+    """Return protoc's result for `message Order { string id = 1; optional int32 count = 2; repeated Part parts = 3; ... }`."""
     files = FileDescriptorSet()
     file = files.file.add(name="orders.proto", package="shop", syntax="proto3")
     part = file.message_type.add(name="Part")
@@ -369,7 +372,7 @@ def descriptors(path: Path) -> ValueFormat:
 
 @pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**63 - 1])
 def test_an_impossible_time_is_reported(tmp_path: Path, seconds: int) -> None:
-    """Protobuf's Timestamp takes any number of seconds; a body with one beyond the years 1 to 9999 stops nothing."""
+    """Protobuf's Timestamp permits any number of seconds; one outside the years 1 to 9999 stops nothing."""
     files = FileDescriptorSet()
     files.file.add().CopyFrom(
         FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
@@ -387,7 +390,7 @@ def test_an_impossible_time_is_reported(tmp_path: Path, seconds: int) -> None:
 
 
 def test_protobuf_is_read_by_its_descriptors(tmp_path: Path) -> None:
-    """An optional field that is absent is null, another one has its default; an invalid message is reported."""
+    """An absent optional field is null, other absent fields have their default; an invalid message is reported."""
     form = descriptors(tmp_path / "orders.desc")
     kind = pa.struct(
         [
@@ -429,7 +432,7 @@ def test_protobuf_is_read_by_its_descriptors(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_each_other_are_refused(given: dict[str, str]) -> None:
-    """The text says what is missing."""
+    """The error says what is missing."""
     with pytest.raises(OptionError, match="value"):
         parse_source({"topic": "orders", **given})
 
@@ -437,7 +440,7 @@ def test_options_that_do_not_fit_each_other_are_refused(given: dict[str, str]) -
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_spark_sees_the_body_as_columns(spark: "SparkSession", topics: Topics) -> None:
-    """Queries reach into the value; the rows of bad bodies stay, with body and reason."""
+    """Queries can use fields of the value; rows of bad bodies are kept, with body and reason."""
     topic = topics.make(queues=1)
     bodies = [b'{"city": "Riga", "at": "2026-01-31T12:00:00Z", "n": 1}', b"no JSON", b'{"n": "x"}']
     topics.fill(topic, [Message(topic=topic, body=body, key="k") for body in bodies])

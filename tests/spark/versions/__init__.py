@@ -1,5 +1,4 @@
-"""
-The formats and pipelines on each version of Spark that we say they work on; nothing here is ours to deliver.
+"""The formats and pipelines on each supported version of Spark; nothing here is part of a release.
 
 `make spark-versions` runs it and writes docs/evidence/spark-versions.md.
 Begin with `trial`; it is what runs on each version.

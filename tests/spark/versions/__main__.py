@@ -46,7 +46,7 @@ def environment(version: str, *, keep: bool) -> Iterator[Path]:
         ]
         subprocess.run([*pip, *install], check=True)
         (site,) = folder.glob("lib/python*/site-packages")
-        # Workers would take the same modules from the archive, which every process compiles again.
+        # Workers would read the same modules from the archive, which every process compiles again.
         (site / "pyspark" / "python" / "lib" / "pyspark.zip").unlink()
         ours = sysconfig.get_path("purelib")
         (site / "tests.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
@@ -60,7 +60,7 @@ def environment(version: str, *, keep: bool) -> Iterator[Path]:
 def tried(
     python: Path, version: str, session: str, bootstrap: str, minutes: float, cells: list[str]
 ) -> Tried:
-    """Run the trial in an environment; what it has not come to in time was not run."""
+    """Run the trial in an environment; cells without a result when the time is over were not run."""
     with tempfile.TemporaryDirectory(prefix="spark-versions-") as folder:
         settings = {
             "master": "connect" if session == "connect" else "local[2]",
@@ -73,8 +73,8 @@ def tried(
             process = subprocess.Popen(
                 [python, "-m", "tests.spark.versions.trial", json.dumps(settings)],
                 cwd=ROOT,
-                # A Python that starts beside other work takes longer than Spark's 15 s, and a short run is done
-                # before Java's second compiler has paid.
+                # On a busy machine, a Python takes longer to start than Spark's 15 s; and a short run ends before
+                # Java's second compiler pays off.
                 env={
                     **os.environ,
                     "PYSPARK_PYTHON": str(python),

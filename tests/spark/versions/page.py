@@ -31,7 +31,7 @@ are in `tests/spark/versions/trial.py`.
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One version in one kind of session."""
+    """A version in one kind of session."""
 
     version: str
     session: str
@@ -51,7 +51,7 @@ class Tried:
 
 
 def page(found: Sequence[Tried], day: date) -> str:
-    """Return the page: a column for each version and session, and what there is to say of a cell below."""
+    """Return the page: a column for each version and session, and notes on cells below."""
     notes: dict[str, int] = {}
     columns = [{each["name"]: _cell(each, notes) for each in tried.results} for tried in found]
     heads = [

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 COUNT: Final = 60
 KEYS: Final = 5
 _SAID_MAX: Final = 300
-#: Spark 4.0 gives a Python 10 s to start, and has no setting for it; a machine with other work may need more.
+#: Spark 4.0 gives a Python 10 s to start, without a setting; a busy machine may need more.
 _BUSY: Final = "Python worker failed to connect back"
 _TRIES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result for a law, and what there is to say of it."""
+    """The result of a law, with a note."""
 
     name: str
     passed: bool
@@ -50,7 +50,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One session, and topics to try it on."""
+    """A session, and topics for the trial."""
 
     spark: "SparkSession"
     topics: Topics
@@ -248,7 +248,7 @@ PLAYS: Final = (batch, filters, stream, limits, sink, stream_sink, parquet, delt
 
 
 def results(trial: Trial, cells: Collection[str]) -> Iterator[Result]:
-    """Yield what came of each cell; one that fails does not stop the others."""
+    """Yield the result of each cell; a failed cell does not stop the others."""
     for name, play in zip(CELLS, PLAYS, strict=True):
         if name in cells:
             yield _result(trial, name, play)
@@ -268,7 +268,7 @@ def _result(trial: Trial, name: str, play: Callable[[Trial], str]) -> Result:
 
 
 def main(settings: dict[str, str]) -> Iterator[Result]:
-    """Yield what came of each cell, on a server of its own where master is `connect`."""
+    """Yield the result of each cell, on a new server if the master is `connect`."""
     if settings["master"] == "connect":
         with connect_server(Path(settings["folder"])) as address:
             yield from main({**settings, "master": address})
