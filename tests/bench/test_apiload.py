@@ -1,4 +1,4 @@
-"""The measurement of the operator at an API server ends with 1 when it took more than it may."""
+"""The measurement of the operator at an API server ends with 1 if a limit was exceeded."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from bench import apiload
 
 
 def test_what_took_more_than_it_may_is_named() -> None:
-    """Law: each limit that was passed, and no other; without limits nothing is too much."""
+    """Law: exactly the exceeded limits are named; without limits there are none."""
     found = apiload.Found(ready_s=40.4, mib=210)
 
     assert apiload.beyond(found, None, None) == apiload.beyond(found, 40.4, 210) == []
@@ -18,7 +18,7 @@ def test_what_took_more_than_it_may_is_named() -> None:
 
 @pytest.mark.parametrize(("limit", "code"), [("30", 1), ("300", 0)])
 def test_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch, limit: str, code: int) -> None:
-    """Law: a job of CI fails by it."""
+    """Law: the exit code makes a CI job fail."""
 
     async def measured(*_: object) -> apiload.Found:
         return apiload.Found(ready_s=40.0, mib=210)

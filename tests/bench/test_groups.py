@@ -1,4 +1,4 @@
-"""Several groups on one machine: the table, and what the model takes from it."""
+"""Several broker groups on one machine: the table, and the model's input from it."""
 
 from bench.groups import costs, section, table
 from bench.report.scaling import Costs
@@ -20,7 +20,7 @@ def test_rates_are_set_beside_that_of_one_group() -> None:
 
 
 def test_the_model_is_fed_by_what_one_group_costs() -> None:
-    """What is not the leader's is that of two followers."""
+    """The cost that is not the leader's is divided by two followers."""
     assert costs(ROUNDS[1]) == Costs(42.0, 21.5, 1024)
 
 

@@ -1,4 +1,4 @@
-"""What lines of consumers come to: order per key, repeats, pauses."""
+"""Evaluation of consumers' lines: order per key, repeats, pauses."""
 
 from bench.handled import (
     Done,
@@ -16,12 +16,12 @@ SECOND = 1_000_000_000
 
 
 def done(key: str, sent: int, begun: int, ended: int) -> Done:
-    """Return a message whose offset is the time at which it was sent."""
+    """Return a message whose offset is its send time."""
     return Done(key, sent, sent, begun, ended)
 
 
 def test_lines_are_read_once_they_are_whole() -> None:
-    """A consumer writes while the bench reads; what is no message begins with a sign."""
+    """A consumer writes while the bench reads; lines that are not messages begin with a sign."""
     text = "# started\nkey-1 7 10 20 30\nkey-2 8 11 2"
 
     assert list(read(whole(text))) == [Done("key-1", 7, 10, 20, 30)]
@@ -34,7 +34,7 @@ def test_order_holds_when_each_begins_after_the_one_before_of_its_key_has_ended(
 
 
 def test_a_message_that_begins_too_early_is_out_of_order() -> None:
-    """Whether the later one overtakes the earlier one or only runs beside it."""
+    """This counts whether the later message overtakes the earlier one or only runs in parallel with it."""
     beside = [done("a", 1, 10, 20), done("a", 2, 19, 29)]
     before = [done("a", 1, 30, 40), done("a", 2, 10, 20)]
 

@@ -1,4 +1,4 @@
-"""The rows that lanes read and write per message do not depend on what a parked key has behind it."""
+"""The rows that lanes read and write for a message do not depend on the backlog of a parked key."""
 
 import pytest
 from bench.lanerows import rows_per_message
@@ -6,7 +6,7 @@ from bench.lanerows import rows_per_message
 
 @pytest.mark.parametrize("deep", [100, 3_000])
 def test_a_deep_backlog_of_one_key_costs_others_nothing(deep: int) -> None:
-    """Its messages are looked at once, at two rows each and a share of a run; what follows costs what it did."""
+    """The backlog is read once, with two rows for a message and a share of a run; later messages cost as before."""
     once, others = rows_per_message(deep)
     _, shallow = rows_per_message(1)
 

@@ -1,4 +1,4 @@
-"""The load with poison keys has the keys that its row names."""
+"""The load with poison keys has the number of keys that its row names."""
 
 from itertools import islice
 
@@ -8,7 +8,7 @@ from bench.laneworker import POISON
 
 
 def test_a_run_with_poison_sends_all_of_its_keys() -> None:
-    """At its rate and for its time, with and without poison."""
+    """All keys are sent at the run's rate within its duration, with and without poison."""
     for poisoned in (False, True):
         keys = poison_keys(FULL.poisoned_keys, poisoned=poisoned)
         sent = list(islice(keys, int(FULL.poison_seconds * POISON_RATE)))
@@ -19,7 +19,7 @@ def test_a_run_with_poison_sends_all_of_its_keys() -> None:
 
 
 def test_a_slow_handler_is_none_that_others_notice() -> None:
-    """What waited for long and was handled at once stays."""
+    """Messages that waited long but were handled quickly stay."""
     waited = Done("a", 1, sent=0, begun=900_000_000, done=901_000_000)
     slow = Done("b", 2, sent=0, begun=0, done=100_000_000)
 

@@ -3,7 +3,7 @@ from bench.meter import Reading, Spent, spent
 
 
 def test_what_is_left_of_the_machine_is_others() -> None:
-    """Busy time that neither cluster nor load nor the bench itself used belongs to somebody else."""
+    """CPU time that neither the cluster, nor the load, nor the bench used belongs to other processes."""
     begin = Reading(at=10.0, cluster=1.0, client=2.0, ours=0.0, machine=100.0)
     end = Reading(at=14.0, cluster=4.0, client=3.0, ours=0.2, machine=105.0)
 
@@ -14,7 +14,7 @@ def test_what_is_left_of_the_machine_is_others() -> None:
 
 
 def test_clocks_that_tick_coarsely_never_make_others_negative() -> None:
-    """The kernel counts processes and the machine by different ticks."""
+    """The kernel counts processes and the machine with different clock ticks."""
     begin = Reading(0.0, 0.0, 0.0, 0.0, 0.0)
     end = Reading(1.0, 0.9, 0.2, 0.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""A run of some works replaces no section of the page, which would lose the figures of the others."""
+"""A run of only some works does not replace a section of the page, which would lose the other figures."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_a_partial_run_refuses_to_write_the_page(
     program: object,
     words: str,
 ) -> None:
-    """Before it begins: a run takes minutes."""
+    """It refuses before it begins, because a run takes minutes."""
     page = tmp_path / "benchmarks.md"
     monkeypatch.setattr(sys, "argv", ["bench", *words.split(), "--write", str(page)])
 

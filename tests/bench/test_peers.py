@@ -1,4 +1,4 @@
-"""The systems of the comparison: what each one runs, and what the page calls it."""
+"""The systems of the comparison: the code that each one runs, and its name on the page."""
 
 import re
 
@@ -12,7 +12,7 @@ from bench.report.reach import OURS as COMPARED
 
 
 def test_who_stands_for_us_in_a_class_runs_what_the_image_runs() -> None:
-    """Ratios are taken to it; from the sources it would be slower than what users get."""
+    """Ratios use this variant; run from the sources, it would be slower than what users get."""
     first = {durability: PEERS[names[0]] for durability, names in COMPARED.items()}
 
     assert {durability: peer.durability for durability, peer in first.items()} == {
@@ -23,13 +23,13 @@ def test_who_stands_for_us_in_a_class_runs_what_the_image_runs() -> None:
 
 
 def test_by_key_says_once_what_ours_runs() -> None:
-    """It starts processes as it was started itself, whatever the peer of that name does."""
+    """Its processes start as it was started itself, regardless of the peer of that name."""
     assert [title_of(name).count("compiled") for name in OURS] == [1, 1]
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_the_jars_are_of_the_version_that_the_page_names(name: str) -> None:
-    """Maven puts them into a folder of that version; a newer one is fetched, and never mixed with what was there."""
+    """Maven puts them into a folder for the version; a newer version is fetched and never mixed with older jars."""
     fetched = re.search(r"<peer.version>(.+)</peer.version>", (HERE / name / "pom.xml").read_text())
 
     assert fetched

@@ -1,4 +1,4 @@
-"""The table of ordinary Pythons."""
+"""The table of ordinary Python builds."""
 
 import pytest
 from bench.pythons import AbsentError, Run, _do, section, table
@@ -32,7 +32,7 @@ def test_the_section_names_the_commit() -> None:
 
 
 def test_what_a_python_says_is_what_the_table_reads() -> None:
-    """A drain has no latencies, so it has no zeroes for them either."""
+    """A drain has no latencies, and no zeroes in their place."""
     sends = [Round(1.0, 2.0, 3.0, 4.0), Round(3.0, 4.0, 5.0, 6.0)]
 
     assert medians({"sends": sends, "drain": [Round(7.0)]}) == {
@@ -42,6 +42,6 @@ def test_what_a_python_says_is_what_the_table_reads() -> None:
 
 
 def test_a_command_that_fails_says_its_last_word() -> None:
-    """A mirror that cannot be reached is a line below the table and not the end of the run."""
+    """A mirror that cannot be reached becomes a line below the table, and the run continues."""
     with pytest.raises(AbsentError, match=r"^`sh -c .*` failed: no such mirror$"):
         _do(["sh", "-c", "echo no such mirror >&2; exit 1"])

@@ -1,4 +1,4 @@
-"""Waiting for disks that come to rest."""
+"""Waiting until disks are idle."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def test_a_disk_rests_when_some_looks_in_a_row_are_alike() -> None:
 
 
 def test_a_disk_that_never_rests_is_said_to() -> None:
-    """Whoever measures beside it would bill the work of before to what it measures."""
+    """A measurement on a busy disk would count earlier work."""
     sizes = iter(range(1, 1_000_000, 100))
 
     with pytest.raises(TimeoutError, match="still grows or shrinks"):

@@ -1,4 +1,4 @@
-"""The benchmark of Spark counts what was handled: a rate of rows that did not come says nothing."""
+"""The benchmark of Spark counts rows that were processed, so that missing rows cannot raise a rate."""
 
 import pytest
 from bench.spark import Meter, messages_of

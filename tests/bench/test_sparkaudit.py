@@ -1,4 +1,4 @@
-"""What the benchmark of the audit plants is what is in its archive, and what it expects is what a check of all rows finds."""
+"""The benchmark of the audit puts its planned defects into the archive, and expects what a check of all rows finds."""
 
 import json
 from itertools import groupby
@@ -14,7 +14,7 @@ from orderlymq_spark.tables.parquet import published
 
 
 def test_the_audit_of_a_small_archive_finds_what_was_planted(tmp_path: Path) -> None:
-    """And a finding more or less is an error."""
+    """A missing or an additional finding is an error."""
     root, queues = location(tmp_path), [QueueOfBench(number, 50, 10, 3) for number in range(4)]
 
     assert write(root, queues) == 12

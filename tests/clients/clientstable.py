@@ -1,5 +1,4 @@
-"""
-The table of docs/evidence/clients.md: which client does what with us, written by the tests that saw it.
+"""The table of docs/evidence/clients.md: what each client can do with our brokers, written by the tests that check it.
 
 `pytest tests/clients --write-clients-table` writes it. A run replaces the rows of the tests that it ran
 and keeps the others, so the page can be brought up to date client by client.
@@ -80,21 +79,21 @@ def _order(row: Row) -> tuple[str, list[int], str]:
 
 
 class ClientsTable:
-    """The plugin: remembers how tests ended and writes the page when the session is over."""
+    """The pytest plugin: it records the results of tests and writes the page at the end of the session."""
 
     def __init__(self) -> None:
         self._rows: dict[Row, str] = {}
         self._items: dict[str, Row] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Note which test is which row."""
+        """Record the row of each test."""
         for item in items:
             row = row_of(item)
             if row is not None:
                 self._items[item.nodeid] = row
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note how a test ended; one that did not run leaves the page as it is."""
+        """Record the result of a test; a skipped test leaves the page unchanged."""
         row = self._items.get(report.nodeid)
         if row is None or report.skipped:
             return
@@ -110,7 +109,7 @@ class ClientsTable:
 
 
 def row_of(item: pytest.Item) -> Row | None:
-    """Return the row that a test stands for, None for one that starts no client."""
+    """Return the row of a test, None if the test starts no client."""
     name = item.nodeid.partition("::")[2]
     title, _, parameters = name.partition("[")
     feature = title.removeprefix("test_").replace("_", " ")
@@ -141,7 +140,7 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
     for fixture, client in (("spring", SPRING), ("stream", STREAM), ("camel", CAMEL)):
         if fixture in fixtures:
             yield client, ""
-    # Before Java, whose client sends what the Go client consumes.
+    # Before Java, whose client sends the messages that the Go client consumes.
     for fixture, version in (
         ("go", "2.1.2"),
         ("newest_go", next(reversed(GO_VERSIONS))),

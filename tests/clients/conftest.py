@@ -1,4 +1,4 @@
-"""One cluster for all client programs; tests keep apart by topics and groups of their own."""
+"""One cluster for all client programs; tests use separate topics and consumer groups."""
 
 import platform
 import sys
@@ -63,7 +63,7 @@ def _is_of_suite(item: pytest.Item) -> bool:
 
 
 def _is_older(item: pytest.Item) -> bool:
-    """Return whether a test has a version between the oldest and the newest ones."""
+    """Return whether a test uses a version between the oldest and the newest."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     given = {parameters.get(name) for name in ("java", "any_java", "version")}
     return not given.isdisjoint(JAVA_VERSIONS[:-1])
@@ -93,7 +93,7 @@ def java(request: pytest.FixtureRequest) -> Java:
 
 @pytest.fixture(scope="session")
 def any_java(request: pytest.FixtureRequest) -> Java:
-    """The oldest client too, for what it can do."""
+    """Also the oldest client, for the features that it has."""
     return _built(request.param)
 
 
@@ -118,7 +118,7 @@ def _built(version: str) -> Java:
 
 @pytest.fixture(scope="session", params=["2.1.0", "2.1.2"])
 def released_go(request: pytest.FixtureRequest) -> Go:
-    """An old release too, for what it can do."""
+    """Also an old release, for the features that it has."""
     return _built_go(request.param)
 
 
@@ -130,7 +130,7 @@ def go() -> Go:
 
 @pytest.fixture(scope="session")
 def newest_go() -> Go:
-    """What is to be the next release, with TLS and queues that a program takes itself."""
+    """The next release, with TLS and with queues that a program assigns itself."""
     return _built_go(next(reversed(GO_VERSIONS)))
 
 

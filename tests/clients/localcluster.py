@@ -1,7 +1,6 @@
-"""
-A cluster of real processes for tests, started and stopped by the project's own command.
+"""A cluster of real processes for tests, started and stopped by the project's own command.
 
-It takes free ports of its own, so that several can run side by side and beside a user's.
+It uses free ports, so that several clusters, and one of the user, can run in parallel.
 """
 
 import json
@@ -43,7 +42,7 @@ spec:
     transactionCheckInterval: 2s
 """
 
-# Short ones, so that tests need not wait; RocketMQ's own are in ``DELAYS``.
+# Short levels, so that tests need not wait; RocketMQ's own are in ``DELAYS``.
 SHORT_DELAYS = "1s 1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
 DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -82,7 +81,7 @@ spec:
 
 @dataclass
 class LocalCluster:
-    """One running cluster; ``up`` and ``down`` frame its life."""
+    """A running cluster; ``up`` starts it and ``down`` ends it."""
 
     directory: Path
     groups: int = 1
@@ -98,7 +97,7 @@ class LocalCluster:
     _made: int = 0
 
     def __post_init__(self) -> None:
-        # Ten ports for each group at its clients', its replicas' and its HTTP address.
+        # Ten ports for each of a group's addresses: for clients, replicas and HTTP.
         self._raft = 12 + 10 * max(2, self.groups)
         self._http = self._raft + 10 * max(2, self.groups) + 10
         self.base = self.base or free_row(self._http + 10 * max(2, self.groups))
@@ -128,7 +127,7 @@ class LocalCluster:
             backup = ("--from-backup", self.from_backup) if self.from_backup else ()
             self.command("up", "-f", str(manifest), "--detach", *backup)
         except (AssertionError, subprocess.TimeoutExpired):
-            # On a machine that stands still the supervisor may come up after the command has given up.
+            # After a pause of the machine, the supervisor may start when the command has already given up.
             self.down()
             raise
 
@@ -136,7 +135,7 @@ class LocalCluster:
         self.command("down")
 
     def topic(self, kind: str = "Ordered", *, queues: int = 4) -> str:
-        """Create a topic that no other test uses and return its name."""
+        """Create a topic that no other test uses; return its name."""
         self._made += 1
         name = f"topic-{self._made}"
         self._apply(TOPIC.format(cluster=self.name, name=name, type=kind, queues=queues))
@@ -150,7 +149,7 @@ class LocalCluster:
         on_dead_letter: str = "Continue",
         concurrency: str = "Queue",
     ) -> str:
-        """Create a consumer group of its own for *topic* and return its name."""
+        """Create a consumer group for *topic*; return its name."""
         self._made += 1
         name = f"group-{self._made}"
         self._apply(
@@ -166,7 +165,7 @@ class LocalCluster:
         return name
 
     def await_letters(self, group: str) -> str:
-        """Wait until the first dead letter of a group has made its topic and name servers route it; return the topic's name."""
+        """Wait until the first dead letter of a consumer group has created its topic and name servers route it; return its name."""
         topic, end = f"%DLQ%{group}", time.monotonic() + self.timeout_s
         with AdminClient(self.name_server) as admin:
             while topic not in admin.topics():
@@ -209,7 +208,7 @@ class LocalCluster:
         return "".join(f"\n--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
 
     def replica(self, node: int, group: int = 0) -> dict[str, Any] | None:
-        """Return what a replica says of itself, or None when it does not answer."""
+        """Return the status of a replica, or None if it does not answer."""
         authority = self.environment.get("ORDERLYMQ_TLS_CA")
         trust = ssl.create_default_context(cafile=authority) if authority else None
         scheme = "https" if trust else "http"
@@ -222,7 +221,7 @@ class LocalCluster:
             return None
 
     def leader(self, group: int = 0, *, timeout_s: float = 60) -> dict[str, Any]:
-        """Return the status of the replica that leads, waiting for one if need be."""
+        """Return the status of the leader; wait until there is one."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             for node in (1, 2, 3):
@@ -234,7 +233,7 @@ class LocalCluster:
 
     @contextmanager
     def name_server_away(self) -> Iterator[Callable[[], None]]:
-        """Stop the name server, and who would replace it, until what is given is called."""
+        """Pause the name server and its supervisor; yield a function that resumes them."""
         (name_server,) = {
             psutil.Process(each.pid)
             for each in psutil.net_connections("tcp")
@@ -264,7 +263,7 @@ class LocalCluster:
 
 
 def secured_cluster(directory: Path, mode: str, **more: Any) -> LocalCluster:
-    """Return a cluster, not up yet, that speaks TLS as *mode* says; its commands do, too."""
+    """Return a cluster, not yet started, with TLS in this *mode*; its commands use TLS, too."""
     files = make_certificate(make_authority(directory), "server")
     tls = {
         "mode": mode,

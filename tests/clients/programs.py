@@ -1,8 +1,7 @@
-"""
-Client programs in other languages: built once, started as processes, heard line by line.
+"""Client programs in other languages: they are built once, started as processes, and read line by line.
 
 Each prints one JSON object per line; ``Program`` collects them while it runs, so that a test can
-wait for a certain event instead of sleeping. Default times are for the start of several virtual machines
+wait for an event instead of sleeping. The default times allow for the start of several virtual machines
 on a busy machine.
 """
 
@@ -22,17 +21,17 @@ from tests.alone import alone
 
 HERE = Path(__file__).parent
 
-#: The oldest of the two client lines that CI covers, and the newest remoting client there is.
+#: The older of the two client lines in CI, and the newest remoting client.
 JAVA_VERSIONS: tuple[str, ...] = ("4.9.8", "5.5.0")
-#: Those that `--whole-suite` runs, too.
+#: Versions that only `--whole-suite` adds.
 MORE_JAVA_VERSIONS = ("5.3.3", "5.4.0")
-#: The first release whose transactions work; without lite pull and requests, speaking to port - 2.
+#: The first release with working transactions; it lacks lite pull and requests, and connects to port - 2.
 OLDEST_JAVA = "4.3.1"
 
-#: The versions of the Go client, and under which tag and module file each is built; the last one is no release yet.
+#: The versions of the Go client, with the tag and the module file of each; the last one is not released yet.
 GO_VERSIONS = {"2.1.0": "oldest", "2.1.2": "", "2.1.3dev": "newest"}
 
-# The Netty of 4.3.1 reaches into classes that Java has closed since.
+# The Netty of 4.3.1 uses internal classes that later versions of Java have closed.
 _OPENED = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.lang", "java.nio", "java.util", "sun.nio.ch", "jdk.internal.misc")
@@ -44,7 +43,7 @@ Event = dict[str, Any]
 class Program:
     """A running client program.
 
-    Used as a context manager it is killed at the end, should it still run.
+    The end of its context manager kills it if it still runs.
     """
 
     def __init__(self, command: list[str], *, cwd: Path | None = None) -> None:
@@ -70,7 +69,7 @@ class Program:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with self._news:
-                # Libraries print their own words to standard output; only objects are ours.
+                # Libraries also print to standard output; only JSON objects are ours.
                 event = _event(line)
                 if event is None:
                     self.noise.append(line)
@@ -85,7 +84,7 @@ class Program:
         return [event for event in list(self.events) if event["event"] == kind]
 
     def until(self, condition: Callable[[Self], bool], *, timeout_s: float = 90) -> None:
-        """Wait until *condition* holds; fail with the last events when it never does."""
+        """Wait until *condition* is true; fail with the last events if it never becomes true."""
         end = time.monotonic() + timeout_s
         with self._news:
             while not condition(self):
@@ -123,7 +122,7 @@ class Program:
         return self.finish()
 
     def kill(self) -> None:
-        """Send SIGKILL; what it has printed is heard."""
+        """Send SIGKILL; lines that it has printed are still read."""
         self._process.kill()
         self._process.wait()
         self._reader.join()
@@ -142,7 +141,7 @@ class Program:
 
 
 def _event(line: str) -> Event | None:
-    """Return what a line says; None for words of a library, which may run into a line of ours."""
+    """Return the event of a line; None for a library's output, which may run into a line of ours."""
     try:
         found: Event | None = json.loads(line) if line.startswith("{") else None
     except ValueError:
@@ -156,23 +155,23 @@ def bodies(events: list[Event]) -> list[str]:
 
 
 def taken(*consumers: Program) -> set[str]:
-    """Return what was consumed: a message may have come twice when a queue changed hands."""
+    """Return the consumed bodies without repetition: a message may come twice when a queue changes hands."""
     return {body for each in consumers for body in bodies(each.of("done"))}
 
 
 def survive(kill: Callable[[], object], *senders: Program) -> None:
-    """Kill a leader under senders that do not end by themselves, and see that their sends go on."""
+    """Kill a leader during the sends of endless senders, and check that their sends continue."""
     for sender in senders:
         sender.heard("ack", 100)
     kill()
-    # Their pipes may hold some from before.
+    # Their pipes may still hold earlier events.
     wanted = [len(sender.of("ack")) + 200 for sender in senders]
     for sender, count in zip(senders, wanted, strict=True):
         sender.heard("ack", count)
 
 
 def consumed(sender: Program, *consumers: Program, timeout_s: float = 90) -> list[Event]:
-    """End such a sender; return its events when all that was acknowledged to it has been consumed."""
+    """End such a sender; return its events when all messages that were acknowledged to it have been consumed."""
     sender.kill()
     acknowledged = {f"{event['key']}:{event['body']}" for event in sender.of("ack")}
     consumers[0].until(lambda _: acknowledged <= taken(*consumers), timeout_s=timeout_s)
@@ -180,7 +179,7 @@ def consumed(sender: Program, *consumers: Program, timeout_s: float = 90) -> lis
 
 
 def options(**values: object) -> list[str]:
-    """Write options as the words that every program takes; ``max_reconsume`` is max-reconsume."""
+    """Return options as command words; ``max_reconsume`` becomes --max-reconsume."""
     texts = {True: "true", False: "false"}
     return [
         f"{name.replace('_', '-')}={texts[value] if isinstance(value, bool) else value}"
@@ -190,7 +189,7 @@ def options(**values: object) -> list[str]:
 
 @dataclass(frozen=True)
 class Java:
-    """The programs around one version of Apache's Java client."""
+    """The programs that use one version of Apache's Java client."""
 
     version: str
     properties: tuple[str, ...] = ()
@@ -204,7 +203,7 @@ class Java:
         return HERE / "java" / "target" / self.version
 
     def build(self) -> None:
-        """Compile with Maven unless that was done for the present sources."""
+        """Compile with Maven if the present sources are not compiled yet."""
         left_out = ["-Dleft.out=**/since46/*.java", "-Dleft.out.too=**/Guarding.java"]
         run_maven(HERE / "java", self.version, left_out if self.version == OLDEST_JAVA else ())
 
@@ -217,7 +216,7 @@ class Java:
         return [*self._java(), "io.orderlymq.clients.Main", program, *options(**values)]
 
     def script(self, name: str, *words: str) -> Program:
-        """Start a program of ``java/scripts``, which is compiled when it runs: for calls of one version."""
+        """Start a program of ``java/scripts``, which is compiled when it runs: for calls that only one version has."""
         return Program([*self._java(), str(HERE / "java" / "scripts" / f"{name}.java"), *words])
 
     def admin(self, name_server: str, *words: str) -> str:
@@ -233,7 +232,7 @@ class Java:
         return result.stdout + result.stderr
 
     def _java(self) -> list[str]:
-        # One for each process of the tests: another one's client reads what is written here.
+        # One folder for each test process: clients of other processes would read these files, too.
         home = self._target / f"home-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
         (home / "conf").mkdir(parents=True, exist_ok=True)
         for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
@@ -242,7 +241,7 @@ class Java:
             "java",
             "-Xmx256m",
             *(_OPENED if self.version == OLDEST_JAVA else ()),
-            "-XX:TieredStopAtLevel=1",  # programs of a few seconds: start fast, not run fast
+            "-XX:TieredStopAtLevel=1",  # programs of a few seconds start quickly with it
             "-Drocketmq.client.logLevel=ERROR",
             f"-Drocketmq.client.logRoot={home}",
             f"-Drocketmq.home.dir={home}",
@@ -255,17 +254,17 @@ class Java:
 
 @dataclass(frozen=True)
 class Go:
-    """The programs around one version of Apache's Go client."""
+    """The programs that use one version of Apache's Go client."""
 
     version: str
 
     @property
     def path(self) -> Path:
-        """The executable."""
+        """The path of the executable."""
         return HERE / "go" / "target" / self.version / "clients"
 
     def build(self) -> None:
-        """Compile with what the module file of the version says."""
+        """Compile with the module file of the version."""
         tag = GO_VERSIONS[self.version]
         words = [f"-modfile={tag}.mod", "-tags", tag] if tag else []
         with alone(HERE / "go" / "target"):
@@ -281,7 +280,7 @@ class Go:
 
 
 def build_node() -> Path:
-    """Install ali-ons and return the folder to start in."""
+    """Install ali-ons; return the folder in which programs start."""
     with alone(HERE / "node" / "target"):
         if not (HERE / "node" / "node_modules" / "ali-ons").exists():
             _run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE / "node")
@@ -289,9 +288,9 @@ def build_node() -> Path:
 
 
 def build_cpp() -> list[str]:
-    """Install the wheel that brings the C++ client; return the command of its programs."""
+    """Install the wheel with the C++ client; return the command of its programs."""
     folder = HERE / "cpp"
-    target = HERE.parents[1] / "build" / "clients" / "cpp"  # away from what mypy reads
+    target = HERE.parents[1] / "build" / "clients" / "cpp"  # outside the folders that mypy reads
     with alone(target):
         if not (target / "lib" / "rocketmq").exists():
             install = ["pip", "install", "--no-deps", "--require-hashes", "-r", "requirements.txt"]
@@ -303,7 +302,7 @@ def build_cpp() -> list[str]:
 
 
 def build_rust() -> list[str]:
-    """Compile the Rust client with its 390 crates, which takes minutes, once; return the command of its programs."""
+    """Compile the Rust client with its 390 crates once, which takes minutes; return the program."""
     target = HERE.parents[1] / "build" / "clients" / "rust"
     with alone(target):
         words = ["--locked", "--manifest-path", "Cargo.toml", "--target-dir", str(target)]
@@ -313,7 +312,7 @@ def build_rust() -> list[str]:
 
 
 def run_maven(folder: Path, version: str, options: Sequence[str] = ()) -> None:
-    """Run `mvn package` for a version of RocketMQ unless that was done for the present sources."""
+    """Run `mvn package` for a version of RocketMQ if the present sources are not compiled yet."""
     sources = [folder / "pom.xml", *(folder / "src").rglob("*.java")]
     stamp = folder / "target" / version / "built"
     with alone(folder / "target"):
@@ -326,7 +325,7 @@ def run_maven(folder: Path, version: str, options: Sequence[str] = ()) -> None:
 
 
 def framework(folder: Path, version: str, *words: str) -> list[str]:
-    """Build the program around a Java framework in *folder*; return the command, to which *words* belong: options, class, arguments."""
+    """Build the program of a Java framework in *folder*; return its command with *words*: options, class, arguments."""
     run_maven(folder, version)
     target = folder / "target" / version
     lean = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1")
@@ -340,7 +339,7 @@ def missing(*tools: str) -> str | None:
 
 
 def _run(command: list[str], *, cwd: Path) -> None:
-    # A package registry may drop a connection; what was fetched before is kept.
+    # A package registry may drop a connection; files that were fetched before are kept.
     for attempt in range(3):
         result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
         if result.returncode == 0:

@@ -34,7 +34,7 @@ def camel(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Pro
 
 
 def test_routes_get_what_templates_send(camel: Program) -> None:
-    """A route gets all, one with tags its own; a message key arrives as a header."""
+    """A route gets all messages, a route with tags only its own; a message key arrives as a header."""
     camel.heard("all", 3)
 
     assert set(bodies(camel.of("all"))) >= {"tagged", "keyed", "not waited for"}
@@ -43,5 +43,5 @@ def test_routes_get_what_templates_send(camel: Program) -> None:
 
 
 def test_a_request_is_answered_through_a_reply_topic(camel: Program) -> None:
-    """The component's way of request and reply: by message keys."""
+    """The component identifies replies by message keys."""
     assert bodies(camel.heard("answered")) == ["answer to question"]

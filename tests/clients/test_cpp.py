@@ -1,4 +1,4 @@
-"""Apache's C++ client, as the wheel `rocketmq` brings it: orderly and concurrent consumers, pulls, all kinds of sends."""
+"""Apache's C++ client in the wheel `rocketmq`: orderly and concurrent consumers, pulls, all kinds of sends."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ from tests.clients.test_node import named, of
 pytestmark = [pytest.mark.cpp, pytest.mark.cluster, pytest.mark.timeout(180)]
 
 SECRET = "open sesame"
-# The client learns of no closed connection: a pull that waits there waits for the end of its time.
+# The client does not notice a closed connection, so a pull there waits until its time-out.
 PULL_TIME_OUT_S = 30
 
 Cpp = Callable[..., Program]
@@ -37,7 +37,7 @@ def run(program: Program) -> list[Event]:
 
 
 def test_cpp_sends_and_consumes_in_order(cluster: LocalCluster, cpp: Cpp) -> None:
-    """Selector sends come back key by key in order; a suspended message holds its queue."""
+    """Messages sent with a selector are consumed per key in order; a suspended message holds its queue."""
     topic = cluster.topic()
 
     sent = run(cpp("send", topic=topic, count=60, keys=6))
@@ -62,7 +62,7 @@ def test_cpp_pulls_what_it_sent(cluster: LocalCluster, cpp: Cpp, kind: str) -> N
 
 
 def test_cpp_gets_what_is_large_or_waits(cluster: LocalCluster, cpp: Cpp) -> None:
-    """Bodies that the client compresses come whole, delayed ones not before their time; tags choose among them."""
+    """Bodies that the client compresses arrive whole, delayed ones not before their time; tags select messages."""
     topic = cluster.topic("Delay")
     member = {"topic": topic, "mode": "concurrently"}
 
@@ -81,7 +81,7 @@ def test_cpp_gets_what_is_large_or_waits(cluster: LocalCluster, cpp: Cpp) -> Non
 
 
 def test_a_message_that_cpp_fails_comes_again(cluster: LocalCluster, cpp: Cpp) -> None:
-    """With those that were pulled together with it, which the client sends back, too."""
+    """It comes with all messages of the same pull, because the client sends these back, too."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     run(cpp("send", topic=topic, count=4))
@@ -95,7 +95,7 @@ def test_a_message_that_cpp_fails_comes_again(cluster: LocalCluster, cpp: Cpp) -
 
 
 def test_every_broadcast_member_of_cpp_gets_everything(cluster: LocalCluster, cpp: Cpp) -> None:
-    """The client begins at the end: a first message shows that a member is there."""
+    """The client begins at the end of a topic, so a first message shows that a member is ready."""
     topic = cluster.topic("Normal", queues=1)
     group = cluster.group(topic, "Concurrent")
     member = {"topic": topic, "group": group, "mode": "concurrently", "model": "broadcasting"}
@@ -125,7 +125,7 @@ def test_cpp_works_with_one_of_two_name_servers(cluster: LocalCluster, cpp: Cpp)
 def test_cpps_share_queues_take_those_of_the_killed_and_go_where_a_reset_sends_them(
     cluster: LocalCluster, cpp_command: list[str], cpp: Cpp
 ) -> None:
-    """Its client ids do not end with a process id, so the programs talk with OrderlyMQ alone."""
+    """Its client ids do not end with a process id, so these programs connect only to OrderlyMQ."""
     topic = cluster.topic()
     group = cluster.group(topic)
     member = {"topic": topic, "group": group, "seconds": 120}
@@ -140,7 +140,7 @@ def test_cpps_share_queues_take_those_of_the_killed_and_go_where_a_reset_sends_t
     ):
         survivor.heard("done", 20)
         with quiet("consume", **member, instance=f"{topic}-victim") as victim:
-            # Its process is known a moment after it came.
+            # The broker identifies its process a moment after it connects.
             victim.heard("done", 100, timeout_s=60)
             survivor.until(lambda _: queues(survivor) == queues(victim) == 2)
             victim.kill()
@@ -158,12 +158,12 @@ def test_cpps_share_queues_take_those_of_the_killed_and_go_where_a_reset_sends_t
 
 @pytest.mark.long
 def test_order_and_messages_of_cpp_survive_the_leader(cluster: LocalCluster, cpp: Cpp) -> None:
-    """A send whose answer is lost with the leader may stand twice: the client gives each try an id of its own."""
+    """A send whose answer is lost with the leader may be stored twice, because the client gives each try its own id."""
     check_a_lost_leader(cluster, cpp, timeout_s=2 * PULL_TIME_OUT_S)
 
 
 def check_a_lost_leader(cluster: LocalCluster, start: Cpp, *, timeout_s: float) -> None:
-    """Assert that order and messages survive the leader, for a client whose repeated sends may stand twice."""
+    """Check that order and messages survive the leader, for a client whose repeated sends may be stored twice."""
     topic = cluster.topic()
     group = cluster.group(topic)
 

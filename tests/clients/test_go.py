@@ -1,4 +1,4 @@
-"""Apache's Go client: what its API offers, against a cluster and through the death of a leader."""
+"""Apache's Go client: the features of its API, with a cluster and through the death of a leader."""
 
 import asyncio
 import json
@@ -23,25 +23,25 @@ pytestmark = [pytest.mark.go, pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
 def fresh(name: str) -> str:
-    """Return a name that no first try of a test has used; nothing has made a topic or group of that name."""
+    """Return a name that no former run of a test has used, so that no topic or group has it."""
     return f"{name}-{uuid4().hex[:6]}"
 
 
 def sent(go: Go, **values: object) -> list[Event]:
-    """Send and return the acknowledgements."""
+    """Send; return the acknowledgements."""
     with go.start("send", **values) as sender:
         return [each for each in sender.finish() if each["event"] == "ack"]
 
 
 def got(go: Go, **values: object) -> list[Event]:
-    """Consume and return what was consumed."""
+    """Consume; return the consumed messages."""
     with go.start("consume", **{"seconds": 60, **values}) as consumer:
         consumer.finish(timeout_s=90)
     return consumer.of("done")
 
 
 def by_key(events: list[Event]) -> dict[str, list[int]]:
-    """Return the steps of each key as they came; a body is "key:step" and perhaps dots."""
+    """Return the steps of each key in their order; a body is "key:step", possibly followed by dots."""
     steps: dict[str, list[int]] = {}
     for event in events:
         key, _, step = event["body"].rstrip(".").partition(":")
@@ -50,7 +50,7 @@ def by_key(events: list[Event]) -> dict[str, list[int]]:
 
 
 def test_go_sends_and_consumes_in_order(cluster: LocalCluster, released_go: Go) -> None:
-    """Hash-selected sends come back key by key in order, a suspended message included; 2.1.0 forgets one that it suspends."""
+    """Keys are consumed in order, including a suspended message; 2.1.0 loses a message that it suspends."""
     topic = cluster.topic()
     group = cluster.group(topic)
     where = {"ns": cluster.name_server, "topic": topic}
@@ -71,7 +71,7 @@ def test_go_sends_and_consumes_in_order(cluster: LocalCluster, released_go: Go) 
 def test_go_sends_in_every_way_and_through_every_selector(
     cluster: LocalCluster, released_go: Go
 ) -> None:
-    """With what it sends beside the body, compressed bodies included; 2.1.0 leaves a field of its batches empty, which no broker reads."""
+    """Properties and compressed bodies are included; 2.1.0 leaves a field of its batches empty, which no broker reads."""
     where = {"ns": cluster.name_server, "topic": cluster.topic("Normal")}
     name = {"tag": "TagA", "colours": "red,green", "keys": 4, "size": 5000}
 
@@ -116,7 +116,7 @@ def test_go_sends_in_every_way_and_through_every_selector(
 
 
 def test_go_gets_the_messages_of_the_tags_it_names(cluster: LocalCluster, go: Go) -> None:
-    """A selector with an expression and no type, as most programs write it."""
+    """The selector has an expression and no type, as in most programs."""
     topic = cluster.topic()
     where = {"ns": cluster.name_server, "topic": topic}
     for tag in ("TagB", "TagC"):
@@ -131,7 +131,7 @@ def test_go_gets_the_messages_of_the_tags_it_names(cluster: LocalCluster, go: Go
 
 
 def test_go_gets_what_sql_chooses(cluster: LocalCluster, go: Go) -> None:
-    """Its pulls name no kind of expression; the one of its heartbeat counts."""
+    """Its pulls name no kind of expression, so that of its heartbeat counts."""
     name = fresh("go-sql")
     where = {"ns": cluster.name_server, "topic": name, "keys": 3}
     sent(go, **where, count=9, colours="red,green,blue")
@@ -149,7 +149,7 @@ def test_go_gets_what_sql_chooses(cluster: LocalCluster, go: Go) -> None:
 
 
 def test_go_hands_back_what_fails_and_gives_up(cluster: LocalCluster, go: Go) -> None:
-    """The delay level of its context counts, then the greatest number of tries; the letter is read like any topic."""
+    """Both the delay level of its context and the maximum of tries count; the dead letter is read like any message."""
     topic = cluster.topic("Normal")
     where = {"ns": cluster.name_server, "mode": "concurrently"}
     group = cluster.group(topic, "Concurrent")
@@ -168,7 +168,7 @@ def test_go_hands_back_what_fails_and_gives_up(cluster: LocalCluster, go: Go) ->
 
 
 def test_go_gives_up_in_order(cluster: LocalCluster, go: Go) -> None:
-    """The pause of its context, then a dead letter, which the client hands to the address that stored the message."""
+    """It pauses as its context says, and then hands the dead letter to the address that stored the message."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
     where = {"ns": cluster.name_server, "topic": topic}
@@ -185,7 +185,7 @@ def test_go_gives_up_in_order(cluster: LocalCluster, go: Go) -> None:
 
 
 def test_go_consumes_in_batches_in_order(cluster: LocalCluster, go: Go) -> None:
-    """As many as it asks for, of what each pull brings."""
+    """A batch has as many messages as it asks for, within those of each pull."""
     topic = cluster.topic(queues=1)
     where = {"ns": cluster.name_server, "topic": topic}
     sent(go, **where, count=40, keys=3)
@@ -199,7 +199,7 @@ def test_go_consumes_in_batches_in_order(cluster: LocalCluster, go: Go) -> None:
 def test_transactions_are_committed_rolled_back_and_asked_about(
     cluster: LocalCluster, released_go: Go
 ) -> None:
-    """Commit is seen once, rollback never, unknown is decided by a check; in the order of commits."""
+    """A commit is seen once, a rollback never, and a check decides unknown ones; commits keep their order."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
     where = {"ns": cluster.name_server, "topic": topic}
@@ -220,7 +220,7 @@ def test_transactions_are_committed_rolled_back_and_asked_about(
 def test_go_keeps_the_order_of_a_key_and_its_transactions_when_the_leader_is_killed(
     cluster: LocalCluster, go: Go
 ) -> None:
-    """The client does not notice the end of a connection: a pull that is under way waits for its 30 s."""
+    """The client does not notice the end of a connection: a pull there waits for its whole 30 s."""
     topic, decided = cluster.topic(), cluster.topic(queues=1)
     where = {"ns": cluster.name_server, "topic": topic}
     undecided = {**where, "topic": decided, "group": "go-deciders", "plan": "unknown"}
@@ -238,7 +238,7 @@ def test_go_keeps_the_order_of_a_key_and_its_transactions_when_the_leader_is_kil
 
     count = len(sender.of("ack"))
     assert [each["body"] for each in sender.of("ack")] == list(range(count))
-    # What was under way when the sender was killed may have come, too.
+    # Messages in transit when the sender was killed may have been stored, too.
     done = [each for each in it.of("done") if int(each["body"].partition(":")[2]) < count]
     first = {each["body"]: each for each in reversed(done)}
     in_order = sorted(first.values(), key=lambda each: each["at"])
@@ -248,7 +248,7 @@ def test_go_keeps_the_order_of_a_key_and_its_transactions_when_the_leader_is_kil
 
 
 def test_go_asks_and_answers(cluster: LocalCluster, go: Go) -> None:
-    """Each answer finds who has asked, once it has said who it is."""
+    """Each answer reaches its sender after that has identified itself."""
     where = {"ns": cluster.name_server, "topic": fresh("go-questions")}
     sent(go, **where, count=1)
 
@@ -264,7 +264,7 @@ def test_go_asks_and_answers(cluster: LocalCluster, go: Go) -> None:
 
 
 def test_go_administers_topics(cluster: LocalCluster, go: Go) -> None:
-    """It makes one at the broker, sees its queues and those of a group, and deletes it."""
+    """It creates a topic at the broker, lists its queues and those of a group, and deletes it."""
     topic = cluster.topic()
     where = {"ns": cluster.name_server, "broker": f"127.0.0.1:{cluster.base + 12}"}
 
@@ -310,7 +310,7 @@ def test_go_takes_queues_itself_and_seeks(cluster: LocalCluster, newest_go: Go) 
 def test_a_broadcast_reaches_each_member_which_goes_on_where_it_was(
     cluster: LocalCluster, go: Go, tmp_path: Path
 ) -> None:
-    """Its offsets are in a file of its own, by its client id."""
+    """It keeps its offsets in a file named by its client id."""
     where = {"ns": cluster.name_server, "topic": cluster.topic("Normal")}
     sent(go, **where, count=6)
     more = {"group": "go-broadcast", "mode": "concurrently", "broadcasting": True}
@@ -336,7 +336,7 @@ def test_a_broadcast_reaches_each_member_which_goes_on_where_it_was(
 
 
 def test_a_namespace_keeps_topics_groups_and_retries_apart(cluster: LocalCluster, go: Go) -> None:
-    """What the client makes of the names is served like any other name."""
+    """Names with the client's namespace are served like any others."""
     name = fresh("spaced")
     where = {"ns": cluster.name_server, "topic": name, "namespace": "space"}
     cluster.command("group", "set", f"space%{name}", "--ordering", "concurrent")
@@ -352,7 +352,7 @@ def test_a_namespace_keeps_topics_groups_and_retries_apart(cluster: LocalCluster
 
 @contextmanager
 def address_server(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Serve *text* at every path; give the address and the paths that were asked for."""
+    """Serve *text* at every path; yield the address and the requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -363,7 +363,7 @@ def address_server(text: str) -> Iterator[tuple[str, list[str]]]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Write no log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -376,7 +376,7 @@ def address_server(text: str) -> Iterator[tuple[str, list[str]]]:
 def test_go_finds_name_servers_however_they_are_given(
     cluster: LocalCluster, go: Go, tmp_path: Path
 ) -> None:
-    """By an HTTP address, beside one that is dead, and by a domain, with and without a unit's name."""
+    """They may be given by an HTTP address, next to a dead one, or by a domain, with and without a unit's name."""
     topic = cluster.topic()
     live, dead = cluster.name_server, "127.0.0.1:1"
     with address_server(f"{dead};{live}\n") as (domain, asked):
@@ -410,7 +410,10 @@ def test_go_waits_for_a_delay(cluster: LocalCluster, go: Go) -> None:
 
 @pytest.mark.long
 def test_go_consumes_again_after_a_reset(cluster: LocalCluster, go: Go) -> None:
-    """With order and without, while it runs. Its members stop for 10 s, repeat the reset and ask where to go on, all at once."""
+    """The reset works with and without order while it runs.
+
+    The members pause for 10 s, and all ask for their offsets together.
+    """
     topic = cluster.topic()
     where = {"ns": cluster.name_server, "topic": topic, "seconds": 90, "expected": 16}
     groups = {mode: cluster.group(topic, kind) for mode, kind in MODES.items()}
@@ -433,7 +436,7 @@ MODES = {"orderly": "Ordered", "concurrently": "Concurrent"}
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster with accounts, traces and TLS for who wants it."""
+    """A cluster with accounts, traces and optional TLS."""
     folder = tmp_path_factory.mktemp("guarded")
     config = {"aclEnable": "true", "traceTopicEnable": "true"}
     cluster = secured_cluster(folder, "Permissive", config=config, replicas=1)
@@ -446,18 +449,18 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.mark.long
 def test_go_signs_and_traces(guarded: LocalCluster, go: Go) -> None:
-    """The account of the writer sends, that of the reader consumes; others hear why not."""
+    """The writer's account sends, the reader's consumes; others get the reason of the refusal."""
     check_accounts(guarded, go, tls=False)
 
 
 @pytest.mark.long
 def test_go_signs_and_traces_over_tls(guarded: LocalCluster, newest_go: Go) -> None:
-    """The first version that speaks it, on the port of the others."""
+    """The first version with TLS uses the same port as the others."""
     check_accounts(guarded, newest_go, tls=True)
 
 
 def check_accounts(guarded: LocalCluster, go: Go, *, tls: bool) -> None:
-    """Send and consume with accounts that may, and try it with others."""
+    """Send and consume with accounts that have the right, and try it with others."""
     topic = guarded.topic("Normal")
     where = {"ns": guarded.name_server, "topic": topic, "tls": tls}
     sends = {**where, "count": 1, "retries": 0}
@@ -482,7 +485,7 @@ def check_accounts(guarded: LocalCluster, go: Go, *, tls: bool) -> None:
 
 
 def test_a_group_by_key_says_to_go_what_to_do(cluster: LocalCluster, go: Go) -> None:
-    """Its pulls are refused with a sentence, which the client logs; it gets no lock, and no message out of order."""
+    """Its pulls are refused with a reason, which the client logs; it gets no lock, and no message out of order."""
     topic = cluster.topic()
     group = cluster.group(topic, concurrency="Key")
     where = {"ns": cluster.name_server, "topic": topic}
@@ -504,14 +507,14 @@ def test_a_group_by_key_says_to_go_what_to_do(cluster: LocalCluster, go: Go) -> 
 def test_go_makes_a_topic_that_does_not_exist_with_two_name_servers(
     cluster: LocalCluster, go: Go
 ) -> None:
-    """The client asks one name server for the topic and the next one for what topics are made after."""
+    """The client asks one name server for the topic and the next one for the template of new topics."""
     both = f"{cluster.name_server};127.0.0.1:{cluster.base + 1}"
 
     assert len(sent(go, ns=both, topic=fresh("made-by-go"), count=12, keys=3)) == 12
 
 
 def test_go_keeps_the_queue_of_a_key_while_one_group_takes_no_sends(tmp_path: Path, go: Go) -> None:
-    """An ordered topic that is read-only at one group: the keys of its queues are refused, and none moves."""
+    """An ordered topic is read-only at one group: sends of keys of its queues are refused, and no key moves."""
     cluster = LocalCluster(tmp_path, groups=2, replicas=1)
     where = {"ns": cluster.name_server, "topic": "by-tool"}
 
@@ -539,7 +542,7 @@ def test_go_keeps_the_queue_of_a_key_while_one_group_takes_no_sends(tmp_path: Pa
 
 
 async def _set_topic(cluster: LocalCluster, topic: str, permissions: dict[int, int]) -> None:
-    """Set an ordered topic at some groups as a tool does (17), and wait until the name server has heard of it."""
+    """Set an ordered topic at some groups as a tool does (17), and wait until the name server knows it."""
     client = RemotingClient()
     try:
         for group, perm in permissions.items():

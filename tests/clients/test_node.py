@@ -1,4 +1,4 @@
-"""ali-ons, the Node client, which sends raw numbers where others send strings, and answers no request of a broker."""
+"""ali-ons, the Node client, which sends raw numbers where others send strings, and does not answer brokers' requests."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ SECRET = "open sesame"
 
 
 class Node:
-    """Starts the programs of main.js, with what all runs of one test have in common."""
+    """Starts the programs of main.js with the common options of one test."""
 
     def __init__(self, folder: Path, **common: object) -> None:
         self._folder = folder
@@ -39,14 +39,14 @@ def named(count: int) -> set[str]:
 
 
 def test_node_sends_and_consumes(cluster: LocalCluster, node_folder: Path) -> None:
-    """Messages with a sharding key keep to one queue per key, and all are consumed."""
+    """Messages with a sharding key use one queue per key, and all are consumed."""
     topic = cluster.topic()
     node = Node(node_folder, ns=cluster.name_server, topic=topic)
 
     acks = of(node.run("send", count=40, keys=5), "ack")
     got = node.run("consume", group=cluster.group(topic, "Concurrent"), expected=40)
 
-    # Not of each key: the client forgets the key of a message whose queue is 0.
+    # Not for each key: the client loses the key of a message whose queue is 0.
     queues = {key: {e["queue"] for e in acks if e["key"] == key} for key in ("key-0", "key-4")}
     assert all(len(found) == 1 for found in queues.values())
     assert {e["body"] for e in of(got, "done")} == {f"key-{n % 5}:{n}" for n in range(40)}
@@ -56,7 +56,7 @@ def test_node_sends_and_consumes(cluster: LocalCluster, node_folder: Path) -> No
 
 
 def test_node_gets_what_is_large_or_waits(cluster: LocalCluster, node_folder: Path) -> None:
-    """Bodies that the client compresses come whole; delayed messages come not before their time."""
+    """Bodies that the client compresses arrive whole, delayed messages not before their time."""
     topic = cluster.topic("Delay")
     node = Node(node_folder, ns=cluster.name_server, topic=topic)
 
@@ -87,7 +87,7 @@ def test_tags_and_sql_choose_what_node_gets(cluster: LocalCluster, node_folder: 
 def test_a_message_that_node_fails_comes_again_and_becomes_a_dead_letter(
     cluster: LocalCluster, node_folder: Path
 ) -> None:
-    """The others are done meanwhile; the offset stays behind none of them."""
+    """Other messages are consumed meanwhile, and the offset passes all of them."""
     topic = cluster.topic("Normal")
     node = Node(node_folder, ns=cluster.name_server, topic=topic)
     node.run("send", count=6)
@@ -123,7 +123,7 @@ def test_node_goes_on_where_it_stopped(cluster: LocalCluster, node_folder: Path)
 def test_every_broadcast_member_of_node_gets_everything(
     cluster: LocalCluster, node_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps its offsets in a file of its own, and goes on from there."""
+    """It keeps its offsets in its own file, and continues from there."""
     monkeypatch.setenv("HOME", str(tmp_path))
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
@@ -139,7 +139,7 @@ def test_every_broadcast_member_of_node_gets_everything(
 
 
 def test_node_works_with_one_of_two_name_servers(cluster: LocalCluster, node_folder: Path) -> None:
-    """Whichever of them it asks first, and by the list that an address server gives."""
+    """This works whichever it asks first, and with the list of an address server."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     dead = f"127.0.0.1:{cluster.base + 9}"
@@ -155,7 +155,7 @@ def test_node_works_with_one_of_two_name_servers(cluster: LocalCluster, node_fol
 def test_node_finds_the_topics_and_groups_of_its_namespace(
     cluster: LocalCluster, node_folder: Path
 ) -> None:
-    """It writes `NAMESPACE%NAME`; its retries belong to the group of that name."""
+    """It uses `NAMESPACE%NAME`, and its retries belong to the group of that name."""
     topic = cluster.topic("Normal")
     cluster.command("topic", "create", f"shop%{topic}", "--queues", "2")
     node = Node(node_folder, ns=cluster.name_server, topic=topic, namespace="shop")
@@ -170,7 +170,7 @@ def test_node_finds_the_topics_and_groups_of_its_namespace(
 
 
 def test_an_ordered_group_says_to_node_what_to_do(cluster: LocalCluster, node_folder: Path) -> None:
-    """The client has no ordered consumer: it gets no message out of order, and a sentence."""
+    """The client has no ordered consumer: it gets no message out of order, and a refusal with the reason."""
     topic = cluster.topic()
     node = Node(node_folder, ns=cluster.name_server, topic=topic)
     node.run("send", count=4)
@@ -183,7 +183,7 @@ def test_an_ordered_group_says_to_node_what_to_do(cluster: LocalCluster, node_fo
 
 
 def test_what_node_sent_survives_the_leader(cluster: LocalCluster, node_folder: Path) -> None:
-    """Its program tries a failed send again; each acknowledged message is consumed."""
+    """Its program repeats a failed send; each acknowledged message is consumed."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     node = Node(node_folder, ns=cluster.name_server, topic=topic)
@@ -199,7 +199,7 @@ def test_what_node_sent_survives_the_leader(cluster: LocalCluster, node_folder: 
 def test_nodes_share_queues_and_take_those_of_the_killed(
     cluster: LocalCluster, node_folder: Path
 ) -> None:
-    """The client hears of no change: it looks at each of its balances, every 10 s unless it is told otherwise."""
+    """The client ignores notifications of changes: it checks at each rebalance, every 10 s by default."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     node = Node(node_folder, ns=cluster.name_server, topic=topic)
@@ -234,7 +234,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def test_each_account_of_node_may_do_what_its_manifest_says(
     guarded: LocalCluster, node_folder: Path
 ) -> None:
-    """The client signs numbers as it writes them; who may not is told why."""
+    """The client signs numbers as it writes them; an account without the right gets the reason."""
     topic = guarded.topic("Normal")
     group = guarded.group(topic, "Concurrent")
     node = Node(node_folder, ns=guarded.name_server, topic=topic, sk=SECRET)

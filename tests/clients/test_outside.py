@@ -1,4 +1,4 @@
-"""Apache's unmodified Java client knows a cluster by a further listener alone, plain or with TLS."""
+"""Apache's unmodified Java client reaches a cluster only through an outside listener, plain or with TLS."""
 
 import asyncio
 from pathlib import Path
@@ -23,9 +23,9 @@ pytestmark = [
 def test_order_and_messages_survive_the_leader_outside(
     tmp_path: Path, java: Java, tls: bool
 ) -> None:
-    """Law: routes, heartbeats, locks and pulls go by the listener alone, and the promise is the same."""
+    """Law: routes, heartbeats, locks and pulls use only the listener, with the same guarantees."""
     group = listen_outside(tmp_path / "group", 3, tls=tls)
-    if tls:  # the listener refuses what is plain
+    if tls:  # the listener refuses plain connections
         java = java.speaking("tls.enable=true")
 
     async def make() -> None:

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 SECRET = "open sesame"
-# The client learns of no closed connection: a pull that waits there waits for the end of its time.
+# The client does not notice a closed connection, so a pull there waits until its time-out.
 PULL_TIME_OUT_S = 30
 
 Rust = Callable[..., Program]
@@ -45,7 +45,7 @@ def run(program: Program) -> list[Event]:
 
 
 def test_rust_sends_and_consumes_in_order(cluster: LocalCluster, rust: Rust) -> None:
-    """Sends with a sharding key come back key by key in order; a suspended message holds its queue."""
+    """Messages with a sharding key are consumed per key in order; a suspended message holds its queue."""
     topic = cluster.topic()
 
     sent = run(rust("send", topic=topic, count=60, keys=6))
@@ -63,7 +63,7 @@ def test_rust_sends_and_consumes_in_order(cluster: LocalCluster, rust: Rust) -> 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "oneway", "batch"])
 def test_rust_polls_what_it_sent(cluster: LocalCluster, rust: Rust, kind: str) -> None:
-    """Its lite pull consumer goes on where the group stands."""
+    """Its lite pull consumer continues at the consumer group's offsets."""
     topic = cluster.topic("Normal")
     group = f"poll-{topic}"
 
@@ -77,7 +77,7 @@ def test_rust_polls_what_it_sent(cluster: LocalCluster, rust: Rust, kind: str) -
 
 
 def test_rust_gets_what_is_large_or_waits(cluster: LocalCluster, rust: Rust) -> None:
-    """Bodies that the client compresses come whole, delayed ones not before their time."""
+    """Bodies that the client compresses arrive whole, delayed ones not before their time."""
     topic = cluster.topic("Delay")
 
     run(rust("send", topic=topic, count=2, size=100_000))
@@ -127,7 +127,7 @@ def test_a_message_that_rust_fails_comes_again_and_becomes_a_dead_letter(
 def test_transactions_of_rust_are_committed_rolled_back_and_asked_about(
     cluster: LocalCluster, rust: Rust
 ) -> None:
-    """Every third each: the last kind is unknown until the broker asks."""
+    """A third is committed, a third rolled back, and a third unknown until the broker checks."""
     topic = cluster.topic("Transaction")
     group = cluster.group(topic, "Concurrent")
 
@@ -191,13 +191,13 @@ def test_rusts_share_queues_and_take_those_of_the_killed(cluster: LocalCluster, 
 
 
 def test_order_and_messages_of_rust_survive_the_leader(cluster: LocalCluster, rust: Rust) -> None:
-    """A send whose answer is lost with the leader may stand twice: the client takes messages by value, so the next try is another one."""
+    """A send whose answer is lost with the leader may be stored twice: the API takes messages by value, so a retry is a new one."""
     check_a_lost_leader(cluster, rust, timeout_s=3 * PULL_TIME_OUT_S)
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster with accounts, and TLS for who wants it."""
+    """A cluster with accounts and optional TLS."""
     folder = tmp_path_factory.mktemp("guarded")
     cluster = secured_cluster(folder, "Permissive", config={"aclEnable": "true"}, replicas=1)
     cluster.up()

@@ -1,4 +1,4 @@
-"""Alibaba's binder for Spring Cloud Stream: bindings of each kind send, functions at bindings print."""
+"""Alibaba's binder for Spring Cloud Stream: bindings of each kind send, and functions at bindings print."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def stream(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Pr
 
 
 def test_an_orderly_binding_gets_each_key_in_order(stream: Program) -> None:
-    """Messages that a queue selector sent come in order; the message that fails comes again before its successors."""
+    """Messages that a queue selector sent arrive in order; a message that fails comes again before its successors."""
     got = bodies(stream.heard("in-order", 12))
 
     assert bodies(stream.of("failed"))[:1] == ["key-1:4"]
@@ -44,11 +44,11 @@ def test_an_orderly_binding_gets_each_key_in_order(stream: Program) -> None:
 
 
 def test_what_fails_or_waits_reaches_a_binding_later(stream: Program) -> None:
-    """A delayed message, and one whose first attempt failed."""
+    """One message is delayed, and one fails at its first attempt."""
     stream.until(lambda program: {"delayed", "fails once"} <= set(bodies(program.of("all"))))
 
 
 def test_subscriptions_choose_what_a_binding_gets(stream: Program) -> None:
-    """By tags and by SQL."""
+    """Messages are selected by tags and by SQL."""
     assert bodies(stream.heard("tagged")) == ["red one"]
     assert bodies(stream.heard("priced")) == ["priced"]

@@ -1,4 +1,4 @@
-"""The queues of a killed client of this machine go on elsewhere before its lease ends, whatever its name is."""
+"""The queues of a killed client on this machine get a new holder before the lease ends, whatever the client's name is."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Event, Go, Java, Program, options
 from tests.faultyproxy import DOWN, UP, FaultyProxy, SocksProxy, listening
 
-# Each test has client ids of its own: where one of them still has a lock that was asked for by
-# another program, no death is proven by the program alone (ADR 16, rule 7).
+# Each test has its own client ids: if another program asked for a lock of the same id, the end of one program alone
+# does not prove that the client is dead (ADR 16, rule 7).
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
-# A lease is 60 s long; a Java 5 client adds two pauses of half a second of its own.
+# A lease is 60 s long; a Java 5 client adds two pauses of half a second.
 BEFORE_THE_LEASE_S = 45
-# A lease, the 20 s between two balances of a client, and room for a busy machine.
+# A lease, the 20 s between two rebalances of a client, and reserve for a busy machine.
 LEASE_AND_BALANCE_S = 120
 
 
-# The shortest lease: what a Java client counts itself, and two seconds. A silent client counts as a
-# member, and has its share of the queues, until it expires.
+# The shortest lease: the limit of a Java client, plus two seconds. A silent client counts as a member, with a share of
+# the queues, until its lease expires.
 LEASE = {"rocketmq.broker.rebalance.lockMaxLiveTime": "32000", "clientExpiry": "35s"}
 LEASE_S = 32
 
@@ -34,8 +34,8 @@ LEASE_S = 32
 def take_over(victim: Program, survivor: Program, *, shared_s: float = 60) -> None:
     """Kill one of two consumers and wait until the other one has all of its queues.
 
-    They share the queues at the latest *shared_s* seconds after they began.
-    One that dies before the broker has looked for its process waits for its lease: it consumes for a while.
+    They share the queues at most *shared_s* seconds after their start. The victim consumes for a while first,
+    because a client that dies before the broker has identified its process keeps its queues until the lease ends.
     """
     for member in (victim, survivor):
         member.heard("done", 200, timeout_s=shared_s)
@@ -54,7 +54,7 @@ def take_over(victim: Program, survivor: Program, *, shared_s: float = 60) -> No
 def test_a_killed_java_client_with_any_instance_name_is_taken_over(
     cluster: LocalCluster, java: Java
 ) -> None:
-    """setInstanceName leaves no process id in the client id, also when the name is a number."""
+    """With setInstanceName the client id contains no process id, even if the name is a number."""
     topic = cluster.topic()
     number = topic.removeprefix("topic-")
     where = {"ns": cluster.name_server, "topic": topic}
@@ -73,15 +73,15 @@ def test_a_killed_java_client_with_any_instance_name_is_taken_over(
 def test_a_killed_go_client_with_any_instance_name_is_taken_over(
     cluster: LocalCluster, java_498: Java, go: Go
 ) -> None:
-    """It talks with OrderlyMQ alone, so that it cannot speak for another program.
+    """It connects only to OrderlyMQ, so that it cannot be confused with another program.
 
-    The Go client gives no lock back for a queue that it leaves to another member: where one of the two saw the
-    group before the other one was in it, the other waits for the end of a lease and its own next balance.
+    The Go client does not unlock a queue that it leaves to another member: if one of the two saw the group
+    before the other had joined, the other waits for the end of a lease and its own next rebalance.
     """
     topic = cluster.topic()
     where = {"ns": cluster.name_server, "topic": topic}
     member = {**where, "group": cluster.group(topic), "seconds": 300, "expected": 10**6}
-    # Its standard input is no pipe, as that of a service is none.
+    # Its standard input is not a pipe, as for a service.
     quiet = ["sh", "-c", 'exec "$@" </dev/null', "sh", str(go.path), "consume"]
 
     with (
@@ -101,7 +101,7 @@ def briefly_leased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
 
 
 def of_queue(events: list[Event], queue: str, after: int = 0) -> list[int]:
-    """Return when the events of one queue happened, as far as they came *after* a time."""
+    """Return the times of one queue's events *after* a time."""
     return [e["at"] for e in events if e["queue"] == queue and e["at"] > after]
 
 
@@ -121,7 +121,7 @@ def share(*members: Program) -> None:
 
 @contextmanager
 def socks() -> Iterator[FaultyProxy]:
-    """Let a SOCKS proxy run beside the test."""
+    """Run a SOCKS proxy during the test."""
     thread = LoopThread()
     context = listening(SocksProxy())
     proxy = thread.run(context.__aenter__())
@@ -137,7 +137,7 @@ def socks() -> Iterator[FaultyProxy]:
 def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
     briefly_leased: LocalCluster, newest_java: Java
 ) -> None:
-    """Nothing proves it dead. It has hundreds of messages in its hands when its lease ends."""
+    """Nothing proves that it is dead. It holds hundreds of messages when its lease ends."""
     cluster = briefly_leased
     topic = cluster.topic(queues=2)
     where = {"ns": cluster.name_server, "topic": topic}
@@ -163,7 +163,7 @@ def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
         taken = min(of_queue(survivor.of("deliver"), lost, begun))
         survivor.heard("done", len(survivor.of("done")) + 100)
 
-        # It ends the message that its listener was stopped in, and begins no other one.
+        # It finishes the message of its paused listener, and begins no other one.
         assert of_queue(paused.of("deliver"), lost, taken) == []
 
 
@@ -173,9 +173,9 @@ def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
 def test_a_client_that_is_cut_off_consumes_nothing_beside_the_next_holder(
     briefly_leased: LocalCluster, newest_java: Java
 ) -> None:
-    """It runs on with hundreds of messages in its hands, and its connections look healthy to both sides.
+    """It continues to run with hundreds of messages, and its connections look healthy to both sides.
 
-    What it said meanwhile comes when the fault is over, behind its lease.
+    Its requests arrive when the fault is over, after its lease.
     """
     cluster = briefly_leased
     topic = cluster.topic(queues=2)
@@ -184,7 +184,7 @@ def test_a_client_that_is_cut_off_consumes_nothing_beside_the_next_holder(
 
     with socks() as proxy:
         behind = json.dumps({"0.0.0.0/0": {"addr": proxy.address}})
-        # Behind a proxy it cannot leave the sizes of its buffers to the kernel.
+        # With a proxy it cannot leave the sizes of its buffers to the kernel.
         sizes = [f"com.rocketmq.remoting.socket.{way}buf.size=65536" for way in ("snd", "rcv")]
         away = newest_java.speaking(f"com.rocketmq.socks.proxy.config={behind}", *sizes)
         with (
@@ -203,13 +203,13 @@ def test_a_client_that_is_cut_off_consumes_nothing_beside_the_next_holder(
                 lambda program: bool(of_queue(program.of("deliver"), lost, begun)),
                 timeout_s=LEASE_S + 30,
             )
-            # The cut is as long as the test says; it is no sign of anything.
+            # The test decides the length of the cut.
             time.sleep(max(0.0, heals_at - time.monotonic()))
             proxy.heal()
             taken = min(of_queue(survivor.of("deliver"), lost, begun))
             survivor.heard("done", len(survivor.of("done")) + 100)
 
-            # It is a member again and may get its queue back, behind the survivor's last message of it.
+            # It is a member again and may get its queue back, after the survivor's last message of it.
             last = max(of_queue(survivor.of("deliver"), lost, begun))
             beside = [at for at in of_queue(cut.of("deliver"), lost, taken) if at <= last]
             assert beside == []

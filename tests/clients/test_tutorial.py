@@ -11,7 +11,7 @@ from tests.docs.tutorial import TUTORIALS, Reader
 @pytest.mark.java
 @pytest.mark.timeout(300)
 def test_the_java_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """Maven builds the program of the page, and it prints what the page shows."""
+    """Maven builds the program of the page, and its output is that on the page."""
     reason = missing("java", "mvn")
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""A decade is measured after the step that leads to it is over, on disk too."""
+"""A decade is measured only after its preparing step has ended, including its work on disk."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from bench.growth import __main__ as growth
 
 
 def test_a_fill_is_over_on_disk_before_messages_are_billed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compactions of what a step has stored take CPU of the replicas long after its last answer."""
+    """The replicas compact the messages of a step long after its last answer, which takes CPU time."""
     done: list[str] = []
 
     async def step(growing: Growing, old: int, new: int) -> Load:

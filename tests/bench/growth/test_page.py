@@ -1,4 +1,4 @@
-"""The page of growth: which commit and day it is of, and which steps are growth."""
+"""The page of growth: its commit and day, and the steps that count as growth."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ COLUMNS = ("cpu_us", "rate", "p50_ms", "p99_ms", "idle_percent", "rss_mib", "fai
 
 
 def line(work: int, cpu_us: float, *, failover_s: float = 0.2) -> Line:
-    """Return a decade of topics."""
+    """Return the result line of a decade of topics."""
     figures: dict[str, float | list[float]] = dict.fromkeys(COLUMNS, 1.0)
     figures |= {"cpu_us": cpu_us, "failover_s": failover_s}
     at, commit = "2026-11-02T10:00:00Z", "c0ffee"
@@ -26,12 +26,12 @@ def written(path: Path, lines: list[Line]) -> str:
 
 
 def test_the_commit_and_the_day_are_those_of_the_lines(tmp_path: Path) -> None:
-    """A page that is written a week later is of the same results."""
+    """A page that is written a week later names the day of the measurement."""
     assert "image (commit `c0ffee`, 2026-11-02)." in written(tmp_path, [line(10, 100.0)])
 
 
 def test_a_part_of_the_decades_does_not_replace_the_page(tmp_path: Path) -> None:
-    """A run of one dimension would drop the tables of all others."""
+    """A run of one dimension would remove the tables of all others."""
     before = written(tmp_path, [line(10, 100.0), line(1_000, 100.0)])
 
     with pytest.raises(ValueError, match="lose them: topics 1000"):
@@ -42,7 +42,7 @@ def test_a_part_of_the_decades_does_not_replace_the_page(tmp_path: Path) -> None
 def test_a_step_that_the_next_decade_takes_back_is_noise_and_any_other_is_growth(
     tmp_path: Path,
 ) -> None:
-    """Each decade is measured once, so only the decade behind a step can say which it was; the last step counts."""
+    """Each decade is measured once, so only the next decade can show that a step was noise; the last step counts."""
     costs = {10: 100.0, 100: 130.0, 1_000: 105.0, 10_000: 120.0, 100_000: 125.0, 1_000_000: 140.0}
     lines = [line(*each) for each in costs.items()]
     text = written(tmp_path, lines)
@@ -59,7 +59,7 @@ def test_a_step_that_the_next_decade_takes_back_is_noise_and_any_other_is_growth
 
 
 def test_dimensions_that_grow_come_before_flat_ones() -> None:
-    """A large step that was taken back does not push growth down."""
+    """A large step that the next decade reverses does not push growth down the page."""
     flat = [
         replace(line(work, cost), peer="keys")
         for work, cost in ((10, 1.0), (100, 9.0), (1_000, 1.0))
@@ -75,7 +75,7 @@ def test_dimensions_that_grow_come_before_flat_ones() -> None:
 
 
 def test_kills_that_took_longer_than_the_aim_are_named(tmp_path: Path) -> None:
-    """With the terms that they took, where those were noted: more than one means an election without a result."""
+    """The terms are named if they were recorded: more than one means an election without a result."""
     slow = line(1_000, 100.0, failover_s=0.39)
     slow.figures["terms"] = 2.0
     lines = [line(10, 100.0), line(100, 100.0, failover_s=0.42), slow]

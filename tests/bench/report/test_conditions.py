@@ -1,4 +1,4 @@
-"""What the page says of the machine by itself, so that nobody has to add it by hand."""
+"""Facts about the machine that the page reports by itself."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from bench.report.conditions import built, scheduling
 
 
 def test_a_python_says_how_it_was_built() -> None:
-    """One that was not optimised is slower by a third and more."""
+    """A Python without optimisation is slower by a third or more."""
     arguments = "'--prefix=/opt' '--enable-optimizations' '--with-lto'"
 
     assert built(arguments, "/opt") == "configured with `--enable-optimizations` `--with-lto`"
@@ -15,7 +15,7 @@ def test_a_python_says_how_it_was_built() -> None:
 
 
 def test_scheduling_groups_are_told_by_the_switch_of_the_kernel(tmp_path: Path) -> None:
-    """They decide whether one busy node takes the time of the others."""
+    """They decide whether one busy node takes CPU time from the others."""
     switch = tmp_path / "switch"
     assert scheduling(switch) == (
         "this Linux has no autogroup, so all processes share one scheduling group"

@@ -1,4 +1,4 @@
-"""The comparison by key: what a steady load came to, and where another system is ahead."""
+"""The comparison by key: the results of a steady load, and the rows in which another system is better."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ OURS = Row("disk", "Ours", 1.0, 1_000, 1_000, 5_000.0, 60.0, 0, 0, CALM, CALM)
 
 
 def handled(number: int) -> list[Done]:
-    """Return messages that are sent every 10 ms and take 10 ms."""
+    """Return messages that are sent every 10 ms, and whose handling takes 10 ms."""
     step = SECOND // 100
     return [Done("a", each, each * step, each * step, (each + 1) * step) for each in range(number)]
 

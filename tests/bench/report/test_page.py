@@ -30,7 +30,7 @@ def results(path: Path) -> Results:
 
 
 def test_ratios_stay_inside_a_class_and_the_mixed_one_says_so(tmp_path: Path) -> None:
-    """Ours on disk is divided by theirs on disk; against theirs in memory only in the column that is called mixed."""
+    """Results on disk are compared with others on disk; a comparison with results in memory is in the column "mixed"."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "--quick")
     text = (tmp_path / "benchmarks.md").read_text()
 
@@ -58,7 +58,7 @@ def test_ratios_stay_inside_a_class_and_the_mixed_one_says_so(tmp_path: Path) ->
 
 
 def test_ratios_are_of_the_compiled_copy_where_it_was_measured(tmp_path: Path) -> None:
-    """That is what the image has; work that was done from the sources alone is compared from them."""
+    """The image contains the compiled copy; work that was measured only from the sources is compared by these."""
     found = results(tmp_path / "results.jsonl")
     for peer, work in (("orderlymq-compiled", "send-64-1024"), ("orderlymq", "send-1-1024")):
         found.add(Line("quick", peer, work, 0, {"rate": 15_000.0, "p50_ms": 4.0}))
@@ -78,7 +78,7 @@ def test_every_peer_has_a_colour_of_its_own() -> None:
 
 
 def test_our_share_of_a_limit_is_reported(tmp_path: Path) -> None:
-    """64 senders are set beside batches of 64 of the bare store."""
+    """64 senders are compared with batches of 64 of the bare store."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
     text = (tmp_path / "benchmarks.md").read_text()
 
@@ -86,7 +86,7 @@ def test_our_share_of_a_limit_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_commit_and_the_day_of_the_results_are_on_the_page(tmp_path: Path) -> None:
-    """Not the day on which somebody wrote it."""
+    """It is the day of the measurement, not of writing the page."""
     found = results(tmp_path / "results.jsonl")
     found.lines = [replace(line, at="2026-11-02T10:00:00Z") for line in found.lines]
     page.write(tmp_path / "benchmarks.md", found, "quick", "--quick")
@@ -97,7 +97,7 @@ def test_the_commit_and_the_day_of_the_results_are_on_the_page(tmp_path: Path) -
 
 
 def test_a_part_of_the_works_does_not_replace_the_page(tmp_path: Path) -> None:
-    """Its tables would be gone, and with them what other pages quote; a newer version of a system is the same system."""
+    """Other tables, which other pages quote, would be lost; a newer version of a system counts as the same system."""
     path = tmp_path / "benchmarks.md"
     page.write(path, results(tmp_path / "results.jsonl"), "quick", "")
     path.write_text(path.read_text().replace("NATS JetStream 2.15.3 |", "NATS JetStream 2.9 |"))
@@ -116,7 +116,7 @@ def test_a_part_of_the_works_does_not_replace_the_page(tmp_path: Path) -> None:
 
 
 def test_the_page_begins_with_where_ours_is_behind(tmp_path: Path) -> None:
-    """Before the pictures."""
+    """These rows come before the pictures."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
     text = (tmp_path / "benchmarks.md").read_text()
 
@@ -128,7 +128,7 @@ def test_the_page_begins_with_where_ours_is_behind(tmp_path: Path) -> None:
 
 
 def test_what_failed_is_on_the_page(tmp_path: Path) -> None:
-    """A line that could not be measured is not silently absent."""
+    """A failed measurement has a line on the page."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
 
     assert (
@@ -137,7 +137,7 @@ def test_what_failed_is_on_the_page(tmp_path: Path) -> None:
 
 
 def test_every_picture_on_the_page_is_there(tmp_path: Path) -> None:
-    """A picture that is shown has been drawn, and the same results draw it the same."""
+    """All shown pictures exist, and the same results give the same pictures."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
     first = {path.name: path.read_bytes() for path in (tmp_path / "benchmarks").iterdir()}
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
@@ -148,7 +148,7 @@ def test_every_picture_on_the_page_is_there(tmp_path: Path) -> None:
 
 
 def test_rounds_of_another_size_are_not_rounds_of_the_same() -> None:
-    """A scaled run has another name, so that its results stand apart."""
+    """A scaled run has another name, so that its results are kept apart."""
     assert page.scaled(FULL, None, None, None) == FULL
     scaled = page.scaled(QUICK, 500, None, 1.5)
     assert (scaled.name, scaled.stored, scaled.seconds) == (
@@ -159,7 +159,7 @@ def test_rounds_of_another_size_are_not_rounds_of_the_same() -> None:
 
 
 def test_queues_are_divided_when_each_has_one_member_and_shares_are_even() -> None:
-    """A group is settled only then: no queue twice, none left out, nobody idle."""
+    """A consumer group counts as settled when each queue has exactly one holder and no member is idle."""
     assert divided([[0, 1, 2, 3], [4, 5, 6, 7]], 2)
     assert not divided([[0, 1, 2, 3, 4, 5, 6, 7], []], 2)
     assert not divided([[0, 1, 2, 3], [3, 4, 5, 6, 7]], 2)

@@ -1,4 +1,4 @@
-"""The head of the page: ours beside its aims."""
+"""The head of the page: our results next to their targets."""
 
 from bench.report.reach import AIMS, ceiling, head
 from bench.report.results import Line
@@ -28,7 +28,7 @@ def test_the_widest_gap_comes_first_beside_the_best_of_the_others() -> None:
 
 
 def test_the_head_has_ten_lines_at_most() -> None:
-    """What is left out is what ours reaches best."""
+    """If rows are left out, they are those with the best results."""
     names = ("orderlymq-compiled", "orderlymq-async", "nats-always", "rocketmq")
     lines = [
         line(name, work, **{figure.key: 1.0 for figure in WORKS[work].figures})

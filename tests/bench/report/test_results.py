@@ -8,7 +8,7 @@ from bench.report.results import Line, Results, latencies, summary, values
 
 
 def untimed(results: Results) -> list[Line]:
-    """Return what a file has, as it was given."""
+    """Return the lines of a file without their times."""
     return [replace(line, at="", commit="") for line in results.lines]
 
 
@@ -17,7 +17,7 @@ def line(number: int, rate: float | list[float], trouble: str = "") -> Line:
 
 
 def test_what_is_written_down_is_read_back(tmp_path: Path) -> None:
-    """A later run sees every line of an earlier one as it was."""
+    """A later run reads every line of an earlier one unchanged."""
     path = tmp_path / "build" / "results.jsonl"
     written = Results(path, "c0ffee")
     written.add(line(0, 5.0))
@@ -27,7 +27,7 @@ def test_what_is_written_down_is_read_back(tmp_path: Path) -> None:
 
 
 def test_half_a_line_is_as_none(tmp_path: Path) -> None:
-    """A run that is killed while it writes loses that line, and only that."""
+    """A run that is killed during a write loses only that line."""
     path = tmp_path / "results.jsonl"
     Results(path, "c0ffee").add(line(0, 5.0))
     with path.open("a") as file:
@@ -37,7 +37,7 @@ def test_half_a_line_is_as_none(tmp_path: Path) -> None:
 
 
 def test_lines_of_another_commit_are_as_none(tmp_path: Path) -> None:
-    """Figures of older code are no rounds of this one, and a page with both would be of neither."""
+    """Results of older code are ignored, so that a page has one commit."""
     path = tmp_path / "results.jsonl"
     Results(path, "c0ffee").add(line(0, 5.0))
     newer = Results(path, "decade")
@@ -49,7 +49,7 @@ def test_lines_of_another_commit_are_as_none(tmp_path: Path) -> None:
 
 
 def test_a_line_says_when_and_of_which_commit_it_is(tmp_path: Path) -> None:
-    """No program has to think of it, and a page names the days of measuring, not that of writing."""
+    """The writer adds both, so a page names the days of measuring and not that of writing."""
     results = Results(tmp_path / "results.jsonl", "c0ffee")
     results.add(line(0, 5.0))
     (found,) = results.lines
@@ -62,7 +62,7 @@ def test_a_line_says_when_and_of_which_commit_it_is(tmp_path: Path) -> None:
 
 
 def test_work_that_was_done_is_not_done_again_but_a_failure_is(tmp_path: Path) -> None:
-    """A run goes on where it was cut off, and tries once more what went wrong."""
+    """A run continues where it was interrupted, and repeats failed work."""
     results = Results(tmp_path / "results.jsonl", "c0ffee")
     results.add(line(0, 5.0))
     results.add(line(1, 0.0, trouble="no leader"))
@@ -73,7 +73,7 @@ def test_work_that_was_done_is_not_done_again_but_a_failure_is(tmp_path: Path) -
 
 
 def test_samples_of_a_round_count_one_by_one() -> None:
-    """Ten kills in one round weigh as much as ten rounds of one."""
+    """Ten kills in one round count as much as ten rounds with one."""
     lines = [line(0, [1.0, 2.0, 9.0]), line(1, 4.0), line(2, 100.0, trouble="broken")]
 
     assert values(lines, "nats", "send", "rate") == [1.0, 2.0, 9.0, 4.0]
@@ -82,12 +82,12 @@ def test_samples_of_a_round_count_one_by_one() -> None:
 
 
 def test_a_value_that_is_no_number_is_left_out() -> None:
-    """A percentile of nothing must not poison the median."""
+    """A percentile without values must not spoil the median."""
     lines = [line(0, float("nan")), line(1, 4.0)]
 
     assert summary(lines, "nats", "send", "rate") == Summary(4.0, 4.0, 4.0, 1)
 
 
 def test_latencies_of_all_rounds_are_one_distribution() -> None:
-    """Counts of the same bucket add up over rounds."""
+    """Counts of the same bucket are added over all rounds."""
     assert latencies([line(1, 1.0), line(2, 1.0)], "nats", "send") == {3: 3}

@@ -9,7 +9,7 @@ COSTS = Costs(leader_us=40.0, follower_us=20.0)
 
 
 def test_processors_are_shared_by_all_copies_of_a_message() -> None:
-    """24 cores, seven tenths of the time, 80 µs a message; a leader of 40 µs fills its core at 17,500 messages/s."""
+    """24 cores at seven tenths, with 80 µs a message; a leader with 40 µs fills its core at 17,500 messages/s."""
     found = capacity(COSTS, 3, 8)
 
     assert math.isclose(of_group(COSTS), 17_500.0)
@@ -18,7 +18,7 @@ def test_processors_are_shared_by_all_copies_of_a_message() -> None:
 
 
 def test_machines_of_many_cores_are_bound_by_what_does_not_grow_with_them() -> None:
-    """Each of three machines writes each message once."""
+    """Each of three machines writes each message once, however many cores it has."""
     found = capacity(COSTS, 3, 64)
 
     assert found.bound == "disks"
@@ -28,7 +28,7 @@ def test_machines_of_many_cores_are_bound_by_what_does_not_grow_with_them() -> N
 
 
 def test_ten_times_the_machines_take_ten_times_the_messages() -> None:
-    """Groups share nothing but machines."""
+    """Broker groups share only machines."""
     assert math.isclose(capacity(COSTS, 30, 16).rate, 10 * capacity(COSTS, 3, 16).rate)
 
 

@@ -1,4 +1,4 @@
-"""Sections of the page of results that several programs write."""
+"""Sections of the page of results that different programs write."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The stamps of real brokers."""
+"""The timestamps of real brokers."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from bench.tail.__main__ import run, section
 
 @pytest.mark.cluster
 def test_every_send_has_all_its_stamps(tmp_path: Path) -> None:
-    """The launcher stands where loop and world meet; a broker that is built otherwise would note nothing."""
+    """The launcher hooks into the broker between loop and I/O; after a change of that structure it would record nothing."""
     stamps, leader = run(tmp_path, 20)
 
     text = section(tmp_path, stamps, leader, 5)

@@ -1,4 +1,4 @@
-"""The stamps of a send, set together."""
+"""The timestamps of a send, combined into phases."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,7 @@ from bench.tail.phases import (
 
 MS = 1_000_000
 STAMPS = Stamps(began=0, written=1, received=90, woke=95)
-#: Its own disk ends before the second copy; node 3 answers after the client has its answer.
+#: The leader's disk finishes before the second copy; node 3 answers after the client has its answer.
 LEADER = Trace(
     arrived=[10],
     built=[15],
@@ -33,7 +33,7 @@ FOLLOWERS = {2: Trace(syncs=[Sync(20, 55, 30)]), 3: Trace(syncs=[Sync(20, 90, 60
 
 
 def test_the_phases_of_a_send_are_its_whole_time() -> None:
-    """The wait ends with the second of three copies, here that of a follower whose disk took most of it."""
+    """The wait ends with the second of three copies, here that of a follower with a slow disk."""
     found = send(STAMPS, LEADER, FOLLOWERS)
 
     assert found == Send(STAMPS, (1, 9, 5, 45, 20, 10, 5), THEIR_DISK)
@@ -41,7 +41,7 @@ def test_the_phases_of_a_send_are_its_whole_time() -> None:
 
 
 def test_the_wait_is_for_whoever_made_the_majority() -> None:
-    """The third copy costs nobody anything."""
+    """The third copy delays no send."""
 
     def waited(own: Sync, *heard: tuple[int, int]) -> str:
         found = send(STAMPS, replace(LEADER, syncs=[own], heard=list(heard)), FOLLOWERS)
@@ -74,7 +74,7 @@ def test_a_send_without_all_its_stamps_is_left_out() -> None:
 
 
 def test_a_slow_send_is_put_down_to_what_exceeds_its_usual_length_most() -> None:
-    """Not to what is always longest."""
+    """A slow send is attributed to an unusual phase, not to one that is always long."""
     usual = (1, 1, 1, 50, 1, 1, 1)
 
     assert cause(Send(STAMPS, (1, 1, 1, 55, 1, 9, 1), OWN_DISK), usual) == "way back"
@@ -93,7 +93,7 @@ def test_a_trace_is_read_as_it_was_written() -> None:
 
 
 def test_flushes_and_compactions_are_read_from_the_log_of_the_store() -> None:
-    """Its clock is that of the wall, in microseconds."""
+    """The log has wall-clock times in microseconds."""
 
     def line(event: str, job: int, at: int) -> str:
         told = json.dumps({"time_micros": at, "job": job, "event": event})

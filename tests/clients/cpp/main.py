@@ -1,5 +1,4 @@
-"""
-Small programs around the wheel ``rocketmq``, which brings Apache's C++ client; tests/clients drives them.
+"""Small programs that use the wheel ``rocketmq``, which contains Apache's C++ client; tests/clients starts them.
 
 Every result is one JSON object per line on standard output.
 """
@@ -37,7 +36,7 @@ def event(kind: str, **values: Any) -> None:
 
 
 def settle(client: Any, options: dict[str, str]) -> None:
-    """Tell a producer or a consumer where its cluster is, and who it is."""
+    """Set the name servers and the names of a producer or a consumer."""
     client.set_namesrv_addr(options["ns"])
     if "ak" in options:
         client.set_session_credentials(options["ak"], options["sk"], "")
@@ -55,7 +54,7 @@ def written(options: dict[str, str], key: str, n: int) -> Message:
 
 
 def send(options: dict[str, str]) -> None:
-    """Send one message after the other: sync, orderly, oneway, async or as one batch."""
+    """Send messages one after the other: sync, orderly, oneway, async or as one batch."""
     producer = Producer(options.get("group", "cpp-producers"), timeout=3000)
     settle(producer, options)
     if "instance" in options:
@@ -139,7 +138,7 @@ def tags(options: dict[str, str]) -> bytes:
 
 
 def consume(options: dict[str, str]) -> None:
-    """Listen until enough messages are done, the time is over, or standard input is closed."""
+    """Consume until enough messages are done, the time is over, or standard input is closed."""
     model = (
         MessageModel.BROADCASTING
         if options.get("model") == "broadcasting"

@@ -1,4 +1,4 @@
-"""Apache's unmodified Java client, in two generations, does with us what its documents promise."""
+"""Apache's unmodified Java client, in two generations, works with our brokers as its documents promise."""
 
 import time
 from collections import defaultdict
@@ -12,7 +12,7 @@ from orderlymq.producer.selectors import hash_index
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Event, Java, consumed, survive
 
-# Its threads wait three seconds for one another at the question, and those that waited in vain ask for the template.
+# Its threads wait up to three seconds for one another before they ask; those whose wait fails ask for the template.
 NAME_SERVER_AWAY_S = 4.5
 
 pytestmark = [
@@ -31,7 +31,7 @@ def by_queue(events: Iterable[Event]) -> dict[str, list[int]]:
 
 
 def history(topic: str, sender: Iterable[Event], consumers: dict[str, list[Event]]) -> list[Fact]:
-    """Translate what Java programs reported into a history; clocks are this machine's."""
+    """Translate the reports of Java programs into a history; its times are of this machine's clock."""
     names = {"send": Kind.SEND, "ack": Kind.ACK}
     facts = [
         Fact(
@@ -70,7 +70,7 @@ def history(topic: str, sender: Iterable[Event], consumers: dict[str, list[Event
 def test_ordered_sends_reach_an_orderly_listener_in_order(
     cluster: LocalCluster, java: Java
 ) -> None:
-    """Selector sends of 20 keys are listened to key by key in the order of their acknowledgement."""
+    """Messages of 20 keys, sent with a selector, reach an orderly listener per key in the order of their acknowledgements."""
     topic = cluster.topic()
     group = cluster.group(topic)
 
@@ -89,7 +89,7 @@ def test_ordered_sends_reach_an_orderly_listener_in_order(
 
 
 def test_order_and_messages_survive_the_leader(cluster: LocalCluster, java: Java) -> None:
-    """The leader is killed under sends and an orderly listener: nothing lost, doubled, reordered."""
+    """The leader is killed during sends and orderly consumption: no message is lost, doubled or reordered."""
     topic = cluster.topic()
     group = cluster.group(topic)
     where = {"ns": cluster.name_server, "topic": topic}
@@ -105,7 +105,7 @@ def test_order_and_messages_survive_the_leader(cluster: LocalCluster, java: Java
 
 
 def test_a_route_that_comes_too_late_moves_no_key(cluster: LocalCluster, java: Java) -> None:
-    """A producer that has given its question up asks for the template of new topics: four queues of eight."""
+    """A producer that gives up its question asks for the template of new topics, which has four queues instead of eight."""
     topic = cluster.topic(queues=8)
     send = {"ns": cluster.name_server, "topic": topic, "keys": 40, "threads": 8, "retry": True}
     with java.start("send", **send, count=40) as usual:
@@ -116,7 +116,7 @@ def test_a_route_that_comes_too_late_moves_no_key(cluster: LocalCluster, java: J
         cluster.name_server_away() as end,
         java.start("send", **send, count=40, unprepared=True) as late,
     ):
-        late.heard("send", 8)  # each thread is at its question
+        late.heard("send", 8)  # each thread is about to ask
         time.sleep(NAME_SERVER_AWAY_S)
         end()
         sent = late.finish(timeout_s=60)
@@ -127,7 +127,7 @@ def test_a_route_that_comes_too_late_moves_no_key(cluster: LocalCluster, java: J
 def test_a_suspended_message_holds_its_queue_and_comes_again(
     cluster: LocalCluster, java: Java
 ) -> None:
-    """SUSPEND_CURRENT_QUEUE_A_MOMENT: the same message again, nothing overtakes it."""
+    """SUSPEND_CURRENT_QUEUE_A_MOMENT: the same message comes again, and no later one overtakes it."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
 
@@ -152,7 +152,7 @@ def test_a_suspended_message_holds_its_queue_and_comes_again(
 def test_a_message_that_always_fails_goes_to_the_dead_letter_queue(
     cluster: LocalCluster, java: Java
 ) -> None:
-    """After the limit the orderly listener goes on; the dead letter is there immediately."""
+    """After the limit the orderly listener continues, and the dead letter is there immediately."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
 
@@ -189,7 +189,7 @@ def test_a_message_that_always_fails_goes_to_the_dead_letter_queue(
 def test_a_group_that_wants_no_dead_letters_gets_none_and_holding_is_not_for_java(
     cluster: LocalCluster, java: Java, policy: str, deliveries: int
 ) -> None:
-    """PRB-08: StopQueue refuses the hand-over, so it is tried on; under HoldKey the key goes on."""
+    """PRB-08: under StopQueue the broker refuses the dead letter, so the client tries on; under HoldKey the key continues."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic, on_dead_letter=policy)
 
@@ -213,7 +213,7 @@ def test_a_group_that_wants_no_dead_letters_gets_none_and_holding_is_not_for_jav
 
 
 def test_a_failed_concurrent_message_is_retried_later(cluster: LocalCluster, java: Java) -> None:
-    """RECONSUME_LATER: sent back, redelivered with its reconsume count and original topic."""
+    """RECONSUME_LATER: the message is sent back and redelivered with its reconsume count and original topic."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 
@@ -238,7 +238,7 @@ def test_a_failed_concurrent_message_is_retried_later(cluster: LocalCluster, jav
 
 
 def test_two_orderly_consumers_share_the_queues(cluster: LocalCluster, java: Java) -> None:
-    """A second member takes over half of the queues; no queue is listened to by both at once."""
+    """A second consumer takes over half of the queues; no queue is consumed by both at the same time."""
     topic = cluster.topic()
     group = cluster.group(topic)
     values = {"ns": cluster.name_server, "topic": topic, "group": group, "seconds": 220}
@@ -266,7 +266,7 @@ def test_two_orderly_consumers_share_the_queues(cluster: LocalCluster, java: Jav
 def test_a_killed_members_queues_go_on_at_a_leader_that_has_heard_nothing_but_pulls(
     cluster: LocalCluster, java: Java
 ) -> None:
-    """RocketMQ's heartbeats come every 30 s, and 4.x asks again for a refused queue after 20 s."""
+    """RocketMQ's heartbeats come every 30 s, and a 4.x client asks again for a refused queue after 20 s."""
     topic = cluster.topic()
     group = cluster.group(topic)
     values = {"ns": cluster.name_server, "topic": topic, "group": group, "seconds": 180}
@@ -292,7 +292,7 @@ def test_a_killed_members_queues_go_on_at_a_leader_that_has_heard_nothing_but_pu
 
 
 def test_a_batch_stands_together(cluster: LocalCluster, java: Java) -> None:
-    """One batch: one result, consecutive offsets of one queue, all messages delivered."""
+    """A batch has one result and consecutive offsets of one queue, and all of its messages are delivered."""
     topic = cluster.topic("Normal", queues=1)
     group = cluster.group(topic, "Concurrent")
 
@@ -318,7 +318,7 @@ def test_a_batch_stands_together(cluster: LocalCluster, java: Java) -> None:
 
 @pytest.mark.long
 def test_tags_choose_what_a_consumer_sees(cluster: LocalCluster, java: Java) -> None:
-    """A subscription to TagB gets no message of TagA, and its offset passes them."""
+    """A subscription to TagB gets no message of TagA, and its committed offset passes them."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 
@@ -345,7 +345,7 @@ def test_tags_choose_what_a_consumer_sees(cluster: LocalCluster, java: Java) -> 
 
 @pytest.mark.long
 def test_every_broadcast_member_gets_everything(cluster: LocalCluster, java: Java) -> None:
-    """Two members in the broadcasting model both get all messages that are sent while they live."""
+    """Two members in broadcasting mode both get all messages that are sent while they run."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     values = {
@@ -371,7 +371,7 @@ def test_every_broadcast_member_gets_everything(cluster: LocalCluster, java: Jav
 
 @pytest.mark.long
 def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> None:
-    """Each asynchronous send gets one callback; one-way sends are stored without a reply."""
+    """Each asynchronous send gets one callback; oneway sends are stored without a reply."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 
@@ -395,7 +395,7 @@ def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> Non
 
 
 def test_a_group_by_key_says_to_java_what_to_do(cluster: LocalCluster, java: Java) -> None:
-    """A pull ends in an exception with code and sentence; an orderly listener gets no lock, so it gets nothing."""
+    """A pull ends in an exception with code and reason; an orderly listener gets no lock, and therefore no message."""
     topic = cluster.topic()
     group = cluster.group(topic, concurrency="Key")
     where = {"ns": cluster.name_server, "topic": topic, "group": group}
@@ -416,7 +416,7 @@ def test_a_group_by_key_says_to_java_what_to_do(cluster: LocalCluster, java: Jav
 @pytest.mark.long
 @pytest.mark.parametrize("block", [False, True])
 def test_the_pull_consumer_reads_to_the_end(cluster: LocalCluster, java: Java, block: bool) -> None:
-    """DefaultMQPullConsumer finds all messages and ends every queue with NO_NEW_MSG."""
+    """DefaultMQPullConsumer finds all messages and gets NO_NEW_MSG at the end of every queue."""
     topic = cluster.topic()
 
     with java.start("send", ns=cluster.name_server, topic=topic, count=70, keys=9) as sender:
@@ -434,9 +434,9 @@ def test_the_pull_consumer_reads_to_the_end(cluster: LocalCluster, java: Java, b
 
 @pytest.mark.parametrize("assign", [False, True])
 def test_the_lite_pull_consumer_polls(cluster: LocalCluster, java: Java, assign: bool) -> None:
-    """DefaultLitePullConsumer gets everything, subscribed and with assigned queues and a seek.
+    """DefaultLitePullConsumer gets all messages, both by subscription and with assigned queues and a seek.
 
-    A seek that comes while it pulls gives the beginning twice.
+    A seek during a pull delivers the first messages twice.
     """
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
@@ -479,7 +479,7 @@ def test_messages_are_found_by_key_and_by_id(cluster: LocalCluster, java: Java) 
 
 
 def test_a_delayed_message_is_never_early(cluster: LocalCluster, java: Java) -> None:
-    """Delay level 1 (one second here): delivered after it, to the topic it was sent to."""
+    """With delay level 1 (one second here), a message is delivered not earlier, and to the topic that it was sent to."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 

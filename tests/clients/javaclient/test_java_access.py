@@ -1,4 +1,4 @@
-"""Apache's Java client signs its requests with us, and gets what its account may have."""
+"""Apache's Java client signs its requests, and gets exactly the rights of its account."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def send(cluster: LocalCluster, java: Java, topic: str, **more: object) -> list[
 
 @pytest.mark.long
 def test_each_account_may_do_what_its_manifest_says(guarded: LocalCluster, java: Java) -> None:
-    """The writer writes, the reader reads; nobody else does anything, and each hears why."""
+    """The writer can send and the reader can consume; other accounts can do neither, and get the reason."""
     topic = guarded.topic("Normal")
     group = guarded.group(topic, "Concurrent")
 
@@ -63,7 +63,7 @@ def test_each_account_may_do_what_its_manifest_says(guarded: LocalCluster, java:
 
 
 def test_accounts_survive_the_leader(guarded: LocalCluster, java: Java) -> None:
-    """The next leader knows them, and keeps strangers out from its first request on."""
+    """The next leader knows the accounts, and refuses strangers from its first request on."""
     topic = guarded.topic("Normal")
     guarded.kill_leader()
     guarded.leader()

@@ -1,4 +1,4 @@
-"""Apache's Java client selects messages by SQL92 with us."""
+"""Apache's Java client selects messages of our brokers by SQL92."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
 
 @pytest.mark.long
 def test_sql_chooses_what_a_push_consumer_gets(cluster: LocalCluster, java: Java) -> None:
-    """The broker evaluates the properties; offsets pass what is not wanted."""
+    """The broker evaluates the properties, and offsets pass unwanted messages."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     where = {"ns": cluster.name_server, "topic": topic}
@@ -31,7 +31,7 @@ def test_sql_chooses_what_a_push_consumer_gets(cluster: LocalCluster, java: Java
 
 
 def test_a_wrong_expression_ends_the_start(cluster: LocalCluster, java: Java) -> None:
-    """The client asks first (46) and hears 23 with the reason."""
+    """The client asks first (46), and gets 23 with the reason."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(150)]
 def test_a_message_that_waits_is_recalled_by_its_handle(
     cluster: LocalCluster, newest_java: Java
 ) -> None:
-    """Once and again with the same answer; it never comes, another one does, and that is then too late."""
+    """A repeated recall gets the same answer; the message never comes; a recall of a delivered one is too late."""
     topic = cluster.topic("Normal")
 
     with newest_java.script("Recalling", cluster.name_server, topic) as program:

@@ -1,4 +1,4 @@
-"""Request and reply, server-side assignment, serializations: what newer and older Java clients ask."""
+"""Request and reply, server-side assignment, serializations: requests of newer and older Java clients."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
 def test_requests_are_answered(cluster: LocalCluster, java: Java) -> None:
-    """Waiting and with a callback: each request gets its own answer."""
+    """Each request gets its own answer, by waiting or by a callback."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 
@@ -35,7 +35,7 @@ def test_requests_are_answered(cluster: LocalCluster, java: Java) -> None:
 
 
 def test_a_request_that_nobody_answers_times_out(cluster: LocalCluster, java: Java) -> None:
-    """The asker gets a time-out after its own time."""
+    """The sender gets a time-out after its own limit."""
     topic = cluster.topic("Normal")
 
     with java.start(
@@ -50,7 +50,7 @@ def test_a_request_that_nobody_answers_times_out(cluster: LocalCluster, java: Ja
 def test_the_oldest_and_newest_clients_send_and_consume_in_order(
     cluster: LocalCluster, any_java: Java
 ) -> None:
-    """4.3.1 too: over port - 2, with keys without quotes in its JSON."""
+    """This includes 4.3.1, which uses port - 2 and JSON with unquoted keys."""
     topic = cluster.topic()
     group = cluster.group(topic)
 
@@ -68,7 +68,7 @@ def test_the_oldest_and_newest_clients_send_and_consume_in_order(
 
 
 def test_the_binary_header_is_spoken(cluster: LocalCluster, any_java: Java) -> None:
-    """rocketmq.serialize.type=ROCKETMQ: sends, heartbeats, locks, pulls, commits."""
+    """With rocketmq.serialize.type=ROCKETMQ, sends, heartbeats, locks, pulls and commits work."""
     topic = cluster.topic()
     group = cluster.group(topic)
     java = any_java.speaking("rocketmq.serialize.type=ROCKETMQ")
@@ -87,7 +87,7 @@ def test_the_binary_header_is_spoken(cluster: LocalCluster, any_java: Java) -> N
 def test_a_suspended_message_holds_its_queue_for_the_oldest_client_too(
     cluster: LocalCluster, any_java: Java
 ) -> None:
-    """The same message again, nothing overtakes it."""
+    """The same message comes again, and no later one overtakes it."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
 
@@ -113,7 +113,7 @@ def test_a_suspended_message_holds_its_queue_for_the_oldest_client_too(
 def test_a_failed_message_is_retried_for_the_oldest_client_too(
     cluster: LocalCluster, any_java: Java
 ) -> None:
-    """RECONSUME_LATER through the retry topic, with its original topic's name."""
+    """RECONSUME_LATER sends it through the retry topic, with the name of its original topic."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 
@@ -142,7 +142,7 @@ def test_a_failed_message_is_retried_for_the_oldest_client_too(
 def test_compressed_bodies_are_consumed(
     cluster: LocalCluster, newest_java: Java, kind: str
 ) -> None:
-    """A 5.x producer chooses the compression; bodies come back as they were."""
+    """A 5.x producer chooses the compression; consumers get the original bodies."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     java = newest_java.speaking(f"rocketmq.message.compressType={kind}")
@@ -168,7 +168,7 @@ def test_compressed_bodies_are_consumed(
 def test_the_broker_assigns_queues_to_clients_that_leave_it_to_it(
     cluster: LocalCluster, newest_java: Java
 ) -> None:
-    """clientRebalance=false: two members share the queues, in order and without a gap."""
+    """With clientRebalance=false, two members share the queues, and consume in order without a gap."""
     topic = cluster.topic()
     group = cluster.group(topic)
     values = {

@@ -1,4 +1,4 @@
-"""Apache's Java client under the rules of the profile Strict: TLS and accounts alone, signed administration."""
+"""Apache's Java client under the profile Strict: only TLS and accounts, with signed administration."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.mark.long
 def test_under_strict_order_is_kept_through_a_lost_leader(strict: LocalCluster, java: Java) -> None:
-    """An account with rights for its topic and its group sends and listens in order over TLS."""
+    """An account with rights for its topic and its consumer group sends and consumes in order over TLS."""
     topic = strict.topic()
     group = strict.group(topic)
     rights = {
@@ -56,7 +56,7 @@ def test_under_strict_order_is_kept_through_a_lost_leader(strict: LocalCluster, 
 
 
 def test_under_strict_nobody_else_is_served(strict: LocalCluster, java: Java) -> None:
-    """Not without TLS, not without an account, not with one that may not."""
+    """Refused are a client without TLS, one without an account, and one without the right."""
     topic = strict.topic()
     strict.user("shop-guest", SECRET)
     over_tls = java.speaking("tls.enable=true")
@@ -85,7 +85,7 @@ def _refusals(events: list[Event]) -> str:
 def test_under_strict_mqadmin_shows_and_changes_nothing(
     strict: LocalCluster, java: Java, tmp_path: Path
 ) -> None:
-    """With an administrator's account over TLS it looks; RocketMQ's signature is not enough for a change."""
+    """An administrator's account can show everything over TLS; a change needs more than RocketMQ's signature."""
     topic = strict.topic()
     strict.user("shop-admin", SECRET, admin="true")
     (tmp_path / "conf").mkdir()

@@ -1,4 +1,4 @@
-"""Apache's Java client speaks TLS with us, on the port that plain clients use."""
+"""Apache's Java client uses TLS on the port that plain clients use."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def send(cluster: LocalCluster, java: Java, topic: str) -> list[Event]:
 
 
 def test_java_speaks_tls_and_plain_as_the_policy_says(secured: LocalCluster, java: Java) -> None:
-    """-Dtls.enable=true works in both policies; plain only where it is permitted."""
+    """-Dtls.enable=true works under both policies; plain connections only if they are permitted."""
     topic = secured.topic("Normal")
     group = secured.group(topic, "Concurrent")
     speaking_tls = java.speaking("tls.enable=true")
@@ -54,7 +54,7 @@ def test_java_speaks_tls_and_plain_as_the_policy_says(secured: LocalCluster, jav
 
 @pytest.mark.long
 def test_our_own_command_checks_the_authority(secured: LocalCluster) -> None:
-    """By environment, as the SDK does."""
+    """The settings come from the environment, as in the SDK."""
     topic = secured.topic("Normal")
 
     assert "messageId" in secured.command("send", topic, "hello", "--output", "json")

@@ -23,12 +23,12 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def told(steps: list[dict[str, Any]]) -> set[str]:
-    """Return what happened, and the details of each delivery."""
+    """Return the events, and the details of each delivery."""
     return {step["details"] if step["what"] == "consuming" else step["what"] for step in steps}
 
 
 def life(cluster: LocalCluster, message_id: str, wanted: set[str]) -> list[dict[str, Any]]:
-    """Return the steps of a message once all *wanted* ones are there: each is reported late, by itself."""
+    """Return the steps of a message when all *wanted* ones are there: each is reported separately and late."""
     end = time.monotonic() + 30
     while True:
         shown = json.loads(cluster.command("trace", message_id, "--output", "json"))
@@ -40,7 +40,7 @@ def life(cluster: LocalCluster, message_id: str, wanted: set[str]) -> list[dict[
 
 @pytest.mark.long
 def test_the_life_of_a_message_is_shown_from_end_to_end(traced: LocalCluster, java: Java) -> None:
-    """Sent, stored, consumed in vain, kept for a retry, consumed: by both client generations."""
+    """A message is sent, stored, consumed without success, kept for a retry and consumed, by both client generations."""
     topic = traced.topic("Normal")
     group = traced.group(topic, "Concurrent")
     where = {"ns": traced.name_server, "topic": topic, "trace": True}
@@ -54,7 +54,7 @@ def test_the_life_of_a_message_is_shown_from_end_to_end(traced: LocalCluster, ja
 
     message_id = next(event["msgId"] for event in sent if event["body"] == 1)
     wanted = {"sent", "stored", "waits for try 2", "delivery 2", "consumed"}
-    # The push consumer of 5.x begins to trace when it has started: its first delivery may be earlier.
+    # The push consumer of 5.x traces only after its start; its first delivery may be earlier.
     from_the_start = java.version.startswith("4.")
     if from_the_start:
         wanted |= {"delivery 1", "not consumed"}
@@ -67,7 +67,7 @@ def test_the_life_of_a_message_is_shown_from_end_to_end(traced: LocalCluster, ja
 
 
 def test_our_sdk_traces_as_well(traced: LocalCluster) -> None:
-    """The same records, and the same command."""
+    """The SDK writes the same records, which the same command shows."""
     topic = traced.topic("Normal")
     with Producer("shop", traced.name_server, trace=True) as producer:
         result = producer.send(topic, "hello", keys="k1")

@@ -1,4 +1,4 @@
-"""Transactions of Apache's Java client, from the first release whose broker asks back."""
+"""Transactions of Apache's Java client, from the first release whose broker checks open transactions."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
 def consumed(cluster: LocalCluster, java: Java, topic: str, group: str, count: int) -> list[Event]:
-    """Return what a consumer gets, with a second of patience for copies too many."""
+    """Return the bodies that a consumer gets, after one more second for possible duplicates."""
     with java.start(
         "consume",
         ns=cluster.name_server,
@@ -26,7 +26,7 @@ def consumed(cluster: LocalCluster, java: Java, topic: str, group: str, count: i
 def test_transactions_are_committed_rolled_back_and_asked_about(
     cluster: LocalCluster, any_java: Java
 ) -> None:
-    """Commit is seen once, rollback never, unknown is decided by a check; in the order of commits."""
+    """A commit is seen once, a rollback never, and a check decides unknown ones; commits keep their order."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
 
@@ -39,7 +39,7 @@ def test_transactions_are_committed_rolled_back_and_asked_about(
         check="plan" if any_java.version == OLDEST_JAVA else "commit",
     ) as producer:
         producer.heard("sent")
-        # The oldest client says "unknown" whatever its listener said: a check decides each.
+        # The oldest client reports "unknown" whatever its listener decides, so that a check decides each.
         checks = producer.heard("check", 4 if any_java.version == OLDEST_JAVA else 1)
         got = consumed(cluster, any_java, topic, group, 2 if any_java.version == OLDEST_JAVA else 3)
         ended = producer.stop()
@@ -57,7 +57,7 @@ def test_transactions_are_committed_rolled_back_and_asked_about(
 def test_a_transaction_is_asked_about_until_its_producer_knows(
     cluster: LocalCluster, any_java: Java
 ) -> None:
-    """Two checks are answered with unknown, the third commits; the message is seen once."""
+    """Two checks are answered with unknown, and the third commits; the message is seen once."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
 
@@ -78,7 +78,7 @@ def test_a_transaction_is_asked_about_until_its_producer_knows(
 
 
 def test_checks_go_on_under_a_new_leader(cluster: LocalCluster, any_java: Java) -> None:
-    """The leader is killed between half and check: the next one asks, and one copy is seen."""
+    """The leader is killed between half message and check: the next leader asks, and one copy is seen."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
 
@@ -108,7 +108,7 @@ def test_checks_go_on_under_a_new_leader(cluster: LocalCluster, any_java: Java) 
 def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(
     cluster: LocalCluster, any_java: Java
 ) -> None:
-    """The producer dies with its transaction open; one that knows the decision resolves it."""
+    """The producer dies with an open transaction; another producer of its group decides it."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
     where = {"ns": cluster.name_server, "topic": topic, "group": f"{group}-producers"}
@@ -116,7 +116,7 @@ def test_another_producer_of_the_group_is_asked_when_the_first_is_gone(
     with any_java.start("transact", **where, plan="unknown", immunity=3) as first:
         first.heard("sent")
         first.kill()
-    # The second one's own transaction makes the broker known to it, and it to the broker.
+    # The second one's own transaction introduces it and the broker to each other.
     with any_java.start("transact", **where, plan="rollback", check="plan", immunity=60) as second:
         second.heard("sent")
         second.heard("check", 1, timeout_s=60)

@@ -1,7 +1,6 @@
-"""
-Apache's mqadmin in one long-lived virtual machine, and a small busy cluster for it to look at.
+"""Apache's mqadmin in one long-running virtual machine, and a small busy cluster that it inspects.
 
-Starting Java costs more than most commands: they are run one after the other in the same process.
+Starting Java costs more than most commands, so they run one after the other in the same process.
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ class Console(Program):
     """A running mqadmin."""
 
     def __init__(self, java: Java, name_server: str, folder: Path) -> None:
-        # Some commands write files into the folder that they were started in.
+        # Some commands write files into the folder in which they were started.
         super().__init__(java.command("administer"), cwd=folder)
         self._name_server = name_server
         self.heard("ready")
@@ -36,7 +35,7 @@ class Console(Program):
 
 @dataclass(frozen=True)
 class Scene:
-    """The objects of the commands: a Normal topic that is sent to and consumed all the while.
+    """The objects of the commands: a Normal topic to which messages are sent and from which they are consumed all the time.
 
     Attributes:
         g: *version* with other separators, for names.
@@ -65,11 +64,11 @@ class Scene:
     dead_id: str
 
     def words(self, command: str) -> list[str]:
-        """Return the words of a command with the names of this scene in the place of {fields}."""
+        """Return the words of a command with {fields} replaced by names of this scene."""
         return [self._fill(word, str) for word in command.split()]
 
     def pattern(self, text: str) -> str:
-        """Return a pattern with the names of this scene, taken literally, in the place of {fields}."""
+        """Return a pattern with {fields} replaced by the escaped names of this scene."""
         return self._fill(text, lambda value: re.escape(str(value)))
 
     def _fill(self, text: str, quote: Callable[[object], str]) -> str:
@@ -101,7 +100,7 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
                 mode="concurrently",
                 fail="key-4:4",
                 max_reconsume=1,
-                seconds=10**6,  # all commands of a version, however slow, need it as a member
+                seconds=10**6,  # it must stay a member for all commands of a version, however slow
             )
         )
         sender = java.start(
@@ -110,14 +109,14 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
         stack.enter_context(sender)
         console = stack.enter_context(Console(java, ns, folder))
         consumer.heard("done", 11)
-        # Delivered twice: after the second failure it is a dead letter.
+        # Delivered twice: after the second failure it becomes a dead letter.
         consumer.heard("fail", 2)
         dead_id = _shown(
             console,
             r"(?m)^OffsetID: +(\w+)",
             f"queryMsgByOffset -t %DLQ%{group} -b clients-0 -i 0 -o 0",
         )
-        # A client that knows no broker yet when it would greet them does so half a minute later.
+        # A client that knows no broker at its first heartbeat sends the next one half a minute later.
         _shown(console, r"(JAVA)", f"producerConnection -g {producers} -t {topic}")
         yield Scene(
             console,

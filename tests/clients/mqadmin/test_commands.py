@@ -1,4 +1,4 @@
-"""Apache's mqadmin, in two generations, against our cluster: what administrators type every day."""
+"""Apache's mqadmin, in two generations, with our cluster: the daily commands of administrators."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_topics_are_made_shown_and_deleted(cluster: LocalCluster, java: Java) ->
 
 
 def test_an_ordered_topic_keeps_its_queues(cluster: LocalCluster, java: Java, topic: str) -> None:
-    """updateTopic with another queue count is refused, with the reason; the order conf is shown."""
+    """updateTopic with another queue count is refused with the reason; the order configuration is shown."""
     ns = cluster.name_server
 
     refused = java.admin(ns, "updateTopic", "-c", "clients", "-t", topic, "-r", "9", "-w", "9")
@@ -45,7 +45,7 @@ def test_an_ordered_topic_keeps_its_queues(cluster: LocalCluster, java: Java, to
 def test_the_cluster_and_a_groups_progress_are_shown(
     cluster: LocalCluster, java: Java, topic: str
 ) -> None:
-    """clusterList, consumerProgress (lag of a group that is away) and resetOffsetByTime."""
+    """clusterList, consumerProgress (lag of a consumer group without members) and resetOffsetByTime."""
     ns = cluster.name_server
     group = cluster.group(topic)
     with java.start("send", ns=ns, topic=topic, count=12, keys=5) as sender:

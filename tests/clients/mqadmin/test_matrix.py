@@ -1,8 +1,7 @@
-"""
-Every command of Apache's mqadmin that administrators use, in two generations and the newest version, against a busy cluster.
+"""Every command of Apache's mqadmin that administrators use, in two generations and the newest version, with a busy cluster.
 
-Each row is one command and what it must print, in the order in which the rows stand: a later one may look
-at what an earlier one changed. What is not served is here too: it must say why.
+Each row is a command and its expected output. The rows run in order, because some inspect changes of earlier ones.
+Rows of commands that are not served check that the answer gives the reason.
 """
 
 import re
@@ -28,7 +27,7 @@ GENERATIONS: Final = ("4.9.8", "5.3.3", "5.5.0")
 
 @dataclass(frozen=True)
 class Row:
-    """One command.
+    """A command of the matrix.
 
     Attributes:
         command: its words; {fields} are those of the scene.
@@ -42,7 +41,7 @@ class Row:
 
     @property
     def id(self) -> str:
-        """The command's name and what distinguishes it from others of that name."""
+        """The command's name, and a part that distinguishes it from others of that name."""
         return re.sub(r"[^A-Za-z0-9]+", "-", self.command.replace("{", "").replace("}", ""))
 
 
@@ -65,7 +64,7 @@ ROWS: Final = (
     ),
     row(
         "updateTopic -c clients -t in-order-{g} -r 4 -w 4 -o true",
-        # The topic is made; the list of its queues is the brokers' own.
+        # The topic is created; brokers write the list of its queues themselves.
         UNSIGNED.format(100),
     ),
     row("updateTopic -b {broker} -t here-{g} -r 2 -w 2", r"create topic to {broker} success"),
@@ -184,7 +183,6 @@ ROWS: Final = (
     row("cloneGroupOffset -s {group} -d copy-{g} -t {topic} -o true", "clone group offset success"),
     row("cloneGroupOffset -s {typo} -d copy-{g} -t {topic} -o true", r"CODE: 17 .*%RETRY%{typo}"),
     # Name servers.
-    # A change of where clients go needs the signature of the cluster, which mqadmin cannot make.
     row("updateOrderConf -m put -t {topic} -v clients-0:3", UNSIGNED.format(100)),
     row("updateOrderConf -m put -t {ordered} -v clients-0:3", UNSIGNED.format(100)),
     row("updateOrderConf -m get -t {ordered}", r"orderConf=\[clients-0:4\]"),
@@ -201,13 +199,13 @@ ROWS: Final = (
     row("wipeWritePerm -b clients-0", UNSIGNED.format(205)),
     row("addWritePerm -b clients-0", UNSIGNED.format(327)),
     row("topicRoute -t {topic}", r'"perm":6'),
-    # Accounts: 4.9 has these commands, 5.x others. Without access control only the operator makes some.
+    # Accounts: 4.9 has these commands, 5.x has others. Without access control only the operator makes accounts.
     row("updateAclConfig -b {broker} -a account1 -s 12345678", PROOF.format(50), only="4"),
     row("clusterAclConfigVersion -b {broker}", "plain_acl.yml", "success", only="4"),
     row("deleteAclConfig -b {broker} -a account1", PROOF.format(51), only="4"),
     row("updateGlobalWhiteAddr -b {broker} -g 10.0.0.1", PROOF.format(53), only="4"),
     row("listUser -b {broker}", CODE_3 + "accounts are changed with", only="5"),
-    # Batches, and what only newer tools have.
+    # Batches, and commands that only newer tools have.
     row("updateTopicList -b {broker} -f {folder}/topics.json", "success", only="5"),
     row("topicStatus -t listed", r"clients-0\s+2\s+0\s+0", only="5"),
     row("updateSubGroupList -b {broker} -f {folder}/groups.json", "success", only="5"),
@@ -225,7 +223,7 @@ ROWS: Final = (
 
 
 class Stage:
-    """The stage for one scene at a time, each started when the first row needs it."""
+    """Keeps one scene at a time, and starts it when its first row needs it."""
 
     def __init__(self, cluster: LocalCluster, folders: pytest.TempPathFactory) -> None:
         self._cluster = cluster

@@ -1,9 +1,8 @@
-"""
-Java class files: replace a text constant, to point a compiled program at another address.
+"""Java class files: replace a text constant, to direct a compiled program to another address.
 
-Programs that are published as jars often have an address written into them. Constants stand in one
-pool at the beginning of a class file, each with its length, so another text can take one's place
-and everything else stays as it is (JVM specification, chapter 4.4).
+Programs that are published as jars often contain an address. Constants are in a pool at the beginning of a class file,
+each with its length, so another text can replace one while the rest of the file stays the same (JVM specification,
+chapter 4.4).
 """
 
 import zipfile
@@ -16,14 +15,14 @@ _HEAD: Final = Struct(">IHHH")  # magic, minor, major, number of constants + 1
 _LENGTH: Final = Struct(">H")
 _MAGIC: Final = 0xCAFEBABE
 _UTF8: Final = 1
-# Bytes after the tag of every other kind; long and double take two places in the pool.
+# Bytes after the tag of every other kind; long and double take two entries of the pool.
 _SIZES: Final = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4}
 _SIZES_LATER: Final = {15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
 _WIDE: Final = (5, 6)
 
 
 def with_constants(code: bytes, texts: Mapping[str, str]) -> bytes:
-    """Return a class in which each text constant has the parts in *texts* replaced."""
+    """Return the class with the keys of *texts* replaced in all text constants."""
     magic, _, _, count = _HEAD.unpack_from(code)
     assert magic == _MAGIC, "no class file"
     parts = [code[: _HEAD.size]]

@@ -1,10 +1,8 @@
-"""
-RocketMQ's own example programs, as Apache publishes them, against our brokers.
+"""RocketMQ's own example programs, as Apache publishes them, with our brokers.
 
-Each is the class of the artifact ``rocketmq-example``, started by its ``main``; only the address and
-the names of broker and cluster that stand in it as constants are replaced by ours, and the names of
-topics and groups by names of the test's own, so that a second try finds nothing of the first. What it
-prints is the evidence: so many sends with SEND_OK, so many messages received, in which order.
+Each is a class of the artifact ``rocketmq-example``, started by its ``main``. Only constants are replaced: the address,
+the names of broker and cluster, and the names of topics and groups, so that a second run finds no messages of the first.
+The output is the evidence: the number of sends with SEND_OK, and the received messages in their order.
 """
 
 import itertools
@@ -34,13 +32,13 @@ VERSIONS = ("4.5.2", "4.7.0", "5.5.0")
 PACKAGE = "org.apache.rocketmq.example."
 FOLDER = Path(__file__).parent / "examples"
 
-# The Netty of 4.x reaches into classes that Java has closed since.
+# The Netty of 4.x uses internal classes that later versions of Java have closed.
 _OPENED = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.lang", "java.nio", "java.util", "sun.nio.ch", "jdk.internal.misc")
 ]
 
-#: The beginnings of the names of topics and groups; the topics of the load programs belong to the broker.
+#: Prefixes of the names of topics and groups; the topics of the load programs belong to the broker.
 NAMES = (
     "BatchTest",
     "CID_JODIE_1",
@@ -62,13 +60,13 @@ NAMES = (
     "please_rename_unique_group_name",
     "topicTest",
 )
-# RocketMQ's threads outlive a `main` that has failed: such a program never ends.
+# RocketMQ's threads continue after a failed `main`, so such a program never ends.
 _DIED = 'Exception in thread "main"'
-# The words of a producer that has waited 3 s for an answer, a limit that the examples do not set. 10 000 messages of one
-# batch take that long where many programs share a slow machine.
+# The output of a producer that has waited 3 s for an answer, a limit that the examples do not set. A batch of 10 000
+# messages takes that long if many programs share a slow machine.
 _TOO_SLOW = "sendDefaultImpl call timeout"
 
-#: Programs that need what this broker does not have, with its answer.
+#: Programs that need a feature which this broker does not have, with its answer.
 NOT_SERVED = {
     "lmq.LMQPushPopConsumer": "POP consumption, a protocol of RocketMQ 5's proxy; answered with code 3",
     "simple.PopConsumer": "POP consumption, a protocol of RocketMQ 5's proxy; answered with code 3",
@@ -76,7 +74,7 @@ NOT_SERVED = {
     "lmq.LMQPullConsumer": "light queues",
     "lmq.LMQPushConsumer": "light queues",
 }
-#: Programs that are no use as a test.
+#: Programs that are of no use as a test.
 NO_TEST = {
     "simple.AclClient": "needs the account that stands in it; test_java_access.py covers its hook",
     "simple.PullConsumer": "prints nothing",
@@ -87,7 +85,7 @@ NO_TEST = {
 
 
 class Running:
-    """A running example: every line it has printed so far."""
+    """A running example with all lines that it has printed."""
 
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
         self.lines: list[str] = []
@@ -115,7 +113,7 @@ class Running:
     def until(
         self, pattern: str, count: int = 1, *, timeout_s: float = 60
     ) -> list[tuple[str, ...]]:
-        """Wait for *count* matches and return the groups of all; a program that never ends is killed later."""
+        """Wait for *count* matches and return the groups of all; the end of the block kills a program that does not end."""
         end = time.monotonic() + timeout_s
         while True:
             found = [each.groups() for each in re.finditer(pattern, "".join(self.lines))]
@@ -132,7 +130,7 @@ class Running:
                 self._news.wait(min(left, 0.2))
 
     def finish(self, *, timeout_s: float = 90) -> str:
-        """Wait for its own end, which must be without an error; return what it has printed."""
+        """Wait for the program's own end, which must be without an error; return its output."""
         end = time.monotonic() + timeout_s
         while not self._has_ended() and time.monotonic() < end:
             with self._news:
@@ -143,7 +141,7 @@ class Running:
         return text
 
     def _has_ended(self) -> bool:
-        """Return whether nothing is to be expected any more."""
+        """Return whether no further output is expected."""
         if any(line.startswith(_DIED) for line in self.lines):
             return True
         return self._process.poll() is not None and not self._reader.is_alive()
@@ -162,7 +160,7 @@ class Running:
 
 @dataclass
 class Examples:
-    """The examples of one version, with the address of a running cluster and a try's names in them."""
+    """The examples of one version, with the address of a running cluster and the names of one run."""
 
     cluster: LocalCluster
     version: str
@@ -170,14 +168,14 @@ class Examples:
     suffix: str = ""
 
     def name(self, text: str) -> str:
-        """Return what stands instead of a topic or group, or of a text with such names."""
+        """Return the replacement of a topic, a group, or a text with such names."""
         for name in NAMES:
             text = text.replace(name, name + self.suffix)
         return text
 
     def start(self, program: str, *words: str) -> Running:
         home = self.cluster.directory
-        # Without it the clients of 4.x log to standard output, exceptions of Netty's included.
+        # Without it the clients of 4.x log to standard output, including exceptions of Netty.
         (home / "logback.xml").write_text("<configuration/>\n")
         command = [
             "java",
@@ -229,7 +227,7 @@ _tries = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One cluster for all, because each try has topics and groups of its own."""
+    """One cluster for all tests, because each run has its own topics and groups."""
     reason = missing("java", "mvn")
     if reason:
         pytest.skip(reason)
@@ -262,7 +260,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def sent(text: str) -> int:
-    """Return how many sends were acknowledged; no other result may be in *text*."""
+    """Return the number of acknowledged sends; *text* may contain no other result."""
     assert set(re.findall(r"sendStatus=(\w+)", text)) <= {"SEND_OK"}
     assert "Exception" not in text, text[-3000:]
     return len(re.findall(r"sendStatus=SEND_OK", text))
@@ -277,7 +275,7 @@ MESSAGE = r"MessageExt \["
 
 
 def test_quick_start(examples: Examples) -> None:
-    """1 000 sends; push, broadcast, pull by schedule and by hand find all of them."""
+    """After 1 000 sends, push, broadcast, scheduled pull and manual pull find all messages."""
     assert sent(examples.finish("quickstart.Producer")) == 1_000
     assert sent(examples.finish("simple.Producer")) == 128
 
@@ -292,7 +290,7 @@ def test_quick_start(examples: Examples) -> None:
 
 
 def test_orderly_listener(examples: Examples) -> None:
-    """The sends of an order go to its queue; an orderly listener sees offsets rise in each queue."""
+    """Messages of an order go to its queue, and an orderly listener gets rising offsets in each queue."""
     text = examples.finish("ordermessage.Producer")
     assert sent(text) == 100
     queues: dict[int, set[str]] = {}
@@ -307,14 +305,14 @@ def test_orderly_listener(examples: Examples) -> None:
     offsets: dict[str, list[int]] = {}
     for queue, offset in lines:
         offsets.setdefault(queue, []).append(int(offset))
-    # The example listener asks for a pause with every few messages: each comes until it is done.
+    # The example's listener asks for a pause every few messages: each message comes until it is done.
     assert all(sorted(each) == each for each in offsets.values())
 
 
 def test_batches(examples: Examples) -> None:
-    """A small batch, and 100 000 messages split into batches of at most 1 MB."""
+    """A small batch is sent, and 100 000 messages are split into batches of at most 1 MB."""
     topic = examples.name("BatchTest")
-    # Those of 4.x do not end by themselves, nor do they print anything.
+    # Those of 4.x neither end by themselves nor print anything.
     with examples.start("batch.SimpleBatchProducer") as small:
         assert _wait_stored(examples, topic, 3, small)
     for _ in range(3):
@@ -322,12 +320,12 @@ def test_batches(examples: Examples) -> None:
         with examples.start("batch.SplitBatchProducer") as split:
             if _wait_stored(examples, topic, before + 100_000, split):
                 return
-        time.sleep(4)  # the broker stores what it has got, also behind the client's back
+        time.sleep(4)  # the broker stores received messages even if the client has given up
     pytest.fail(f"the client gave up {_TOO_SLOW!r} three times")
 
 
 def _wait_stored(examples: Examples, topic: str, number: int, program: Running) -> bool:
-    """Wait until a topic has so many messages; return False if the program waited its 3 s for a batch in vain."""
+    """Wait until a topic has this many messages; return False if the program's wait of 3 s for a batch timed out."""
     end = time.monotonic() + 60
     while (found := _stored(examples, topic)) < number:
         printed = "".join(program.lines)
@@ -335,14 +333,14 @@ def _wait_stored(examples: Examples, topic: str, number: int, program: Running) 
             return False
         assert "Exception" not in printed, printed[-3000:]
         assert time.monotonic() < end, f"{found} of {number} messages are stored"
-        # Each look costs a second of processor, which the program needs, too.
+        # Each look takes a second of CPU time, which the program needs, too.
         time.sleep(4)
     assert found == number
     return True
 
 
 def _stored(examples: Examples, topic: str) -> int:
-    """Return how many messages a topic has; none while it does not exist."""
+    """Return the number of messages of a topic; 0 while it does not exist."""
     try:
         status = examples.cluster.command("topic", "show", topic, "--output", "json")
     except AssertionError:
@@ -351,7 +349,7 @@ def _stored(examples: Examples, topic: str) -> int:
 
 
 def test_filters(examples: Examples) -> None:
-    """Two of three tags; SQL over tags and a number."""
+    """Two of three tags are selected; SQL selects by tags and a number."""
     assert sent(examples.finish("filter.TagFilterProducer")) == 60
     assert sent(examples.finish("filter.SqlFilterProducer")) == 10
 
@@ -360,26 +358,26 @@ def test_filters(examples: Examples) -> None:
         assert set(re.findall(r"TAGS=(\w+)", "".join(consumer.lines))) == {"TagA", "TagC"}
     with examples.start("filter.SqlFilterConsumer") as consumer:
         consumer.until(RECEIVED, 3)
-        time.sleep(1)  # nothing else comes
+        time.sleep(1)  # no other message comes
         found = re.findall(r"\ba=(\d)", "".join(consumer.lines))
     assert sorted(found) == ["0", "1", "3"]
 
 
 def test_transactions(examples: Examples) -> None:
-    """Ten unknown transactions are asked about: one of three is committed, the others never seen."""
+    """Ten unknown transactions are checked: a third is committed, and the others are never seen."""
     with examples.start("transaction.TransactionProducer") as producer:
         producer.until(r"sendStatus=SEND_OK", 10)
         topic = examples.name("TopicTest1234")
         words = ("-g", f"watchers{examples.suffix}", "-t", topic, "-s", "*", "-f", "false")
         with examples.start("operation.Consumer", *words) as consumer:
             consumer.until(r"KEYS=(\w+)", 3)
-            time.sleep(3)  # nothing else comes
+            time.sleep(3)  # no other message comes
             found = keys("".join(consumer.lines))
     assert sorted(found) == ["KEY1", "KEY4", "KEY7"]
 
 
 def test_traces(examples: Examples) -> None:
-    """Producer and consumer that trace what they do to the trace topic."""
+    """Producer and consumer write traces to the trace topic."""
     assert sent(examples.finish("tracemessage.TraceProducer")) == 128
 
     with examples.start("tracemessage.TracePushConsumer") as consumer:
@@ -387,7 +385,7 @@ def test_traces(examples: Examples) -> None:
 
 
 def test_namespaces(examples: Examples) -> None:
-    """Names are wrapped by the client; what is received has them bare."""
+    """The client adds the namespace to names; received messages have the names without it."""
     # In some versions it does not shut its producer down, so it does not end.
     with examples.start("namespace.ProducerWithNamespace") as producer:
         producer.until(r"send success, misId is:(\w+)", 100)
@@ -400,7 +398,7 @@ def test_namespaces(examples: Examples) -> None:
 
 
 def test_asynchronous_sends_and_oneway(examples: Examples) -> None:
-    """100 callbacks; oneway where the version has it."""
+    """There are 100 callbacks, and oneway sends if the version has them."""
     text = examples.finish("simple.AsyncProducer")
 
     assert len(re.findall(r"\bOK\b", text)) == 100
@@ -418,21 +416,21 @@ def test_openmessaging(examples: Examples) -> None:
 
 
 def test_lite_pull(newest: Examples) -> None:
-    """Subscribed and assigned, where the examples seek."""
+    """The consumer subscribes, or assigns queues if the examples seek."""
     sent(newest.finish("quickstart.Producer"))
 
     with newest.start("simple.LitePullConsumerSubscribe") as consumer:
         consumer.until(MESSAGE, 1_000)
     with newest.start("simple.LitePullConsumerAssign") as consumer:
         consumer.until(MESSAGE, 200)
-    # Of its second topic nobody has heard.
+    # Its second topic does not exist.
     newest.cluster.command("topic", "create", newest.name("TopicTest1"), "--queues", "4")
     with newest.start("simple.LitePullConsumerAssignWithSubExpression") as consumer:
         consumer.until(MESSAGE, 100)
 
 
 def test_open_tracing(newest: Examples) -> None:
-    """With a tracer of its own: one send, many received, one half message."""
+    """With its own tracer: one send, many received messages, one half message."""
     assert sent(newest.finish("tracemessage.OpenTracingProducer")) == 1
     with newest.start("tracemessage.OpenTracingPushConsumer") as consumer:
         consumer.until(RECEIVED, 1)
@@ -441,13 +439,13 @@ def test_open_tracing(newest: Examples) -> None:
 
 
 def test_requests(newest: Examples) -> None:
-    """A request is answered by the responding consumer, to the caller and to a callback."""
-    # Else the consumer would hear of it half a minute after the first request, which waits three seconds.
+    """The consumer answers a request of a waiting caller, and of one with a callback."""
+    # Otherwise the consumer would learn of the topic half a minute after the first request, which waits three seconds.
     topic = newest.name("RequestTopic")
     newest.cluster.command("topic", "create", topic, "--queues", "4")
     with newest.start("rpc.ResponseConsumer") as responder:
         responder.until("Consumer Started")
-        # It reads what is sent from now on; its queues it gets a little later than it says so.
+        # It reads only new messages, and gets its queues a little after it reports its start.
         time.sleep(2)
         text = newest.finish("rpc.RequestProducer")
         assert f"request to <{topic}> cost" in text, text[-3000:]
@@ -457,7 +455,7 @@ def test_requests(newest: Examples) -> None:
 
 
 def test_delays_and_times(newest: Examples) -> None:
-    """Delay levels, and the times of RocketMQ 5: ten messages, ten seconds later each."""
+    """Delay levels, and the delivery times of RocketMQ 5: ten messages, each ten seconds after the former."""
     assert sent(newest.finish("schedule.ScheduledMessageProducer")) == 100
     with newest.start("schedule.ScheduledMessageConsumer") as consumer:
         consumer.until(r"Receive message\[msgId=", 100)
@@ -465,13 +463,13 @@ def test_delays_and_times(newest: Examples) -> None:
     assert sent(newest.finish("schedule.TimerMessageProducer")) == 10
     with newest.start("schedule.TimerMessageConsumer") as consumer:
         late = consumer.until(r"(\d+)  ms later", 10, timeout_s=120)
-    # Counted from the birth of each message; the program chooses the time before that, and its first send
-    # may take the client's three seconds.
+    # The time counts from the birth of each message; the program chooses it before that, and its first send may take
+    # the client's three seconds.
     assert all(7_000 <= int(each[0]) < 20_000 for each in late), late
 
 
 def test_benchmarks(newest: Examples) -> None:
-    """The load programs run against us without a failed send: plain, in batches, in transactions."""
+    """The load programs have no failed send: plain, in batches, in transactions."""
     ns = newest.cluster.name_server
     report = ("-ri", "2000", "-n", ns)
     for program, words in (
@@ -490,7 +488,7 @@ def test_benchmarks(newest: Examples) -> None:
 @pytest.mark.whole_suite
 @pytest.mark.timeout(300)
 def test_the_load_program_for_times(newest: Examples) -> None:
-    """Messages for one of two seconds, two minutes after the start, are received when these are over."""
+    """Messages for one of two seconds, two minutes after the start, arrive after these."""
     topic = f"TimesTest{newest.suffix}"
     words = ("-n", newest.cluster.name_server, "-t", topic)
     newest.cluster.command("topic", "create", topic, "--queues", "4")
@@ -502,7 +500,7 @@ def test_the_load_program_for_times(newest: Examples) -> None:
 
 
 def test_every_example_is_run_or_has_a_reason(cluster: LocalCluster) -> None:
-    """None is forgotten when Apache publishes another version."""
+    """No example of a newer version can be forgotten."""
     source = Path(__file__).read_text()
     names = set()
     for version in VERSIONS:

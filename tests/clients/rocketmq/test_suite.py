@@ -1,10 +1,9 @@
-"""
-RocketMQ's own integration tests, as Apache publishes them, against our brokers.
+"""RocketMQ's own integration tests, as Apache publishes them, with our brokers.
 
-They are the classes ``*IT`` of the artifact ``rocketmq-test:tests``; each runs in a JVM of its own with
+They are the classes ``*IT`` of the artifact ``rocketmq-test:tests``; each runs in its own JVM with
 our ``BaseConf``, which finds a running cluster instead of starting RocketMQ's brokers. A test
-that fails here shows where our broker differs from RocketMQ. `make test-suite` runs all of them, those
-of 5.1.1 as well, which are the same tests of a client of 5.x and some that look into a broker of theirs.
+that fails here shows where our broker differs from RocketMQ. `make test-suite` runs all of them, including
+those of 5.1.1, which are the same tests with a 5.x client and some that inspect RocketMQ's own broker.
 """
 
 import json
@@ -68,7 +67,7 @@ QUICK = (
     "tls.TLS_Mix2_IT",
     "tls.TLS_Mix_IT",
 )
-# Ten seconds and more each.
+# Each takes ten seconds or more.
 LONG = (
     "client.consumer.balance.NormalMsgDynamicBalanceIT",
     "client.consumer.balance.NormalMsgStaticBalanceIT",
@@ -91,7 +90,7 @@ NOT_FOR_US = {
     "client.consumer.broadcast.order.OrderMsgBroadCastIT": "is marked @Ignore by its authors",
 }
 
-#: Those of 5.1.1 that a client alone can run.
+#: Classes of 5.1.1 that need only a client.
 FIVE = (
     "client.consumer.balance.NormalMsgDynamicBalanceIT",
     "client.consumer.balance.NormalMsgStaticBalanceIT",
@@ -164,13 +163,13 @@ FOLDERS_NOT_FOR_US_5 = {
 
 @dataclass
 class Suite:
-    """The compiled suite and the cluster that it tests."""
+    """The compiled suite and the cluster under test."""
 
     cluster: LocalCluster
     classes: Path
 
     def run(self, name: str) -> dict[str, str]:
-        """Run one test class; return by test what went wrong, empty text for nothing."""
+        """Run one test class; return the error of each test, or an empty text."""
         home = self.cluster.directory
         result = subprocess.run(
             [
@@ -209,7 +208,7 @@ def _built(version: str) -> Path:
 def suite(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Suite]:
-    """As many groups of one replica as the suite has brokers; plain and TLS on one port."""
+    """A cluster with as many groups of one replica as the suite has brokers; plain and TLS on one port."""
     version: str = request.param
     classes = _built(version)
     folder = tmp_path_factory.mktemp("suite")
@@ -233,7 +232,7 @@ def suite(
 
 
 def test_every_class_of_the_suite_is_run_or_has_a_reason() -> None:
-    """None is forgotten when Apache publishes another version."""
+    """No test class of a newer version can be forgotten."""
     left_out = tuple(FOLDERS_NOT_FOR_US_5)
 
     assert _classes(VERSION) == {*QUICK, *LONG, *NOT_FOR_US}
