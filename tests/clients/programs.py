@@ -179,7 +179,7 @@ def consumed(sender: Program, *consumers: Program, timeout_s: float = 90) -> lis
 
 
 def options(**values: object) -> list[str]:
-    """Return options as command words; ``max_reconsume`` becomes --max-reconsume."""
+    """Return options as command words; ``max_reconsume`` becomes max-reconsume."""
     texts = {True: "true", False: "false"}
     return [
         f"{name.replace('_', '-')}={texts[value] if isinstance(value, bool) else value}"

@@ -1,1 +1,1 @@
-"""The pages of docs/ say what the program does: generated pages, figures, links, commands and tutorials."""
+"""The pages of docs/ describe what the program does: generated pages, figures, links, commands and tutorials."""

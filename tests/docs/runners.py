@@ -1,9 +1,8 @@
-"""
-The test that runs each command block and each program of the pages, in CI.
+"""The test that runs each command block and each program of the pages, in CI.
 
-A block is run by a reader of its page or section (`FOLLOWED`), typed line by line at a real Kubernetes (the calls of
-`types` in `e2e/`), or it is in `ELSEWHERE`, named by its first line, with its runner and what keeps it from being run as it
-stands. Anything else fails `test_runners.py`. A runner is a file and a name in it, mostly of a test.
+A block is run by a reader of its page or section (`FOLLOWED`), or typed line by line at a real Kubernetes (the calls of
+`types` in `e2e/`). Otherwise `ELSEWHERE` names it by its first line, with its runner and the reason why it is not run
+unchanged. A block without any of these fails `test_runners.py`. A runner is a file and a name in it, mostly of a test.
 """
 
 import ast
@@ -25,7 +24,7 @@ BUCKET: Final = "tests/docs/test_tutorials.py::test_a_backup_goes_to_a_bucket_as
 FRAGMENTS: Final = "tests/docs/test_fragments.py::test_every_program_of_the_guide_for_python"
 _ON_KIND: Final = "e2e/scenarios/test_guides.py::test_the_tutorial_goes_as_it_says"
 
-# By page and section; without a section all of the page.
+# By page and section; a page without a section is followed as a whole.
 FOLLOWED: Final[dict[tuple[str, str], str]] = {
     ("README.md", "Three ways in"): SHARED,
     ("docs/tutorials/laptop.md", ""): TUTORIALS,
@@ -71,12 +70,12 @@ def places(runner: str) -> list[tuple[Path, str]]:
 
 
 def each(runner: str) -> Iterable[object]:
-    """Return the parameters of a test that follows each of its places."""
+    """Return the pytest parameters of a test that follows each of its places."""
     return [pytest.param(*place, id=place[0].stem) for place in places(runner)]
 
 
 class Runner(NamedTuple):
-    """The nearest run of a block, and the reason why the block is not run as it stands."""
+    """The test that comes nearest to a block, and the reason why the block is not run unchanged."""
 
     where: str
     why: str
@@ -162,7 +161,7 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
     ),
     (_PIPELINES, "make dist"): _SUBMITTED,
     (_PIPELINES, "home=$(python -c"): _SUBMITTED,
-    # `make test-spark` runs each in a session with data of its own.
+    # `make test-spark` runs each in a session with its own data.
     **{
         (_PIPELINES, opening): Runner(f"tests/spark/{where}", _SPARK)
         for opening, where in (
@@ -217,13 +216,13 @@ ELSEWHERE: Final[dict[tuple[str, str], Runner]] = {
 
 
 def elsewhere(page: str, opening: str) -> list[tuple[str, str]]:
-    """Return the rows of the list that mean the block of a page that begins so."""
+    """Return the rows of the list for the block with this first line on a page."""
     return [row for row in ELSEWHERE if row[0] == page and opening.startswith(row[1])]
 
 
 @cache
 def typed_at_kubernetes() -> dict[str, set[str]]:
-    """Return how the lines begin that scenarios type, by page."""
+    """Return the beginnings of the lines that scenarios type, by page."""
     found: dict[str, set[str]] = {}
     for file in sorted((ROOT / "e2e").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -236,7 +235,7 @@ def typed_at_kubernetes() -> dict[str, set[str]]:
 
 
 def command_lines(text: str) -> list[str]:
-    """Return the lines of a block of commands; one that goes on after a backslash or a pipe is one line."""
+    """Return the command lines of a block; a line that continues after a backslash or a pipe is joined."""
     return re.sub(r"\\\n|(?<=\|)\n", " ", text).splitlines()
 
 

@@ -1,4 +1,4 @@
-"""The text of docs/reference/tables.md: every column that a pipeline writes, with the type that the code gives it."""
+"""The text of docs/reference/tables.md: every column that a pipeline writes, with its type from the code."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -1,5 +1,4 @@
-"""
-docs/reference/commands.md is what the `orderlymq` command says of itself.
+"""docs/reference/commands.md equals the help texts of the `orderlymq` command.
 
 `python -m tests.docs.test_commands_page` writes the page again.
 """
@@ -38,7 +37,7 @@ OWN_CODES: Final = f"""\
 def walk(
     command: click.Command, parent: click.Context | None, name: str
 ) -> Iterator[click.Context]:
-    """Yield the context of a command and of everything below it, in alphabetical order."""
+    """Yield the context of a command and of its subcommands, in alphabetical order."""
     context = click.Context(
         command,
         info_name=name,
@@ -47,7 +46,7 @@ def walk(
         terminal_width=100,
         **command.context_settings,
     )
-    # click keeps the option of the first context that asked; another test may have been it.
+    # click keeps the help option of the first context that asked, which may be another test's.
     command._help_option = None
     yield context
     if isinstance(command, click.Group):
@@ -75,12 +74,12 @@ def render() -> str:
 
 
 def test_the_page_of_commands_says_what_help_says() -> None:
-    """A command, option or default that changes, changes the page."""
+    """A changed command, option or default changes the page."""
     assert PAGE.read_text() == render(), "run python -m tests.docs.test_commands_page"
 
 
 def test_every_command_speaks_json() -> None:
-    """A group has subcommands instead, and what `completion` prints is for a shell."""
+    """Except groups, which have subcommands, and `completion`, whose output is for a shell."""
     without = [
         context.command_path
         for context in contexts()

@@ -1,5 +1,4 @@
-"""
-docs/reference/console.md says what `/api` of the console returns: each address, its parameters, the members of its answer.
+"""docs/reference/console.md lists the addresses below the console's `/api`, with their parameters and answers.
 
 `python -m tests.docs.test_console_page` writes the page again.
 """
@@ -39,7 +38,7 @@ The figures come from [`AdminClient`](python.md#administration), which the comma
 | address | parameters | answer |
 |---|---|---|
 """
-#: The parameters that may stand behind the question mark.
+#: The parameters that may follow the question mark.
 PARAMETERS: Final = {
     "/topics": "`q`: a part of the name; `system=1`: the system's, too; `page`",
     "/groups": "`q`, `system=1`, `page`",
@@ -87,7 +86,7 @@ def _section(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _docstring(model: type[BaseModel]) -> tuple[str, dict[str, str]]:
-    """Return what a docstring says of the model, and of its members, with those of its bases."""
+    """Return the docstring of a model and of its members, including those of its bases."""
     meanings: dict[str, str] = {}
     about = ""
     for each in reversed(model.__mro__):
@@ -103,7 +102,7 @@ def _docstring(model: type[BaseModel]) -> tuple[str, dict[str, str]]:
 
 
 def _named(text: str, model: type[BaseModel]) -> str:
-    """Write the names of members, and nothing, as JSON has them."""
+    """Return the names of members, and None, as JSON writes them."""
     text = re.sub(
         r"\*(\w+)\*",
         lambda found: f"`{to_camel(found[1])}`" if found[1] in model.model_fields else found[0],
@@ -132,7 +131,7 @@ def _linked(model: object) -> str:
 
 
 def _collect(kind: object, found: dict[str, type[BaseModel]]) -> None:
-    """Find every model that is reached from one."""
+    """Add every model that is reached from one."""
     for part in typing.get_args(kind):
         _collect(part, found)
     if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__name__ not in found:
@@ -147,7 +146,7 @@ def test_the_page_is_what_the_code_writes() -> None:
 
 
 def test_parameters_get_addresses_that_exist() -> None:
-    """A page that goes takes its row with it."""
+    """The row of a removed address must be removed, too."""
     assert set(PARAMETERS) <= {view.path for view in VIEWS}
 
 

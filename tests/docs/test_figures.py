@@ -1,5 +1,4 @@
-"""
-Figures of benchmarks have one source, the tables of docs/explanation/benchmarks.md, which `make bench` writes.
+"""Figures of benchmarks have one source: the tables of docs/explanation/benchmarks.md, which `make bench` writes.
 
 Other pages quote a median between `<!-- figure NAME -->` and `<!-- /figure -->`; the README has a table of them.
 `python -m tests.docs.test_figures` fills all of them in again.
@@ -21,7 +20,7 @@ QUOTING: Final = [
 QUOTE: Final = re.compile(r"(<!-- figure ([\w-]+) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
 TABLE: Final = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
-# The titles of systems, with any version: a page that was measured before a newer one came stays as it is.
+# The titles of systems, with any version, so that a page that was measured with an older version stays valid.
 SYSTEMS: Final = {
     "ours": "OrderlyMQ, compiled as in the image",
     "rabbitmq": "RabbitMQ quorum queues",
@@ -32,7 +31,7 @@ SYSTEMS: Final = {
     "nats-memory": r"NATS JetStream [\d.]+",
     "kafka-memory": r"Kafka [\d.]+",
 }
-# Work: section, column, unit behind the number.
+# The work: section, column, and the unit after the number.
 WORKS: Final = {
     "sends": ("Acknowledged ordered sends, 64 senders, 1 KiB", "messages/s", ""),
     "p50": ("Acknowledged ordered sends, one sender, 1 KiB", "p50, ms", " ms"),
@@ -62,7 +61,7 @@ COLUMNS: Final = {
 
 
 def cells(section: str) -> dict[str, dict[str, str]]:
-    """Return the table of a section: by system and column the first of each name."""
+    """Return the table of a section: the first value of each name, by system and column."""
     text = SOURCE.read_text().split(f"## {section}\n", 1)[1].split("\n## ", 1)[0]
     head, _, *rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -73,8 +72,7 @@ def cells(section: str) -> dict[str, dict[str, str]]:
 
 
 def figure(name: str) -> str:
-    """
-    Return the median of a work and system, as in ``failover-ours``, with its unit.
+    """Return the median of a work and system, as in ``failover-ours``, with its unit.
 
     Raises:
         KeyError: the page of results does not have it, or has several.
@@ -103,21 +101,21 @@ def table() -> str:
 
 
 def filled(text: str) -> str:
-    """Return a page with its figures as the results have them."""
+    """Return a page with its figures replaced by those of the results."""
     text = QUOTE.sub(lambda quote: f"{quote[1]}{figure(quote[2])}{quote[4]}", text)
     return TABLE.sub(lambda place: f"{place[1]}{table()}{place[2]}", text)
 
 
 @pytest.mark.parametrize("page", QUOTING, ids=lambda page: page.name)
 def test_figures_on_a_page_are_those_of_the_results(page: Path) -> None:
-    """No page remembers a run that is over."""
+    """No page shows figures of an earlier run."""
     text = page.read_text()
 
     assert text == filled(text), "run python -m tests.docs.test_figures"
 
 
 def test_the_readme_has_the_table() -> None:
-    """Its place is not lost."""
+    """The README still has the markers of the table."""
     assert TABLE.search(README.read_text())
 
 

@@ -1,4 +1,4 @@
-"""Programs on guides that a reader puts into a service do what the page says; a cluster in this process answers them."""
+"""Programs of guides, meant for a reader's own service, do what the page says; a cluster in this process answers them."""
 
 import ast
 import asyncio
@@ -41,7 +41,7 @@ def programs(page: Path, section: str = "") -> list[str]:
 
 
 async def carry_out(program: str, names: Names | None = None) -> Names:
-    """Run *program* where *names* exist already; return all that exist then. It may await outside of functions."""
+    """Run *program* with the given *names*; return all names afterwards. It may await outside of functions."""
     code = compile(program, "page", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     made = {**(names or {}), "__name__": "page"}
     left = eval(code, made)
@@ -68,7 +68,7 @@ async def send(*steps: str | bytes) -> None:
 
 @contextlib.asynccontextmanager
 async def beside(coroutine: Any) -> AsyncIterator[None]:
-    """Run what never ends by itself, for the time of the block."""
+    """Run an endless coroutine during the block."""
     task = asyncio.ensure_future(coroutine)
     try:
         yield
@@ -79,7 +79,7 @@ async def beside(coroutine: Any) -> AsyncIterator[None]:
 
 
 async def test_the_first_program_sends(orderlymq_cluster: Cluster) -> None:
-    """The address on the page is replaced by that of the cluster."""
+    """The address on the page is replaced by the cluster's."""
     orderlymq_cluster.create_topic("orders")
     program = programs(PYTHON)[0]
     assert "10.0.0.5:9876" in program
@@ -90,7 +90,7 @@ async def test_the_first_program_sends(orderlymq_cluster: Cluster) -> None:
 
 
 async def test_a_payment_whose_answer_is_late_is_stored_once(orderlymq_cluster: Cluster) -> None:
-    """The program sends the same object again when it does not know."""
+    """The program sends the same object again if the result is unknown."""
     orderlymq_cluster.create_topic("orders", queues=1)
     (program,) = programs(PYTHON, "Errors of a send")
     pay = (await carry_out(program))["pay"]
@@ -109,7 +109,7 @@ async def test_a_payment_whose_answer_is_late_is_stored_once(orderlymq_cluster: 
 async def test_the_listener_of_the_page_listens_in_order(
     orderlymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints what it gets, and returns."""
+    """It prints the messages that it gets, and returns."""
     orderlymq_cluster.create_topic("orders")
     (program,) = programs(PYTHON, "Listen in order")
     listener = (await carry_out(program))["listener"]
@@ -120,7 +120,7 @@ async def test_the_listener_of_the_page_listens_in_order(
 
 
 async def test_a_consumer_by_key_books_each_message(orderlymq_cluster: Cluster) -> None:
-    """The code that books is the reader's own; the block goes on until everything is booked."""
+    """The reader's own code books a message; the block continues until all are booked."""
     orderlymq_cluster.create_topic("orders")
     (program,) = programs(PYTHON, "Consume by key")
     booked: list[str] = []
@@ -143,7 +143,7 @@ async def test_a_consumer_by_key_books_each_message(orderlymq_cluster: Cluster) 
 async def test_the_loop_of_the_page_prints_what_comes(
     orderlymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It waits for more until its task is ended."""
+    """It waits for more messages until its task is cancelled."""
     orderlymq_cluster.create_topic("orders")
     (program,) = programs(PYTHON, "Loop over messages")
     made = await carry_out(program)
@@ -157,7 +157,7 @@ async def test_the_loop_of_the_page_prints_what_comes(
 async def test_typed_bodies_are_read_by_their_type_and_by_newer_ones(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """A reader with both schemas reads what a writer with the first one wrote."""
+    """A reader with both schemas reads messages that a writer with the first one sent."""
     orderlymq_cluster.create_topic("orders")
     typed, evolving = [await carry_out(each) for each in programs(PYTHON, "Typed bodies")]
     order: BaseModel = typed["Order"](number=4711, total=12.5)
@@ -179,7 +179,7 @@ async def test_typed_bodies_are_read_by_their_type_and_by_newer_ones(
 
 
 async def test_the_test_of_the_page_passes(orderlymq_cluster: Cluster) -> None:
-    """A leader is killed in the middle of it."""
+    """A leader is killed during the page's test."""
     (program,) = programs(PYTHON, "Test against a real cluster")
     made = await carry_out(program)
 
@@ -189,13 +189,13 @@ async def test_the_test_of_the_page_passes(orderlymq_cluster: Cluster) -> None:
 
 
 def test_every_program_of_the_guide_for_python_is_carried_out_here() -> None:
-    """A program that is added gets a test."""
+    """A new program needs a test."""
     assert len(programs(PYTHON)) == 8
     assert len(programs(TRANSACTIONS)) == 2
 
 
 async def test_a_booking_is_announced_once_it_is_committed(orderlymq_cluster: Cluster) -> None:
-    """`book` and `was_booked` are those of the example that the page names."""
+    """`book` and `was_booked` come from the example that the page names."""
     orderlymq_cluster.create_topic("booked")
     (program,) = programs(
         TRANSACTIONS,
@@ -218,7 +218,7 @@ async def test_a_booking_is_announced_once_it_is_committed(orderlymq_cluster: Cl
 
 
 async def test_a_question_gets_its_reply(orderlymq_cluster: Cluster) -> None:
-    """The first line asks, the second stands in the listener of who answers."""
+    """The first line sends the request; the second is in the listener that answers."""
     orderlymq_cluster.create_topic("questions")
     (program,) = programs(TRANSACTIONS, "Requests and replies")
     ask, answer = program.splitlines()
@@ -235,7 +235,7 @@ async def test_a_question_gets_its_reply(orderlymq_cluster: Cluster) -> None:
 
 
 def test_a_condition_on_properties_is_what_a_consumer_subscribes_to() -> None:
-    """Its effect is shown on the page by commands, which a test runs."""
+    """The page shows its effect by commands, which another test runs."""
     (program,) = programs(HOWTO / "filters.md")
     consumer = blocking.LitePullConsumer("by-amount")
 

@@ -1,4 +1,4 @@
-"""The how-to guides that need nothing but this project work, command by command."""
+"""The how-to guides that need only this project work, command by command."""
 
 from pathlib import Path
 
@@ -12,5 +12,5 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(400)]
 
 @pytest.mark.parametrize(("page", "section"), each(GUIDES))
 def test_a_guide_does_what_it_says(page: Path, section: str, tmp_path: Path) -> None:
-    """As a tutorial: it makes a cluster of its own."""
+    """As in a tutorial, the guide makes its own cluster."""
     Reader(tmp_path).follow(page, section=section)

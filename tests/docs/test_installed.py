@@ -1,4 +1,4 @@
-"""Things that pages name and that are installed elsewhere exist: kinds of kubectl, values of the chart, extras of pip."""
+"""Things outside the code that pages name exist: kinds of kubectl, values of the chart, extras of pip."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ from tests.docs.test_pages import PAGES, code, typed
 from tests.docs.tutorial import ROOT
 
 VERBS = {"annotate", "delete", "describe", "edit", "get", "patch", "scale", "wait"}
-# Kubernetes' own, on pages of this project.
+# Kubernetes' own kinds on our pages.
 FOREIGN = {"crd", "deployment", "pod", "pods", "pvc", "secret", "secrets", "service"}
 
 
@@ -34,7 +34,7 @@ def kinds() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_resource_of_kubectl_on_a_page_exists(page: Any) -> None:
-    """Ours are named with their group, because other projects have a `cluster` and a `user`, too."""
+    """Ours are named with their API group, because other projects have a `cluster` and a `user`, too."""
     for words in typed(page, "kubectl"):
         named = {word for word in words if ".orderlymq.io" in word}
         if words[0] in VERBS and len(words) > 1 and not words[1].startswith("-"):
@@ -45,7 +45,7 @@ def test_every_resource_of_kubectl_on_a_page_exists(page: Any) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_condition_that_kubectl_waits_for_exists(page: Any) -> None:
-    """Or it would wait until its timeout."""
+    """Otherwise `kubectl wait` would wait until its timeout."""
     known = {each for reason in REASONS for each in reason.conditions}
     for words in typed(page, "kubectl"):
         for word in words:
@@ -63,7 +63,7 @@ def leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_value_of_the_chart_on_a_page_exists(page: Any) -> None:
-    """As `--set` of a helm command."""
+    """Checked are the values in `--set` of helm commands."""
     known = set(leaves(yaml.safe_load((ROOT / "charts/orderlymq/values.yaml").read_text())))
     for words in typed(page, "helm"):
         for option, value in itertools.pairwise(words):
@@ -73,7 +73,7 @@ def test_every_value_of_the_chart_on_a_page_exists(page: Any) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_upgrade_on_a_page_lacks_the_new_values_of_the_chart(page: Any) -> None:
-    """--reuse-values takes the old chart's defaults, too: a template that reads a newer value would fail."""
+    """--reuse-values keeps the old chart's defaults, so a template that reads a newer value would fail."""
     for words in typed(page, "helm"):
         if words[0] == "upgrade":
             assert "--reuse-values" not in words
@@ -81,7 +81,7 @@ def test_no_upgrade_on_a_page_lacks_the_new_values_of_the_chart(page: Any) -> No
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_extra_and_distribution_on_a_page_exists(page: Any) -> None:
-    """A checkout has all extras; each wheel has its own."""
+    """The extras of a checkout and those of each wheel are checked."""
     of_wheels = {each.name: set(each.extras) for each in distributions()}
     of_checkout = set(project()["optional-dependencies"])
     for _, text in code(page):
@@ -92,7 +92,7 @@ def test_every_extra_and_distribution_on_a_page_exists(page: Any) -> None:
 
 
 def test_workers_of_spark_get_what_our_wheels_need() -> None:
-    """All but Spark itself, and nothing newer than what pyproject.toml allows."""
+    """The page lists all dependencies except Spark, in versions that pyproject.toml permits."""
     wheels = [each for each in distributions() if each.name in ("orderlymq", "orderlymq-spark")]
     needed = {name for each in wheels for name in each.dependencies} - {"pyspark"}
     bounds = {name: re.search("<[^,;# ]+", requirements()[name]) for name in needed}

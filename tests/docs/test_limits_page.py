@@ -1,5 +1,4 @@
-"""
-docs/reference/limits.md says the limits that the code has.
+"""docs/reference/limits.md has the limits that are in the code.
 
 `python -m tests.docs.test_limits_page` writes the page again.
 """
@@ -75,7 +74,7 @@ def _bytes(count: int) -> str:
     return f"{count:,} bytes"
 
 
-#: The limits: their subject, amount and setting, and the effect there.
+#: The limits: their subject, amount and setting, and their effect.
 TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
     "Messages": [
         (
@@ -366,7 +365,7 @@ def render() -> str:
 
 
 def test_the_page_of_limits_says_what_the_code_has() -> None:
-    """A limit that changes, changes the page."""
+    """A changed limit changes the page."""
     assert PAGE.read_text() == render(), "run python -m tests.docs.test_limits_page"
 
 

@@ -1,5 +1,4 @@
-"""
-docs/reference/metrics.md lists every metric that processes show, from a real scrape.
+"""docs/reference/metrics.md lists every metric of a real scrape of all processes.
 
 `python -m tests.docs.test_metrics_page` writes the page again; it starts a broker group of one replica.
 """
@@ -39,7 +38,7 @@ and what to do; [alerts](alerts.md) are the rules of the chart. The last column 
 This page is generated from a scrape of running processes: `python -m tests.docs.test_metrics_page`. A driver of a pipeline shows
 `orderlymq_pipeline_rows`, `_rows_per_second`, `_lag`, `_lag_seconds` and `_last_batch` where its file has `metricsPort`.
 """
-#: What each kind of event counts.
+#: The meaning of each kind of event.
 EVENTS: Final = {
     "access_denied": "Requests that access control refused",
     "administrative_changes": "Requests of administrators that changed something",
@@ -116,7 +115,7 @@ def rows_of(scrape: str) -> list[Row]:
 
 
 def broker() -> str:
-    """Return the scrape of a broker that leads."""
+    """Return the scrape of a leading broker."""
     with tempfile.TemporaryDirectory() as folder, Group(Path(folder), replicas=1) as group:
         node = group.wait_for_leader()
         url = f"http://127.0.0.1:{group.http_ports[node]}/metrics"
@@ -126,7 +125,7 @@ def broker() -> str:
 
 
 def name_server() -> str:
-    """Return what a name server adds."""
+    """Return the metrics that a name server adds."""
     registry = CollectorRegistry()
     registry.register(_NameServerCollector(NameServerCore(KvTable({}), expiry_ms=1)))
     registry.register(TrafficCollector({"server": Traffic()}))
@@ -135,14 +134,14 @@ def name_server() -> str:
 
 
 def canary() -> str:
-    """Return the scrape of a canary that has delivered."""
+    """Return the scrape of a canary that has delivered messages."""
     metrics = CanaryMetrics()
     metrics.probe(Lane("demo-0", 0), "good", 0.01)
     return generate_latest(metrics.registry).decode()
 
 
 def table(rows: list[Row]) -> str:
-    """Return a Markdown table with the alerts that ask for each metric."""
+    """Return a Markdown table with the alerts that use each metric."""
     rules = re.findall(r"alert: (\w+)\n\s+expr: (.+)", ALERTS.read_text())
     lines = ["| metric | type | meaning | alerts |", "| --- | --- | --- | --- |"]
     for name, kind, text in rows:
@@ -156,7 +155,7 @@ def table(rows: list[Row]) -> str:
 
 
 def kinds() -> list[str]:
-    """Return what `orderlymq_events_total` counts: the names that the broker counts by."""
+    """Return the kinds of `orderlymq_events_total`: the names of the broker's counters."""
     texts = [each.read_text() for each in (ROOT / "broker" / "orderlymq_broker").rglob("*.py")]
     named = {name for text in texts for name in re.findall(r'counters\["(\w+)"\]', text)}
     ends = {"transactions_committed", "transactions_rolled_back"}
@@ -186,7 +185,7 @@ def render() -> str:
 
 
 def test_dashboards_ask_for_events_that_there_are() -> None:
-    """A kind that gets another name would empty its panel without a word."""
+    """The panel of a renamed kind would be empty without any error."""
     boards = "".join(each.read_text() for each in (ALERTS.parent / "dashboards").glob("*.json"))
     asked = {
         kind for found in re.findall(r'event=~?\\"([\w|]+)', boards) for kind in found.split("|")
@@ -197,13 +196,13 @@ def test_dashboards_ask_for_events_that_there_are() -> None:
 
 
 def test_each_kind_of_event_has_its_meaning() -> None:
-    """A new kind needs a sentence; the sentence of one that is gone goes, too."""
+    """A new kind needs a sentence; the sentence of a removed kind must be removed."""
     assert sorted(EVENTS) == kinds()
 
 
 @pytest.mark.cluster
 def test_the_page_of_metrics_lists_what_a_scrape_shows() -> None:
-    """A metric that comes, goes or changes its meaning changes the page."""
+    """A new, removed or changed metric changes the page."""
     assert PAGE.read_text() == render(), "run python -m tests.docs.test_metrics_page"
 
 

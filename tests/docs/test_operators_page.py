@@ -1,4 +1,4 @@
-"""The page beside other operators: each row has a test that is there."""
+"""The page that compares other operators: each row names an existing test."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ _TEST: Final = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)`")
 
 
 def test_each_row_has_its_test() -> None:
-    """Law: nothing is claimed there that nobody tries."""
+    """Law: every claim of the page has a test."""
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
     assert rows
     for row in rows:

@@ -1,4 +1,4 @@
-"""Everything that pages say to type exists: commands, options, make targets, fields of manifests, names of the SDK."""
+"""Everything that pages tell readers to type exists: commands, options, make targets, manifest fields, SDK names."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ from tests.docs.test_commands_page import contexts
 from tests.docs.tutorial import ROOT, TUTORIALS, commands
 
 DOCS: Final = ROOT / "docs"
-# Recorded in their time: decisions and runs say what was so when they were written.
+# Decisions and reports of runs are not checked: they describe the state of their time.
 RECORDS: Final = (DOCS / "adr", DOCS / "evidence")
 PAGES: Final = [
     ROOT / "README.md",
@@ -39,14 +39,14 @@ _INLINE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 @cache
 def code(page: Path) -> list[tuple[str, str]]:
-    """Return language and text of the fenced blocks of a page, inline code with the language ``inline``."""
+    """Return language and text of a page's fenced blocks; inline code has the language ``inline``."""
     text = page.read_text()
     blocks = _FENCED.findall(text)
     return [*blocks, *(("inline", each) for each in _INLINE.findall(_FENCED.sub("", text)))]
 
 
 def typed(page: Path, program: str) -> Iterator[list[str]]:
-    """Yield the words of each line that calls *program*; options in brackets and comments are left out."""
+    """Yield the words of each line that calls *program*, without optional parts in brackets and without comments."""
     for language, text in code(page):
         if language not in {"", "sh", "bash", "inline"}:
             continue
@@ -64,7 +64,7 @@ def known() -> dict[str, click.Context]:
 
 
 def wrong_words(words: list[str]) -> str:
-    """Return what `orderlymq` would not know of a line, or an empty text."""
+    """Return the part of a line that `orderlymq` would not accept, or an empty text."""
     path = "orderlymq"
     rest = list(words)
     while rest and isinstance(known()[path].command, click.Group) and not rest[0].startswith("-"):
@@ -83,7 +83,7 @@ def wrong_words(words: list[str]) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_on_a_page_exists(page: Path) -> None:
-    """With all of its options."""
+    """The options of the command are checked, too."""
     wrong = [wrong_words(words) for words in typed(page, "orderlymq")]
 
     assert [each for each in wrong if each] == []
@@ -91,7 +91,7 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_make_target_on_a_page_exists(page: Path) -> None:
-    """A reader who types it gets what the page says."""
+    """A reader who types the target gets what the page promises."""
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     asked = {
         words[0] for words in typed(page, "make") if re.fullmatch(r"[a-z][a-z0-9-]*", words[0])
@@ -102,7 +102,7 @@ def test_every_make_target_on_a_page_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_manifest_on_a_page_is_valid(page: Path) -> None:
-    """Fields and values are those of the models; a name that does not exist is refused."""
+    """The models check fields and values, and refuse unknown names."""
     for language, text in code(page):
         if language != "yaml" or not _OURS.search(text):
             continue
@@ -112,7 +112,7 @@ def test_every_manifest_on_a_page_is_valid(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_python_program_on_a_page_compiles_and_imports_what_exists(page: Path) -> None:
-    """Names of the SDK and of the pipelines are looked up."""
+    """Imported names of the SDK and of the pipelines are looked up."""
     for language, text in code(page):
         if language != "python":
             continue
@@ -128,7 +128,7 @@ def test_every_python_program_on_a_page_compiles_and_imports_what_exists(page: P
 
 
 def test_every_public_name_of_the_sdk_is_on_its_page() -> None:
-    """A name is shown where it is defined; the section of errors has the whole module."""
+    """Each name is on the page of its module; the section of errors has its whole module."""
     shown = set(re.findall(r"^::: (\S+)$", (DOCS / "reference" / "python.md").read_text(), re.M))
     public = {
         f"{each.__module__}.{name}"
@@ -143,7 +143,7 @@ def test_every_public_name_of_the_sdk_is_on_its_page() -> None:
 
 
 def test_every_file_that_a_command_names_exists() -> None:
-    """Of kubectl, helm and `orderlymq`: what begins with examples/ or charts/."""
+    """Checked are arguments of kubectl, helm and `orderlymq` that begin with examples/ or charts/."""
     named = {
         word
         for page in PAGES
@@ -156,14 +156,14 @@ def test_every_file_that_a_command_names_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_page_links_to_exists(page: Path) -> None:
-    """Source files, too, which the site does not have."""
+    """This includes source files, which are not part of the site."""
     linked = re.findall(r"\]\((?!\w+:)([^()#\s]+)[^()\s]*\)", _FENCED.sub("", page.read_text()))
 
     assert [each for each in linked if not (page.parent / each).exists()] == []
 
 
 def test_the_program_of_the_readme_is_the_example_that_tests_run() -> None:
-    """Type hints and docstrings apart."""
+    """They may differ in type hints and docstrings."""
     (shown,) = (text for language, text in code(ROOT / "README.md") if language == "python")
     example = (ROOT / "examples" / "python" / "quickstart.py").read_text()
 
@@ -171,7 +171,7 @@ def test_the_program_of_the_readme_is_the_example_that_tests_run() -> None:
 
 
 def bare(program: str) -> str:
-    """Return the code of a program without docstring and the type of what functions return."""
+    """Return the code of a program without docstrings and return types."""
     tree = ast.parse(program)
     if ast.get_docstring(tree):
         del tree.body[0]
@@ -182,7 +182,7 @@ def bare(program: str) -> str:
 
 
 def test_the_tutorial_for_kubernetes_names_what_its_manifests_make() -> None:
-    """A scenario in e2e/ runs the same manifests; this keeps the words of the page to them."""
+    """A scenario in e2e/ runs the same manifests; this test checks the names on the page."""
     made = {
         f"{each['kind'].lower()}/{each['metadata']['name']}"
         for name in ("quickstart.yaml", "orders-app.yaml")
@@ -196,7 +196,7 @@ def test_the_tutorial_for_kubernetes_names_what_its_manifests_make() -> None:
 
 
 def test_every_condition_on_a_page_exists() -> None:
-    """By the type that a manifest's status has, or by its reason."""
+    """A condition is known by its type in a manifest's status, or by its reason."""
     known = {each for reason in REASONS for each in (reason.name, *reason.conditions)}
     for page in PAGES:
         named = re.findall(r"conditions? `(\w+)`", page.read_text())
@@ -205,7 +205,7 @@ def test_every_condition_on_a_page_exists() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "SECURITY.md", "docs/tutorials/kubernetes.md"])
 def test_the_oldest_kubernetes_is_that_of_the_chart(page: str) -> None:
-    """Chart.yaml refuses anything older."""
+    """Chart.yaml refuses any older version."""
     oldest = re.search(
         r'kubeVersion: ">=(\d+\.\d+)', (ROOT / "charts/orderlymq/Chart.yaml").read_text()
     )
@@ -215,7 +215,7 @@ def test_the_oldest_kubernetes_is_that_of_the_chart(page: str) -> None:
 
 
 def test_the_address_of_the_project_is_that_of_its_package() -> None:
-    """One placeholder until the owner confirms it."""
+    """All use one placeholder until the owner confirms the address."""
     address = repository()
     pages = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
 
@@ -225,12 +225,12 @@ def test_the_address_of_the_project_is_that_of_its_package() -> None:
 
 
 def test_the_readme_stays_short() -> None:
-    """A stranger reads one screen or two."""
+    """A newcomer should read at most two screens."""
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
 
 
 def test_the_first_page_leads_to_every_page_of_the_navigation() -> None:
-    """Decisions apart, which have a list of their own."""
+    """Decisions are excepted, because they have their own list."""
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     pages = set(re.findall(r"([\w/-]+\.md)$", navigation, re.MULTILINE)) - {"index.md"}
     links = re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text())
@@ -239,7 +239,7 @@ def test_the_first_page_leads_to_every_page_of_the_navigation() -> None:
 
 
 def test_every_decision_is_in_the_list() -> None:
-    """By its number, without holes."""
+    """The list is in order of their numbers, without gaps."""
     decisions = sorted(path.name for path in (DOCS / "adr").glob("0*.md"))
     listed = re.findall(r"\((\d{4}-[\w-]+\.md)\)", (DOCS / "adr" / "index.md").read_text())
 
@@ -248,7 +248,7 @@ def test_every_decision_is_in_the_list() -> None:
 
 
 def test_pictures_are_drawn_by_their_programs_and_need_nothing_from_outside() -> None:
-    """No font and no script from another host."""
+    """They use no font or script from another host."""
     assert PICTURE.read_text() == draw()
     for picture in (DOCS / "pictures").glob("*.svg"):
         links = set(re.findall(r"https?://[^\s\"')]+", picture.read_text()))

@@ -1,4 +1,4 @@
-"""docs/evidence/review.md names tests that exist."""
+"""docs/evidence/review.md names existing tests."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./\.\./tests/[^)]+\.py)\)")
 
 
 def test_each_finding_has_tests_that_exist() -> None:
-    """Law: a row names files of tests, and tests in them by their words."""
+    """Law: each row names existing test files, and tests in them by words of their names."""
     for row in PAGE.read_text().splitlines()[7:]:
         links = _LINK.findall(row)
         assert links, row

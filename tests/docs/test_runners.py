@@ -1,4 +1,4 @@
-"""Each command block and each program of the pages has a test that runs it, or the nearest one and a reason."""
+"""Each command block and each program of the pages has a test that runs it, or the nearest test and a reason."""
 
 import re
 import subprocess
@@ -25,20 +25,20 @@ PAGES = [
     *sorted((ROOT / "charts").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# A manifest, an output, a settings file: other tests hold them to what they mean.
+# Manifests, outputs and settings files are checked by other tests.
 SHOWN = {"text", "yaml", "json", "xml", "toml"}
 COMMAND = re.compile(r"(\$ )?(orderlymq|kubectl|helm|docker|kind|make|python3?|pip|curl|mvn|go) ")
 
 
 def is_run(block: Block) -> bool:
-    """Return whether some text says to run it."""
+    """Return whether a text tells the reader to run it."""
     if block.language:
         return block.language not in SHOWN
     return COMMAND.match(block.opening) is not None
 
 
 def followed(page: Path, name: str) -> set[Block]:
-    """Return what tests of the page, or of its sections, run: fragments of programs, or commands and the files that they name."""
+    """Return the parts that tests of the page or its sections run: programs, or commands and the files that they name."""
     return {
         block
         for (followed_page, section), runner in FOLLOWED.items()
@@ -50,7 +50,7 @@ def followed(page: Path, name: str) -> set[Block]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_has_one_runner(page: Path) -> None:
-    """A new one fails here until a reader follows it, a scenario types it, or the list says who runs it."""
+    """A new block fails here until a reader follows it, a scenario types it, or the list names its runner."""
     name = page.relative_to(ROOT).as_posix()
     read = followed(page, name)
 
@@ -67,7 +67,7 @@ def test_every_block_has_one_runner(page: Path) -> None:
 
 
 def test_every_runner_and_every_block_of_the_list_exists() -> None:
-    """Nothing is left of a block or a test that has gone."""
+    """A removed block or test may not stay in the list."""
     pages = {page.relative_to(ROOT).as_posix(): page for page in PAGES}
     named = [
         row
@@ -84,14 +84,14 @@ def test_every_runner_and_every_block_of_the_list_exists() -> None:
 
 
 def test_every_line_that_a_scenario_types_is_on_its_page() -> None:
-    """By its beginning."""
+    """Lines are compared by their beginnings."""
     for page, begun in typed_at_kubernetes().items():
         lines = list(commands(ROOT / page))
         assert [each for each in begun if not any(line.startswith(each) for line in lines)] == []
 
 
 def test_every_scenario_that_types_is_one_of_ci() -> None:
-    """Elsewhere a page and what it does would part without notice."""
+    """Otherwise the page and its effect could differ without notice."""
     scenarios = [file.read_text() for file in (ROOT / "e2e/scenarios").rglob("*.py")]
     typing = [text for text in scenarios if "Person(" in text]
 
@@ -100,7 +100,7 @@ def test_every_scenario_that_types_is_one_of_ci() -> None:
 
 
 def test_every_line_that_a_scenario_types_is_a_whole_one() -> None:
-    """A shell can read it: a line that goes on in the next one would be typed without its end."""
+    """A shell can read the line: one that continues in the next line would be incomplete."""
     typed = [
         line
         for page, begun in typed_at_kubernetes().items()
@@ -118,7 +118,7 @@ def test_every_line_that_a_scenario_types_is_a_whole_one() -> None:
 
 
 def test_the_notes_of_the_chart_are_the_tutorial_that_a_scenario_runs() -> None:
-    """Where they name the namespace, the tutorial has the default one."""
+    """The notes name the release's namespace where the tutorial has the default one."""
     notes = (ROOT / "charts/orderlymq/templates/NOTES.txt").read_text().replace("{{ $in }}", "")
     told = re.findall(
         r"^  (kubectl (?:apply|wait|get) .+)$", notes.replace("\\\n", " "), re.MULTILINE

@@ -1,4 +1,4 @@
-"""Sections of guides that speak of a laptop work, command by command."""
+"""Sections of guides about a laptop work, command by command."""
 
 from pathlib import Path
 
@@ -14,5 +14,5 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(400)]
 def test_what_a_guide_says_of_a_laptop_is_what_happens(
     page: Path, section: str, tmp_path: Path
 ) -> None:
-    """The parts for Kubernetes are scenarios of e2e/, as far as they can be played on one machine."""
+    """The parts for Kubernetes are scenarios of e2e/, as far as one machine can run them."""
     Reader(tmp_path).follow(page, section=section, before=UP)

@@ -1,5 +1,4 @@
-"""
-The rates that `orderlymq pipeline explain` calculates with are those of the benchmark's table.
+"""The rates that `orderlymq pipeline explain` uses are those of the benchmark's table.
 
 `python -m tests.docs.test_spark_rates` writes them again.
 """
@@ -16,7 +15,7 @@ _UNITS: Final = {"rows": 1, "MB": 1_000_000}
 
 
 def rates() -> dict[str, Any]:
-    """Return the medians of the table by its lines, in rows or bytes a second."""
+    """Return the medians of the table by row, in rows or bytes a second."""
     section = PAGE.read_text().partition("\n## Spark\n")[2].partition("<!-- end of spark -->")[0]
     about = next(line for line in section.splitlines() if line.startswith("`make bench-spark`"))
     return {
@@ -29,7 +28,7 @@ def rates() -> dict[str, Any]:
 
 
 def test_the_rates_are_those_of_the_page() -> None:
-    """Run `python -m tests.docs.test_spark_rates` when this fails."""
+    """If this fails, run `python -m tests.docs.test_spark_rates`."""
     assert json.loads(RATES.read_text()) == rates()
 
 

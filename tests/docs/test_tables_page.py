@@ -1,5 +1,4 @@
-"""
-docs/reference/tables.md has every column that a pipeline writes, with the type that the code gives it.
+"""docs/reference/tables.md has every column that a pipeline writes, with its type from the code.
 
 `python -m tests.docs.test_tables_page` writes the page again.
 """
@@ -18,7 +17,7 @@ def page() -> str:
 
 
 def test_the_page_is_what_the_code_writes() -> None:
-    """Run `python -m tests.docs.test_tables_page` when this fails."""
+    """If this fails, run `python -m tests.docs.test_tables_page`."""
     assert PAGE.read_text() == page()
 
 

@@ -11,7 +11,8 @@ from tests.docs.tutorial import UP, Reader
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-# The state before the pages that share a cluster: a certificate, a second manifest, a message in a backup, an open transaction.
+# The state that pages with a shared cluster expect: a certificate, a second manifest, a message in a backup, an open
+# transaction.
 _BEFORE: Final = """
 openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=console.example -keyout tls.key -out tls.crt 2>/dev/null
 cp examples/pipelines/archive.yaml more.yaml
@@ -32,13 +33,13 @@ END
 
 @pytest.mark.parametrize(("page", "section"), each(TUTORIALS))
 def test_a_tutorial_does_what_it_says(page: Path, section: str, tmp_path: Path) -> None:
-    """Each command ends well, and prints what the page shows."""
+    """Each command succeeds and prints what the page shows."""
     Reader(tmp_path).follow(page, section=section)
 
 
 @pytest.mark.long
 def test_pages_that_share_a_cluster_do_what_they_say(tmp_path: Path) -> None:
-    """Nothing that one of them does is in the way of the next one."""
+    """No page leaves anything that disturbs the next one."""
     with Reader(tmp_path) as reader:
         reader.run(UP + _BEFORE)
         for page, section in places(SHARED):
@@ -46,9 +47,9 @@ def test_pages_that_share_a_cluster_do_what_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # the store is installed where it is missing
+@pytest.mark.timeout(600)  # the store is installed if it is missing
 def test_a_backup_goes_to_a_bucket_as_the_guide_says(tmp_path: Path) -> None:
-    """The store is moto's, at the address that `AWS_ENDPOINT_URL` names."""
+    """The store is moto's, at the address in `AWS_ENDPOINT_URL`."""
     try:
         with s3_server("my-bucket") as address, Reader(tmp_path) as reader:
             reader.run(f"{UP}\nexport AWS_ENDPOINT_URL={address}")

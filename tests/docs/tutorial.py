@@ -1,16 +1,15 @@
-"""
-Runs a tutorial as a reader would: its files are saved, its commands are run, its output must come.
+"""Run a tutorial as a reader would: save its files, run its commands, and compare their output.
 
-The working folder is a copy of the checkout's faces (examples, Makefile, environment) with ports of its own, so that a
-cluster on the usual ports does not matter. Fenced blocks count by their language:
+The working folder is a copy of those parts of the checkout that pages use (examples, Makefile, environment), with its
+own ports, so that a cluster on the usual ports does not matter. Fenced blocks are treated by their language:
 
-* ``sh`` is run, in one shell for the page; after ``<!-- background -->`` it is run beside the rest until the end, when it
-  must have said something and still run;
-* ``text`` right after it: each line must occur in what the command printed, in this order; after
-  ``<!-- of the background -->`` in what the command beside the rest has printed;
+* ``sh`` is run, in one shell for the page; after ``<!-- background -->`` it runs in parallel until the end, when it must
+  have printed something and still run;
+* ``text`` right after it: each line must occur in the command's output, in this order; after
+  ``<!-- of the background -->`` in the output of the parallel command;
 * a block with a title is saved under that name.
 
-What `tests/docs/runners.py` names is run elsewhere and left out here.
+Blocks in `tests/docs/runners.py` are run elsewhere and left out here.
 """
 
 import os
@@ -36,7 +35,7 @@ _BLOCK: Final = re.compile(
     r'^(?: *(<!-- (?:background|of the background) -->)\n)?( *)```(\w*)(?: title="([^"]+)")?\n(.*?)^\2```$',
     re.DOTALL | re.MULTILINE,
 )
-# Installed already where tests run.
+# Tests run with these already installed.
 _INSTALLED: Final = (
     "pip install -e '.[spark]'",
     "pip install -e '.[s3]'",
@@ -45,10 +44,10 @@ _INSTALLED: Final = (
     "git pull",
     "make .venv/.run",
 )
-# The command before a page that speaks of a running cluster.
+# The command to run before a page that expects a running cluster.
 UP: Final = "orderlymq up -f examples/quickstart.yaml --detach"
 _NAME_SERVER: Final = "127.0.0.1:9876"
-# Addresses of pages that would meet a cluster of somebody else; ports of 0 are free ones.
+# Addresses of pages that another cluster may use; the port 0 stands for a free one.
 _ADDRESSES: Final = (
     ("0.0.0.0:9870", "127.0.0.1:0"),
     ("orderlymq canary", "orderlymq canary --port 0"),
@@ -58,7 +57,7 @@ _WAIT_S: Final = 40.0
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: language, text, the name to save it under, whether it runs beside the rest."""
+    """A fenced block: language, text, the name under which it is saved, and whether it runs in parallel."""
 
     language: str
     text: str
@@ -67,7 +66,7 @@ class Block:
 
     @property
     def opening(self) -> str:
-        """The first line, which names the block on its page."""
+        """The first line, which identifies the block on its page."""
         return self.text.strip().partition("\n")[0].strip()
 
 
@@ -90,7 +89,7 @@ def commands(page: Path, section: str = "") -> Iterator[str]:
 
 
 class Reader:
-    """Somebody who follows a tutorial in *folder*."""
+    """A reader who follows a tutorial in *folder*."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
@@ -131,7 +130,7 @@ class Reader:
             copy.write_text(text)
 
     def follow(self, page: Path, *, section: str = "", before: str = "") -> None:
-        """Do what *page*, or one *section* of it, says, and stop the cluster whatever comes of it."""
+        """Do what *page*, or one *section* of it, says, and always stop the cluster afterwards."""
         with self:
             if before:
                 self.run(before)
@@ -189,11 +188,11 @@ class Reader:
         return ended.stdout
 
     def _shell(self) -> str:
-        """Return what gives a shell the variables of the one before."""
+        """Return commands that give a new shell the variables of the former one."""
         return f"[ ! -f '{self.folder}/.exports' ] || . '{self.folder}/.exports'"
 
     def _own(self, text: str) -> str:
-        """Return commands with addresses of this reader alone."""
+        """Return commands with this reader's own addresses."""
         for address, own in ((_NAME_SERVER, self._name_server), *_ADDRESSES):
             text = text.replace(address, own)
         return text
@@ -222,7 +221,7 @@ class Reader:
         assert missing == "", f"{missing!r} is not in, or not behind the lines before it:\n{found}"
 
     def _runs_beside(self) -> None:
-        """Wait until everything that runs beside the rest has said something; none of it may have ended."""
+        """Wait until every parallel command has printed something; none of them may have ended."""
         ends = time.monotonic() + _WAIT_S
         for process, log in self._beside:
             while not log.read_text() and process.poll() is None and time.monotonic() < ends:
@@ -252,12 +251,12 @@ class Reader:
 
 
 def missed(lines: list[str], found: str, *, by_word: bool) -> str:
-    """Return the first line that does not stand in *found* behind the lines before it, empty without one.
+    """Return the first line that is not in *found* after the lines before it, or an empty text.
 
     Args:
         lines: addresses in them may have other ports there.
         found: what was printed.
-        by_word: what runs side by side printed it: only lines with the same first word have an order.
+        by_word: the output of parallel commands: only lines with the same first word have an order.
     """
     ends: dict[str, int] = {}
     for line in lines:

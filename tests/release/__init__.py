@@ -1,1 +1,1 @@
-"""The distributions hold every package once and ask for what they import."""
+"""The distributions contain every package once and require what they import."""

@@ -1,4 +1,4 @@
-"""Helm: the one on the path, or one that Go builds from its source, once, into build/tools."""
+"""Helm: the program on the path, or one that Go builds from its source once, into build/tools."""
 
 import os
 import shutil

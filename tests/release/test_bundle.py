@@ -1,4 +1,4 @@
-"""The bundle for OLM says what the chart says: definitions, rights, the Deployment; its descriptors name fields that exist."""
+"""The bundle for OLM agrees with the chart in definitions, rights and Deployment; its descriptors name existing fields."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def version(bundle: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def judge() -> Path:
-    """The program of `tests/release/olm`, which takes minutes to compile for the first time."""
+    """The program of `tests/release/olm`, whose first compilation takes minutes."""
     if not shutil.which("go"):
         pytest.skip("go is not installed")
     built = ROOT / "build" / "tools" / "olm"
@@ -47,7 +47,7 @@ def judge() -> Path:
 
 
 def test_the_rules_of_operator_sdk_find_nothing(bundle: Path, judge: Path) -> None:
-    """Neither an error nor a warning: each would be shown to whoever publishes the bundle."""
+    """Neither an error nor a warning is found, because publishers of the bundle would see both."""
     done = subprocess.run([judge, bundle], capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines(), done.stderr, done.returncode) == ([], "", 0)
 
@@ -55,7 +55,7 @@ def test_the_rules_of_operator_sdk_find_nothing(bundle: Path, judge: Path) -> No
 def test_the_rules_of_operator_sdk_find_a_definition_that_is_missing(
     judge: Path, tmp_path: Path, helm: Path
 ) -> None:
-    """A program that judges nothing would find nothing in a good bundle, either."""
+    """This shows that the program really checks a bundle."""
     write(tmp_path, render(str(helm)))
     (tmp_path / "manifests" / "users.orderlymq.io.yaml").unlink()
 
@@ -66,7 +66,7 @@ def test_the_rules_of_operator_sdk_find_a_definition_that_is_missing(
 
 
 def test_every_definition_is_owned_and_as_the_models_make_it(bundle: Path) -> None:
-    """OLM refuses a bundle that owns what it does not bring, or brings what it does not own."""
+    """OLM refuses a bundle if the definitions in it differ from those that it owns."""
     owned = version(bundle)["spec"]["customresourcedefinitions"]["owned"]
     for each in owned:
         brought = yaml.safe_load((bundle / "manifests" / f"{each['name']}.yaml").read_text())
@@ -100,7 +100,7 @@ def _check_paths(owned: Any, schema: Any) -> None:
 
 
 def test_the_operator_gets_the_charts_rights_and_no_others(bundle: Path) -> None:
-    """In each namespace that it serves, and those over nodes and the like in the cluster."""
+    """They are granted in each namespace that it serves, and for nodes and the like in the cluster."""
     spec = version(bundle)["spec"]["install"]["spec"]
     (inside,), (outside,) = spec["permissions"], spec["clusterPermissions"]
     (deployment,) = spec["deployments"]
@@ -113,7 +113,7 @@ def test_the_operator_gets_the_charts_rights_and_no_others(bundle: Path) -> None
 
 
 def test_olm_says_which_namespaces_are_served(bundle: Path) -> None:
-    """In the mode AllNamespaces it says nothing, which means the operator's own to it: so that one is not offered."""
+    """In the mode AllNamespaces OLM names none, which to the operator means its own, so the mode is not offered."""
     spec = version(bundle)["spec"]
     (deployment,) = spec["install"]["spec"]["deployments"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -127,7 +127,7 @@ def test_olm_says_which_namespaces_are_served(bundle: Path) -> None:
 
 
 def test_the_cluster_chooses_as_whom_the_operator_runs(bundle: Path) -> None:
-    """OpenShift's restricted-v2 refuses a user that is not of the namespace's range; the image's is a number, and not root."""
+    """OpenShift's restricted-v2 refuses a user outside the namespace's range; the image has a numeric user that is not root."""
     (deployment,) = version(bundle)["spec"]["install"]["spec"]["deployments"]
     pod = deployment["spec"]["template"]["spec"]
     users = re.findall(r"^USER (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -140,7 +140,7 @@ def test_the_cluster_chooses_as_whom_the_operator_runs(bundle: Path) -> None:
 
 
 def test_the_bundle_has_the_facts_of_the_project_and_examples_that_are_valid(bundle: Path) -> None:
-    """Its name carries its version; each version of a kind has an example, where OLM's form for it begins."""
+    """Its name contains its version; each version of a kind has an example, with which OLM's form begins."""
     found = version(bundle)
     examples = json.loads(found["metadata"]["annotations"]["alm-examples"])
     owned = found["spec"]["customresourcedefinitions"]["owned"]

@@ -1,4 +1,4 @@
-"""The release checklist finds each mistake that is planted, and nothing where there is none."""
+"""The release checklist finds each planted mistake, and nothing in a correct release."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ FILES = (
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a committed copy of what the checks read, with a dated changelog."""
+    """Return a committed copy of the checked files, with a dated changelog."""
     for name in (*FILES, *(f"requirements/{lock}.lock" for lock in check.LOCKS)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -101,7 +101,7 @@ def test_where_git_cannot_answer_the_tree_is_not_called_clean(tmp_path: Path) ->
 
 
 def test_pages_that_differ_are_found(tmp_path: Path) -> None:
-    """The comparison is a test; one that fails, or is not there, is a page that is not current."""
+    """Pages are compared by a test; if it fails or does not exist, the page counts as not current."""
     (tmp_path / "test_page.py").write_text("def test_page() -> None:\n    assert False\n")
     sentences = list(check.check_generated(tmp_path, ["test_page.py"]))
     assert "generated pages are not current: run `make pages`" in sentences

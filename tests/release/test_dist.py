@@ -1,4 +1,4 @@
-"""What is delivered beside the wheels."""
+"""Files of a release other than the wheels."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)(?:\\[.*\\])?==([^ \\\\;]+)", re.MULTIL
 
 @pytest.mark.parametrize("lock", BILLS.values())
 def test_a_bill_of_materials_names_the_licence_of_each_distribution(lock: str) -> None:
-    """Law: ours, and that of each one that an image of this Python has."""
+    """Law: it names the licences of our distributions and of all those in an image with this Python."""
     locked = _LOCKED.findall((ROOT / "requirements" / lock).read_text())
     given = [{"name": name, "version": version} for name, version in locked]
 

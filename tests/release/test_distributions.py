@@ -1,4 +1,4 @@
-"""Five distributions: nothing is missing, nothing is delivered twice, each asks for what it imports."""
+"""Five distributions: no package is missing or in two of them, and each requires what it imports."""
 
 import ast
 import re
@@ -17,11 +17,11 @@ from orderlymq.cli import table
 
 ALL = {each.name: each for each in distributions()}
 
-# Names of modules where their distribution has another name.
+# Modules whose distribution has another name.
 MODULES = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
-# Found beside what brings them: pydantic's core, and what FastStream injects with.
+# Modules that another distribution brings: pydantic's core, and FastStream's dependency injection.
 BROUGHT = {"fast_depends": "faststream", "pydantic_core": "pydantic"}
-# Modules of a package that only another distribution runs, which has what they need.
+# Modules that only run in another distribution, which has their dependencies.
 FOR_SERVERS = {
     "orderlymq_protocol/sealedsecrets.py",
     "orderlymq_runtime/process/loop.py",
@@ -31,7 +31,7 @@ FOR_SERVERS = {
     "orderlymq_runtime/pages/trafficmetrics.py",
 }
 OPTIONAL = {
-    # The test kit is named here and comes with the server.
+    # The test kit is required by its own name and is part of the server.
     "orderlymq": {
         "fastavro",
         "faststream",
@@ -44,19 +44,19 @@ OPTIONAL = {
     "orderlymq-server": {
         "obstore",
         "pytest",
-    },  # who keeps backups in S3, or uses the plugin, has it
+    },  # users of backups in S3, or of the plugin, have it
     "orderlymq-spark": {
         "fastavro",
         "google",
         "pyiceberg",
-    },  # who has bodies or tables of that format has it
+    },  # users of bodies or tables in that format have it
 }
-# Distributions that are asked for because a package of a sibling, or pyspark, imports them then.
+# Distributions that are required because a package of a sibling, or pyspark, imports them.
 INDIRECT = {
     # The time zones of schedules, which slim images lack; zoneinfo finds them there.
     "orderlymq-operator": {"tzdata"},
     "orderlymq-server": {"aiohttp", "prometheus-client", "uvloop", "zstandard"},
-    # Bodies that a client compressed with Zstandard are read in tasks.
+    # Spark's tasks read bodies that a client compressed with Zstandard.
     "orderlymq-spark": {"pandas", "zstandard"},
 }
 
@@ -81,7 +81,7 @@ def imported(path: Path) -> set[str]:
 
 
 def reach(distribution: Distribution) -> set[str]:
-    """Return the top packages that a distribution may import: its own and its siblings'."""
+    """Return the top-level packages that a distribution may import: its own and its siblings'."""
     known = {Path(package).parts[1] for package in distribution.packages}
     for sibling in distribution.siblings:
         known |= reach(ALL[sibling])
@@ -104,7 +104,7 @@ def test_a_distribution_asks_for_what_it_imports_and_for_no_more(name: str) -> N
 
 @pytest.mark.parametrize("name", INDIRECT)
 def test_a_distribution_asks_for_what_is_imported_for_it(name: str) -> None:
-    """Nobody else brings it: a body that a client compressed must not depend on what else is installed."""
+    """No other package brings it: reading a compressed body must not depend on what else is installed."""
     assert INDIRECT[name] <= {*ALL[name].dependencies}
 
 
@@ -166,7 +166,7 @@ def test_the_compiled_server_brings_all_extensions_and_no_source_of_the_sdk(tmp_
 
 
 def test_what_a_text_advises_to_install_exists() -> None:
-    """A distribution with the extra that is named, or an extra of a checkout."""
+    """It is a distribution with an existing extra, or an extra of a checkout."""
     packages = {path for each in ALL.values() for path in modules(each)}
     texts = [path.read_text() for path in packages]
     advised = {
@@ -179,7 +179,7 @@ def test_what_a_text_advises_to_install_exists() -> None:
 
 
 def test_every_command_of_another_distribution_is_known() -> None:
-    """The SDK alone names the distribution of each; a new command is added to both tables."""
+    """The SDK names the distribution of each command; a new command must be added to both tables."""
     brought = {
         command: each.name
         for each in distributions()

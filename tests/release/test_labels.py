@@ -1,4 +1,4 @@
-"""The chart and the images say of themselves what pyproject.toml says."""
+"""The chart and the images have the facts of pyproject.toml."""
 
 import re
 from typing import Any
@@ -61,7 +61,7 @@ def test_the_catalogue_shows_the_custom_resources_of_the_chart() -> None:
 
 
 def test_the_images_have_the_facts_of_the_project() -> None:
-    """Build arguments have the project's values as defaults, and each image's labels read them."""
+    """Build arguments have the project's values as defaults, and each image's labels use them."""
     defaults = dict(re.findall(r"^ARG (\w+)=(.*)$", DOCKERFILE, re.MULTILINE))
     assert {name: defaults[name] for name in ("VERSION", "SOURCE", "LICENSES")} == {
         "VERSION": PROJECT["version"],
@@ -75,6 +75,6 @@ def test_the_images_have_the_facts_of_the_project() -> None:
     for stage in stages:
         for label in ("version", "revision", "source", "licenses"):
             argument = label.upper()
-            # An argument from before the first stage is empty in a stage that does not name it.
+            # An argument before the first stage is empty in a stage that does not declare it.
             assert f"ARG {argument}\n" in stage.partition("LABEL")[0]
             assert f'org.opencontainers.image.{label}="${argument}"' in stage

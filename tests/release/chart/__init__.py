@@ -1,1 +1,1 @@
-"""The chart as Helm itself reads it. Begin with `test_chart`; `rendering` asks Helm."""
+"""The chart as Helm itself renders it. Begin with `test_chart`; `rendering` calls Helm."""

@@ -1,4 +1,4 @@
-"""What Helm makes of the chart, as a test reads it."""
+"""The rendered chart, for tests."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ from release.distributions import ROOT
 
 CHART: Final = ROOT / "charts" / "orderlymq"
 OLDEST_KUBERNETES: Final = "1.30.0"
-# Everything that a value switches on.
+# Values that switch on every optional part.
 ALL_ON: Final = {
     "image": {"repository": "registry.example/orderlymq", "tag": "1.2.3"},
     "watchNamespaces": ["*"],
@@ -28,7 +28,7 @@ def run(helm: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def render(helm: Path, chart: Path, *words: str | Path) -> list[dict[str, Any]]:
-    """Return what an installation would make."""
+    """Return the objects that an installation would create."""
     place = ("release", chart, "--namespace", "system", "--kube-version", OLDEST_KUBERNETES)
     done = run(helm, "template", *place, *words)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def values(folder: Path, what: dict[str, Any]) -> Path:
 
 
 def only(made: list[dict[str, Any]], kind: str, ending: str = "") -> dict[str, Any]:
-    """Return the one object of a kind whose name ends so."""
+    """Return the only object of a kind whose name has this ending."""
     (found,) = (
         each for each in made if each["kind"] == kind and each["metadata"]["name"].endswith(ending)
     )
@@ -50,7 +50,7 @@ def only(made: list[dict[str, Any]], kind: str, ending: str = "") -> dict[str, A
 
 
 def pods(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the specs of the chart's pods, Deployments and Jobs included."""
+    """Return the specs of the chart's pods, including those of Deployments and Jobs."""
     found = []
     for each in made:
         spec = each["spec"] if each["kind"] == "Pod" else each.get("spec", {}).get("template")

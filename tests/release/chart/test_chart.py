@@ -1,4 +1,4 @@
-"""The chart as Helm itself reads it: no complaint, all that is switched on, nothing that the schema does not know."""
+"""The chart as Helm itself renders it: no warnings, all that is switched on, only values that the schema knows."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 @pytest.mark.parametrize("chosen", [{}, ALL_ON], ids=["defaults", "all on"])
 def test_lint_has_no_complaint(helm: Path, tmp_path: Path, chosen: dict[str, Any]) -> None:
-    """With warnings as errors."""
+    """Warnings count as errors."""
     done = run(helm, "lint", CHART, "--strict", "--values", values(tmp_path, chosen))
 
     assert done.returncode == 0, done.stdout
@@ -39,7 +39,7 @@ def test_lint_has_no_complaint(helm: Path, tmp_path: Path, chosen: dict[str, Any
 def test_each_object_is_made_once_in_the_namespace_of_the_release(
     helm: Path, tmp_path: Path, chosen: dict[str, Any]
 ) -> None:
-    """With a kind, a name and labels that are Helm's."""
+    """Each has a kind, a name and Helm's labels."""
     made = render(helm, CHART, "--values", values(tmp_path, chosen))
     names = Counter(
         (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in made
@@ -55,7 +55,7 @@ def test_each_object_is_made_once_in_the_namespace_of_the_release(
 
 
 def test_definitions_are_those_that_the_models_make(helm: Path) -> None:
-    """As crds/ has them, and none when somebody else keeps them."""
+    """They equal those in crds/; none are rendered if they are installed separately."""
     made = {
         each["metadata"]["name"]: each["spec"]
         for each in render(helm, CHART)
@@ -69,7 +69,7 @@ def test_definitions_are_those_that_the_models_make(helm: Path) -> None:
 
 
 def test_what_is_switched_on_comes_and_nothing_else(helm: Path, tmp_path: Path) -> None:
-    """Roles for one namespace or for all; monitors and rules of Prometheus only where asked."""
+    """There are roles for one namespace or for all, and Prometheus' monitors and rules only on request."""
     by_default = Counter(each["kind"] for each in render(helm, CHART))
     with_all = Counter(
         each["kind"] for each in render(helm, CHART, "--values", values(tmp_path, ALL_ON))
@@ -92,7 +92,7 @@ def test_what_is_switched_on_comes_and_nothing_else(helm: Path, tmp_path: Path) 
 def test_changes_are_warned_of_in_the_namespaces_that_are_served(
     helm: Path, tmp_path: Path, chosen: dict[str, Any], served: list[str] | None
 ) -> None:
-    """None is refused but what brokers change of pods, and values switch them off."""
+    """Only changes by brokers of pods are refused; others only cause warnings, and values switch both off."""
     words: list[str | Path] = ["--values", values(tmp_path, chosen)]
     bindings = [
         each["spec"]
@@ -114,7 +114,7 @@ def test_changes_are_warned_of_in_the_namespaces_that_are_served(
 
 
 def test_users_of_the_cluster_get_the_resources_by_its_own_roles(helm: Path) -> None:
-    """view reads every kind, edit writes all but Users, admin writes those; nothing is left out or given twice."""
+    """view reads every kind, edit writes all except Users, admin writes those; no right is missing or given twice."""
     kinds = {path.stem for path in (ROOT / "crds").glob("*.yaml")}
 
     def granted(made: list[dict[str, Any]], role: str) -> set[tuple[str, str]]:
@@ -147,7 +147,7 @@ def test_users_of_the_cluster_get_the_resources_by_its_own_roles(helm: Path) -> 
 def test_what_follows_the_end_needs_no_namespace_but_that_of_the_release(
     helm: Path, tmp_path: Path
 ) -> None:
-    """`helm uninstall` would fail for a namespace that was served and is gone."""
+    """`helm uninstall` would fail for a served namespace that was deleted."""
     chosen = values(tmp_path, {"watchNamespaces": ["gone", "shop"]})
     made = [
         each
@@ -161,7 +161,7 @@ def test_what_follows_the_end_needs_no_namespace_but_that_of_the_release(
 
 
 def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> None:
-    """`make dist` packs what Helm would pack."""
+    """`make dist` packs the same files as Helm."""
     assert render(helm, package_chart(tmp_path)) == render(helm, CHART)
 
 
@@ -187,11 +187,11 @@ def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: str) -> None:
-    """Unknown values, values of another type, names that Kubernetes refuses, an old Kubernetes.
+    """Unknown values, wrong types, names that Kubernetes refuses, and an old Kubernetes are refused.
 
-    The schema says it, and no template breaks.
+    The schema refuses them, before a template fails.
     """
-    version = ("--kube-version", OLDEST_KUBERNETES)  # a word that comes later wins
+    version = ("--kube-version", OLDEST_KUBERNETES)  # a later value wins
     done = run(helm, "template", "release", CHART, *version, *words)
 
     assert done.returncode != 0
@@ -200,7 +200,7 @@ def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: s
 
 
 def test_the_notes_speak_of_the_namespaces_that_are_served(helm: Path, tmp_path: Path) -> None:
-    """And of what the values leave to people: pull secrets, and who may scrape the operator."""
+    """They also name the steps that the values leave to users: pull secrets, and who may scrape the operator."""
     chart = tmp_path / "chart"
     shutil.copytree(CHART, chart, symlinks=False)
     (chart / "templates" / "shown.yaml").write_text(
@@ -230,7 +230,7 @@ def test_the_notes_speak_of_the_namespaces_that_are_served(helm: Path, tmp_path:
 
 
 def test_no_two_releases_share_a_name_without_namespace(helm: Path) -> None:
-    """The later one could not be installed. Names and namespaces may have hyphens."""
+    """Otherwise the later one could not be installed. Names and namespaces may have hyphens."""
     found: Counter[tuple[str, str]] = Counter()
     for name, namespace in (("mq", "a"), ("mq", "a-view"), ("mq-a", "view"), ("mq-release", "a")):
         words = ("--namespace", namespace, "--set", f"fullnameOverride={name}")
@@ -242,7 +242,7 @@ def test_no_two_releases_share_a_name_without_namespace(helm: Path) -> None:
 
 
 def test_every_name_that_helm_allows_is_one_for_kubernetes(helm: Path, tmp_path: Path) -> None:
-    """Names that YAML reads as numbers stay texts, and the Service begins with a letter and has no dot."""
+    """Names that YAML reads as numbers stay texts; the Service's name begins with a letter and has no dot."""
     chosen = values(tmp_path, {**ALL_ON, "watchNamespaces": ["789"]})
     words = ("--kube-version", OLDEST_KUBERNETES, "--values", chosen)
     done = run(helm, "template", "12.5", CHART, "--namespace", "456", *words)
@@ -265,7 +265,7 @@ def test_every_name_that_helm_allows_is_one_for_kubernetes(helm: Path, tmp_path:
     ("whole", "account"), [("true", "123"), ("null", "2026-11-27"), ("no", "")]
 )
 def test_chosen_names_stay_texts(helm: Path, tmp_path: Path, whole: str, account: str) -> None:
-    """Those that YAML reads as something else, too; a pull secret may have any name of a Secret."""
+    """This includes names that YAML reads as other types; a pull secret may have any valid name of a Secret."""
     secret = f"registry.example.{'x' * 230}"
     chosen = {
         **ALL_ON,
@@ -284,12 +284,12 @@ def test_chosen_names_stay_texts(helm: Path, tmp_path: Path, whole: str, account
 
 
 def test_values_that_the_schema_accepts_leave_no_hole(helm: Path, tmp_path: Path) -> None:
-    """Null takes a value away: those that the chart cannot do without are required, and all others render."""
+    """Null removes a value: those that the chart needs are required, and without the others it still renders."""
     kept: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     def without(value: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
-        """Take away what *rules* do not require."""
+        """Remove the values that *rules* do not require."""
         found: dict[str, Any] = {}
         for key, each in value.items():
             needed = key in rules.get("required", ())

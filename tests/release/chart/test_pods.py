@@ -1,4 +1,4 @@
-"""The pods of the chart and of `helm test`: where they run, as whom, with which labels and secrets."""
+"""The pods of the chart and of `helm test`: their nodes, users, labels and secrets."""
 
 import json
 import runpy
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
 def test_every_pod_of_the_chart_runs_on_the_nodes_that_are_chosen(
     helm: Path, tmp_path: Path
 ) -> None:
-    """The operator, what follows its end, and `helm test`: where all nodes have taints, no pod would wait for ever."""
+    """This includes the hook that runs after the operator and `helm test`: with taints on all nodes, other pods never start."""
     terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}]
     chosen = {
         "nodeSelector": {"pool": "system"},
@@ -42,7 +42,7 @@ def test_every_pod_of_the_chart_runs_on_the_nodes_that_are_chosen(
 
 
 def test_every_pod_of_the_chart_has_the_labels_that_are_chosen(helm: Path, tmp_path: Path) -> None:
-    """Where a policy asks for a label, no pod would be refused; by its own labels it is found still."""
+    """No policy that requires a label refuses a pod; selectors use the chart's own labels."""
     made = render(helm, CHART, "--values", values(tmp_path, {"podLabels": {"team": "mq"}}))
     found = [
         each["metadata"] if each["kind"] == "Pod" else each["spec"]["template"]["metadata"]
@@ -56,7 +56,7 @@ def test_every_pod_of_the_chart_has_the_labels_that_are_chosen(helm: Path, tmp_p
 
 
 def test_what_releases_finalizers_logs_as_the_operator_does(helm: Path, tmp_path: Path) -> None:
-    """Its own settings read it."""
+    """Its settings for logs are read by the program itself."""
     chosen = {"logLevel": "DEBUG", "logFormat": "text"}
     made = render(helm, CHART, "--values", values(tmp_path, chosen))
     for kind in ("Deployment", "Job"):
@@ -66,7 +66,7 @@ def test_what_releases_finalizers_logs_as_the_operator_does(helm: Path, tmp_path
 
 
 def test_an_account_that_is_there_gets_the_rights(helm: Path) -> None:
-    """The chart makes none of its own then, and the operator runs as that one."""
+    """With an existing account the chart makes none, and the operator runs with the existing one."""
     words = ("--set", "serviceAccount.create=false", "--set", "serviceAccount.name=ours")
     made = render(helm, CHART, *words)
 
@@ -87,7 +87,7 @@ def test_an_account_that_is_there_gets_the_rights(helm: Path) -> None:
 def test_the_cluster_of_helm_test_runs_where_the_chart_runs_and_as_whom(
     helm: Path, tmp_path: Path, user: int | None
 ) -> None:
-    """Law: where the operator may run, the test can pass: on nodes with taints, and under OpenShift's restricted-v2."""
+    """Law: wherever the operator can run, the test can pass: on nodes with taints, and under OpenShift's restricted-v2."""
     terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}]
     nodes = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     placed: dict[str, Any] = {
@@ -121,7 +121,7 @@ def test_the_cluster_of_helm_test_runs_where_the_chart_runs_and_as_whom(
 def test_pull_secrets_reach_every_pod_of_the_chart_and_what_the_operator_makes(
     helm: Path, tmp_path: Path
 ) -> None:
-    """The operator gets their names, and its own settings read them."""
+    """The operator gets the names of the secrets, and its own settings read them."""
     chosen = {"imagePullSecrets": [{"name": "one"}, {"name": "two"}]}
     made = render(helm, CHART, "--values", values(tmp_path, chosen))
 
@@ -133,7 +133,7 @@ def test_pull_secrets_reach_every_pod_of_the_chart_and_what_the_operator_makes(
 
 
 def test_the_users_of_the_charts_pods_may_be_left_to_the_clusters_admission(helm: Path) -> None:
-    """OpenShift refuses numbers that are not of the namespace's range."""
+    """OpenShift refuses user ids outside the range of the namespace."""
 
     def users(*words: str) -> list[dict[str, Any]]:
         return [pod["securityContext"] for pod in pods(render(helm, CHART, *words))]

@@ -15,7 +15,7 @@ READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
 class BusyServer(BaseHTTPRequestHandler):
-    """An API server that is too busy for the first question, closes the connection of the second and answers the third."""
+    """An API server that refuses the first request as too busy, closes the connection of the second, and answers the third."""
 
     asked = 0
 
@@ -46,7 +46,7 @@ def busy() -> Iterator[client.CustomObjectsApi]:
 def test_an_api_server_that_is_busy_for_a_moment_does_not_fail_the_installation(
     busy: client.CustomObjectsApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Law: what is asked each second until a deadline may be refused before that."""
+    """Law: a request that is repeated each second until a deadline may fail before that."""
     wait = runpy.run_path(str(CHART / "files" / "selftest.py"))["_wait_until_ready"]
 
     wait(busy, "shop", "release-selftest", ["clusters"])
@@ -59,7 +59,7 @@ def test_an_api_server_that_is_busy_for_a_moment_does_not_fail_the_installation(
     [([0, 1, 2], True), ([0, 1, 0, 1, 2], True), ([0, 2], False), ([1, 0], False)],
 )
 def test_a_message_that_comes_again_breaks_no_order(steps: list[int], kept: bool) -> None:
-    """Law: a step is in order when those before it were there, however often it comes."""
+    """Law: a step is in order if all earlier steps came before, however often it is delivered."""
     in_order = runpy.run_path(str(CHART / "files" / "selftest.py"))["in_order"]
     seen: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""How the chart lets its clusters be watched: alerts, what is scraped and how, dashboards."""
+"""The chart's monitoring of its clusters: alerts, scrapes, dashboards."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
 
 
 def test_alerts_link_to_the_page_that_says_what_to_do(helm: Path, tmp_path: Path) -> None:
-    """In the project's repository, or where the values say that it is to be read."""
+    """The page is in the project's repository, or at the address that the values name."""
     chosen = values(tmp_path, ALL_ON)
     own = "https://docs.example/alerts"
     for words, page in [
@@ -34,7 +34,7 @@ def test_alerts_link_to_the_page_that_says_what_to_do(helm: Path, tmp_path: Path
 
 
 def test_each_release_watches_its_own_operator(helm: Path, tmp_path: Path) -> None:
-    """Where another release has one that leads, in the same Prometheus."""
+    """Another release may have a leading operator in the same Prometheus."""
     made = only(render(helm, CHART, "--values", values(tmp_path, ALL_ON)), "PrometheusRule")
     (rule,) = (
         each
@@ -48,7 +48,7 @@ def test_each_release_watches_its_own_operator(helm: Path, tmp_path: Path) -> No
 
 
 def test_pods_are_scraped_as_they_say(helm: Path, tmp_path: Path) -> None:
-    """By https where the operator's annotation says so; certificates name no pod, so none is compared unless asked."""
+    """The scheme is https if the operator's annotation says so; certificates name no pod, so names are compared only on request."""
     made = render(helm, CHART, "--values", values(tmp_path, ALL_ON))
     (endpoint,) = only(made, "PodMonitor")["spec"]["podMetricsEndpoints"]
 
@@ -60,7 +60,7 @@ def test_pods_are_scraped_as_they_say(helm: Path, tmp_path: Path) -> None:
 
 
 def asked(monitor: dict[str, Any], component: str, scheme: str) -> list[tuple[str, bool]]:
-    """Return for each scrape of a pod its scheme and whether it bears the token, as Prometheus reads a PodMonitor."""
+    """Return, for each scrape of a pod, its scheme and whether it has the token, as Prometheus reads a PodMonitor."""
     spec, component_label = monitor["spec"], "app.kubernetes.io/component"
     pod = {"app.kubernetes.io/managed-by": "orderlymq-operator", component_label: component}
     found = []
@@ -96,7 +96,7 @@ def asked(monitor: dict[str, Any], component: str, scheme: str) -> list[tuple[st
 def test_the_token_of_the_pages_goes_to_brokers_and_name_servers_by_https_alone(
     helm: Path, tmp_path: Path, token: bool
 ) -> None:
-    """All pods with metrics are asked once, whether their Cluster has a token or none; the console has no metrics."""
+    """Each pod with metrics is scraped once, with or without a token of its Cluster; the console has no metrics."""
     access = {"authorization": {"credentials": {"name": "pages", "key": "token"}}}
     chosen = {"metrics": {"serviceMonitor": {"enabled": True, **(access if token else {})}}}
     monitor = only(render(helm, CHART, "--values", values(tmp_path, chosen)), "PodMonitor")
@@ -112,7 +112,7 @@ def test_the_token_of_the_pages_goes_to_brokers_and_name_servers_by_https_alone(
 
 
 def test_every_dashboard_is_in_the_config_map(helm: Path, tmp_path: Path) -> None:
-    """Byte for byte: Grafana reads no templates."""
+    """The files are included unchanged, because Grafana does not evaluate templates."""
     made = render(helm, CHART, "--values", values(tmp_path, ALL_ON))
     found = only(made, "ConfigMap", "-dashboard")["data"]
 
