@@ -1,1 +1,1 @@
-"""End-to-end scenarios on a real Kubernetes: what a user sees, judged by the order oracle. `make e2e` runs them."""
+"""End-to-end scenarios on a real Kubernetes: what a user sees, checked by the order oracle. `make e2e` runs them."""

@@ -1,8 +1,7 @@
-"""
-Prepares the environment of the scenarios: ``python -m e2e prepare``, and ``python -m e2e remove`` afterwards.
+"""Prepare the environment of the scenarios with ``python -m e2e prepare``; ``python -m e2e remove`` removes it again.
 
-The scenarios make what is missing themselves. CI prepares while other tests wait, and removes the cluster so
-that its idle pods take no CPU from the steps that follow. A cluster that KUBECONFIG names stays.
+The scenarios make missing parts themselves. CI prepares in parallel to other tests, and removes the cluster so
+that its idle pods take no CPU time from the steps that follow. A cluster that KUBECONFIG names stays.
 """
 
 import os
@@ -14,7 +13,7 @@ from e2e.space import EXAMPLE_IMAGE
 
 
 def main(task: str) -> int:
-    """Return 0 when it is done, 40 where no Kubernetes can be made."""
+    """Return 0 on success, 40 if no Kubernetes can be made."""
     try:
         machine = find()
         if task == "prepare":

@@ -1,4 +1,4 @@
-"""A cloud's balancers for a cluster of kind: an address for each Service of type LoadBalancer."""
+"""Cloud load balancers for a kind cluster: an address for each Service of type LoadBalancer."""
 
 import json
 import subprocess
@@ -17,9 +17,9 @@ _PLACES: Final = 32
 
 @contextmanager
 def balanced(space: Space) -> Iterator[IPv4Network]:
-    """Give addresses to the Services of *space* while the block runs; kube-proxy leads each of them to its pods.
+    """Give addresses to the Services of *space* during the block; kube-proxy forwards each of them to its pods.
 
-    They are the last of the network that the nodes are in, and this machine sends what is for them to a node.
+    The addresses are the last of the nodes' network, and this machine routes them to a node.
     """
     node = node_address(space)
     network = IPv4Network(f"{node}/16", strict=False)
@@ -48,7 +48,7 @@ def node_address(space: Space) -> IPv4Address:
 
 
 def lead(what: str, places: IPv4Network, node: IPv4Address) -> None:
-    """Let this machine send what is for *places* to a node (`replace`), or no longer (`delete`)."""
+    """Route *places* from this machine to a node (`replace`), or no longer (`delete`)."""
     subprocess.run(["ip", "route", what, str(places), "via", str(node)], check=True)
 
 
@@ -56,7 +56,7 @@ def _give(space: Space, places: IPv4Network, ends: threading.Event) -> None:
     hosts = list(places.hosts())
     given: list[str] = []
     while not ends.wait(_EVERY_S):
-        # A starved API server may not answer now and then.
+        # An overloaded API server may fail to answer now and then.
         with suppress(MachineError):
             for service in space.items("services"):
                 name = str(service["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""The canary of a scenario's Cluster: it proves the order through what the scenario does, and must accuse nobody."""
+"""The canary of a scenario's Cluster: it verifies the order during the scenario, and must raise no false alarm."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Canary:
 
     @property
     def status(self) -> str:
-        """The status of OrderVerified; empty where there is none."""
+        """The status of OrderVerified; empty if the condition is missing."""
         return str((self.space.condition("cluster/demo", "OrderVerified") or {}).get("status", ""))
 
     def verifies(self) -> None:
@@ -50,7 +50,7 @@ class Canary:
         self.space.until(lambda: self.status == "True", "the order is verified", READY_S)
 
     def page(self) -> Json:
-        """Return what the canary itself says; its former pod may end still."""
+        """Return the canary's own report; its former pod may still be ending."""
         self.space.until(lambda: len(self.space.pods(PODS)) == 1, "one canary", READY_S)
         (pod,) = self.space.pods(PODS)
         name = pod["metadata"]["name"]
@@ -58,7 +58,7 @@ class Canary:
         return dict(json.loads(self.space.kubectl("get", "--raw", path)))
 
     def alarms(self) -> list[str]:
-        """Return the reasons of events of the Cluster that accuse the order."""
+        """Return the reasons of the Cluster's events that report broken order."""
         uid = self.space.must("cluster/demo")["metadata"]["uid"]
         found = [
             each for each in self.space.items("events") if each["involvedObject"].get("uid") == uid
@@ -66,9 +66,9 @@ class Canary:
         return [each["reason"] for each in found if each["reason"] in BROKEN]
 
     def accuses_nobody(self) -> Json:
-        """Assert that the order is verified and was never called broken; return what the canary says.
+        """Assert that the order is verified and was never reported as broken; return the canary's report.
 
-        The operator's events tell it also of a canary that died, the canary's own counts also of a time without an operator.
+        The operator's events cover a canary that died, and the canary's own counts cover a time without an operator.
         """
         self.verifies()
         found = self.page()

@@ -1,4 +1,4 @@
-"""Fixtures of the scenarios: one cluster, one image, one operator; a namespace and an application for each."""
+"""Fixtures of the scenarios: one cluster, one image and one operator; a namespace and an application for each scenario."""
 
 import os
 import shutil
@@ -14,18 +14,18 @@ from e2e.machine import ROOT, Machine, MachineError, find, say
 from e2e.orders import Orders
 from e2e.space import EXAMPLE_IMAGE, Space
 
-NO_KUBERNETES: Final = 40  # exit code; none of pytest's own
+NO_KUBERNETES: Final = 40  # exit code; pytest uses another
 SPARK_IMAGE: Final = "orderlymq-spark:dev"
 _GIVEN_SPARK_IMAGE: Final = "ORDERLYMQ_E2E_SPARK_IMAGE"
 _OPERATOR_SPACE: Final = "orderlymq-e2e"
 _STORY_S: Final = 600
 
 
-@pytest.hookimpl(trylast=True)  # behind the selection by marks
+@pytest.hookimpl(trylast=True)  # after the selection by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give scenarios the time that a real cluster takes, and a second try: they wait in real time on any machine.
+    """Give scenarios the time that a real cluster needs, and a second try, because they wait in real time.
 
-    Those of the API server alone come first: an operator would start pods for each of their objects.
+    Scenarios that need only the API server run first, because an operator would start pods for each of their objects.
     """
     turns.take(config, items, _module)
     items.sort(key=lambda item: "operator" in getattr(item, "fixturenames", ()))
@@ -48,7 +48,7 @@ def _space_of(module: str) -> str:
 
 @pytest.fixture(scope="session")
 def machine() -> Machine:
-    """Find the Kubernetes that the scenarios run on."""
+    """Find the Kubernetes on which the scenarios run."""
     try:
         return find()
     except MachineError as error:
@@ -57,7 +57,7 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="session")
 def image(machine: Machine) -> str:
-    """Bring the image under test to all nodes; ORDERLYMQ_E2E_IMAGE names one that is there."""
+    """Bring the image under test to all nodes; ORDERLYMQ_E2E_IMAGE names an image that exists already."""
     given = os.environ.get("ORDERLYMQ_E2E_IMAGE")
     if given:
         return given
@@ -68,7 +68,7 @@ def image(machine: Machine) -> str:
 
 @pytest.fixture(scope="session")
 def spark_image(machine: Machine) -> str:
-    """Bring the image with Spark to all nodes; ORDERLYMQ_E2E_SPARK_IMAGE names one that is there."""
+    """Bring the image with Spark to all nodes; ORDERLYMQ_E2E_SPARK_IMAGE names an image that exists already."""
     if not os.environ.get(_GIVEN_SPARK_IMAGE):
         say(f"building {SPARK_IMAGE}")
         machine.build_spark(SPARK_IMAGE)
@@ -81,7 +81,7 @@ def _spark_image() -> str:
 
 @pytest.fixture(scope="session")
 def definitions(machine: Machine) -> Machine:
-    """Put the custom resource definitions of the tree in force, as `kubectl apply` does."""
+    """Apply the custom resource definitions of the source tree, as `kubectl apply` does."""
     machine.run("kubectl", "apply", "--server-side", "--force-conflicts", "-f", "crds/")
     return machine
 
@@ -90,7 +90,7 @@ def definitions(machine: Machine) -> Machine:
 def operator(
     definitions: Machine, image: str, request: pytest.FixtureRequest
 ) -> Iterator[Operator]:
-    """Install the operator by its chart.
+    """Install the operator with its chart.
 
     It serves every namespace; with ORDERLYMQ_E2E_NAMESPACED only those of the scenarios, so that it can share a
     cluster with others.
@@ -124,7 +124,7 @@ def operator(
 
 @pytest.fixture(scope="module")
 def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space]:
-    """Give the scenario a namespace that no operator serves: only the API server judges."""
+    """Give the scenario a namespace that no operator serves, so that only the API server checks objects."""
     found = Space(definitions, _space_of(request.module.__name__) + "-bare", EXAMPLE_IMAGE)
     definitions.run("kubectl", "create", "namespace", found.name, check=False)
     yield found
@@ -135,12 +135,12 @@ def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space
 def space(
     machine: Machine, image: str, operator: Operator, request: pytest.FixtureRequest
 ) -> Iterator[Space]:
-    """Give the scenario a namespace of its own; afterwards everything in it is removed."""
+    """Give the scenario its own namespace; remove everything in it afterwards."""
     made = WatchedSpace if "canary" in request.fixturenames else Space
     found = made(machine, _space_of(request.module.__name__), image)
     machine.run("kubectl", "create", "namespace", found.name, check=False)
     if found.get("mq,deployments"):
-        sweep(found)  # what another run has left
+        sweep(found)  # another run has left it
     yield found
     if not os.environ.get("ORDERLYMQ_E2E_KEEP"):
         sweep(found)
@@ -154,7 +154,7 @@ def canary(space: Space) -> Canary:
 
 def sweep(space: Space) -> None:
     """Remove everything that a scenario has made, volumes included."""
-    # By the category of all our kinds: what one attempt leaves of a kind, the next one would begin with.
+    # Delete by the category of all our kinds: the next attempt would begin with any object that is left.
     space.kubectl(
         "delete", "mq,deployments,statefulsets,jobs", "--all", "--wait=false", check=False
     )
@@ -165,7 +165,7 @@ def sweep(space: Space) -> None:
 
 @pytest.fixture
 def orders(space: Space, request: pytest.FixtureRequest) -> Orders:
-    """Give the scenario the application; its history lands in .orderlymq/e2e/, for `orderlymq verify`."""
+    """Give the scenario the application; its history is written to .orderlymq/e2e/, for `orderlymq verify`."""
     folder = ROOT / ".orderlymq" / "e2e" / str(request.node.name)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -173,7 +173,7 @@ def orders(space: Space, request: pytest.FixtureRequest) -> Orders:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the scenarios measured."""
+    """Show the measurements of the scenarios."""
     lines = [
         f"{report.nodeid.rpartition('/')[2]}: {name} {value}"
         for outcome in ("passed", "failed")

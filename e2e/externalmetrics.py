@@ -1,8 +1,7 @@
-"""
-An adapter that serves `external.metrics.k8s.io` from the page of a broker group's leader; it runs in a pod of a scenario.
+"""An adapter that serves `external.metrics.k8s.io` from the page of a broker group's leader, in a pod of a scenario.
 
-The HPA asks it for a metric by name and labels. A metric without a row is an error and no zero, so that nothing is scaled then.
-Certificate and key are in /tls; PAGE is the address of the page.
+The HPA asks it for a metric by name and labels. A metric without a row is an error and not zero, so that the HPA does
+not scale then. Certificate and key are in /tls; PAGE is the address of the page.
 """
 
 import json
@@ -21,7 +20,7 @@ PORT = 6443
 
 
 def values(page: str, name: str, labels: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of a metric that have *labels*, as the HPA reads them."""
+    """Return the rows of a metric that have *labels*, in the form that the HPA reads."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return [
         {
@@ -64,10 +63,10 @@ def answer(path: str) -> tuple[int, dict[str, Any]]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request of the API server."""
+    """A request of the API server."""
 
     def do_GET(self) -> None:
-        """Answer it."""
+        """Answer the request."""
         try:
             status, body = answer(self.path)
         except OSError as error:
@@ -82,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serve until the process is killed."""
     server = ThreadingHTTPServer(("", PORT), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain("/tls/tls.crt", "/tls/tls.key")

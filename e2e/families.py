@@ -1,4 +1,4 @@
-"""Clusters of kind of their own whose pods have addresses of IPv6, alone or beside those of IPv4."""
+"""Separate kind clusters whose pods have only IPv6 addresses, or IPv4 and IPv6 addresses."""
 
 import json
 import tempfile
@@ -13,7 +13,7 @@ from e2e.space import Json
 Family = Literal["ipv6", "dual"]
 NAME: Final = "orderlymq-families"
 _SUBNET: Final = "fd00:6:6::/64"
-# Pods are connected below: what a node image brings may know IPv4 alone.
+# Pods are connected below, because a node image's own network plugin may know only IPv4.
 _SHAPE: Final = """
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
@@ -26,7 +26,7 @@ _READY: Final = "--timeout=180s"
 
 @contextmanager
 def cluster(machine: Machine, family: Family) -> Iterator[Machine]:
-    """Make a cluster of the node image of *machine*'s for the block, on a network of Docker with IPv6."""
+    """Make a cluster from the node image of *machine* for the block, on a Docker network with IPv6."""
     image = machine.run(
         "docker", "inspect", "-f", "{{.Config.Image}}", f"{machine.kind}-control-plane"
     ).strip()
@@ -55,7 +55,7 @@ def _remove(made: Machine) -> None:
 
 
 def _connect(made: Machine) -> None:
-    """Connect the pods of all nodes: each node routes the pods of every other one to it."""
+    """Connect the pods of all nodes: each node routes to the pods of every other one."""
     made.run("kubectl", "wait", "node", "--all", "--for=jsonpath={.spec.podCIDRs}", _READY)
     nodes = json.loads(made.run("kubectl", "get", "nodes", "-o", "json"))["items"]
     for node in nodes:

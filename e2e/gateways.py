@@ -1,8 +1,7 @@
-"""
-A gateway for a cluster without one: it takes up the TLSRoutes of a namespace, as a controller of Gateway API does.
+"""A gateway for a cluster without one: it serves the TLSRoutes of a namespace, as a Gateway API controller does.
 
-It listens on this machine, chooses by the name in a client's TLS greeting, passes the encrypted bytes on to the Service of the
-route, and writes into the status of each route that it has taken it up.
+It listens on this machine, chooses the route by the server name in a client's TLS greeting, forwards the encrypted
+bytes to the Service of the route, and reports in the status of each route that it accepted it.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ _EVERY_S: Final = 1.0
 
 @contextmanager
 def served(space: Space) -> Iterator[int]:
-    """Serve the TLSRoutes of *space* while the block runs; yield the gateway's port on this machine."""
+    """Serve the TLSRoutes of *space* during the block; yield the gateway's port on this machine."""
     space.kubectl("apply", "--server-side", "-f", str(_DEFINITION))
     space.kubectl("wait", "--for=condition=Established", f"-f={_DEFINITION}", "--timeout=30s")
     taken: dict[str, tuple[str, int]] = {}
@@ -39,7 +38,7 @@ def served(space: Space) -> Iterator[int]:
         async with gateway(taken) as made:
             port.set_result(made.port)
             while not await asyncio.to_thread(ends.wait, _EVERY_S):
-                # A starved API server may not answer now and then.
+                # An overloaded API server may fail to answer now and then.
                 with suppress(MachineError):
                     await asyncio.to_thread(_take_up, space, taken)
 
@@ -52,7 +51,7 @@ def served(space: Space) -> Iterator[int]:
         server.join()
         for address, _ in set(taken.values()):
             lead("delete", IPv4Network(address), node_address(space))
-        # A second try makes it again: it must not find what is still being deleted.
+        # A second try makes it again, and must not find the one that is still being deleted.
         space.kubectl("delete", "-f", str(_DEFINITION), "--timeout=60s")
 
 
@@ -65,7 +64,7 @@ def _take_up(space: Space, taken: dict[str, tuple[str, int]]) -> None:
         address = str(service["spec"]["clusterIP"])
         for host in route["spec"]["hostnames"]:
             if host not in taken:
-                # A node's kube-proxy leads every caller to the pods of a Service.
+                # kube-proxy on any node forwards callers to the pods of a Service.
                 lead("replace", IPv4Network(address), node_address(space))
                 taken[host] = (address, int(backend["port"]))
         if "status" not in route:

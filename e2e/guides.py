@@ -1,4 +1,4 @@
-"""The commands of the guides, typed at a Cluster on Kubernetes, typed at one that serves; a line that fails fails the scenario."""
+"""The commands of the guides, typed at a running Cluster on Kubernetes; a line that fails fails the scenario."""
 
 import base64
 
@@ -12,7 +12,7 @@ from e2e.space import Json, Space
 
 _BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 _SOMETHING_WILL_HAPPEN = 6
-_TIME_IS_UP = 124  # of `timeout`
+_TIME_IS_UP = 124  # exit code of `timeout`
 _CLAIM = """
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -25,7 +25,7 @@ _ACCOUNTS = ("shop-admin", "shop-writer")
 
 
 def begins(space: Space) -> None:
-    """Make what the guides take time for: a canary, a Backup, accounts."""
+    """Start the parts of the guides that take time: a canary, a Backup, accounts."""
     space.patch("cluster/demo", {"canary": {"enabled": True}})
     accounts = [part("User", name, "demo", admin=name == "shop-admin") for name in _ACCOUNTS]
     space.apply(_CLAIM, yaml.safe_dump(_backup()), *accounts)
@@ -33,7 +33,7 @@ def begins(space: Space) -> None:
 
 
 def looks(space: Space, person: Person) -> None:
-    """Look at the Cluster as four pages say."""
+    """Inspect the Cluster as four pages describe."""
     seen = person.types(
         "howto/lost-majority", "kubectl get pods", "kubectl get pvc", "kubectl describe"
     )
@@ -47,12 +47,12 @@ def looks(space: Space, person: Person) -> None:
     text = base64.b64decode(secret).decode()
     signed = person.types("howto/watch", "kubectl exec demo-0-0 -- env", SECRET=text)
     assert "billing" in signed
-    # Its code is that of the command. What a pod prints that ends before kubectl is attached may be lost.
+    # Its exit code is that of the command. The output of a pod that ends before kubectl is attached may be lost.
     person.types("howto/watch", "kubectl run mq")
 
 
 def changes_a_secret(space: Space, person: Person) -> None:
-    """Have the operator make another Secret: brokers accept both for a time, and the former one is ended by hand."""
+    """Let the operator make another Secret: brokers accept both for a time, and the former one is ended by hand."""
     before = space.must("secret/shop-writer-user")["data"]
     space.kubectl("create", "deployment", "shop", f"--image={space.image}", "--replicas=0")
     person.types(
@@ -68,7 +68,7 @@ def changes_a_secret(space: Space, person: Person) -> None:
 
 
 def tries_changes(space: Space, person: Person) -> None:
-    """Plan, be warned by the API server, and upgrade: tried only, where it would change what others use."""
+    """Plan a change, be warned by the API server, and upgrade; with --dry-run if a change would affect other scenarios."""
     _writes_manifests(space, person)
     plan = person.types("howto/plan", "kubectl orderlymq plan", code=_SOMETHING_WILL_HAPPEN)
     assert "Restarts: demo-0 restarts one replica at a time" in plan
@@ -101,7 +101,7 @@ def tries_changes(space: Space, person: Person) -> None:
 
 
 def ends(space: Space, person: Person) -> None:
-    """See what was begun: the canary has verified the order, the Backup is complete."""
+    """Check the results of `begins`: the canary has verified the order, the Backup is complete."""
     person.types("howto/backup", "kubectl create secret")
     (person.folder / "backup.yaml").write_text(yaml.safe_dump(_backup()))
     assert "unchanged" in person.types("howto/backup", "kubectl apply")
@@ -116,7 +116,7 @@ def ends(space: Space, person: Person) -> None:
 
 
 def loses(space: Space, person: Person) -> None:
-    """Lose a volume, which is filled again; then pause the operator and examine the files of a stopped replica."""
+    """Lose a volume, whose replica fills it again; then pause the operator and examine the files of a stopped replica."""
     before = space.uids(_BROKERS)
     person.types("howto/replace-node", "kubectl delete pvc", "kubectl delete pod")
     space.until(
@@ -133,7 +133,7 @@ def loses(space: Space, person: Person) -> None:
 
 
 def instead(space: Space, operator: Operator, node: str) -> dict[str, str]:
-    """Return what is typed in place of words of the pages: names of here, and a try where a line would change what others use."""
+    """Return replacements of the pages' words: names of this cluster, and --dry-run if a line would affect other scenarios."""
     upgrade = f"helm upgrade {operator.release} charts/orderlymq -n {operator.name}"
     watch = "kubectl get cluster.orderlymq.io demo --watch"
     return {
@@ -147,7 +147,7 @@ def instead(space: Space, operator: Operator, node: str) -> dict[str, str]:
         "kubectl replace": "kubectl replace --dry-run=server",
         "kubectl patch crd": "kubectl patch --dry-run=server crd",
         watch: f"timeout 3 {watch}",
-        # The Cluster has TLS, of which the page speaks below the line.
+        # The Cluster has TLS, which the page describes after this line.
         "--env=ORDERLYMQ_NAME_SERVER": "--env=ORDERLYMQ_TLS=true --env=ORDERLYMQ_NAME_SERVER",
         " NODE": f" {node}",
         " NAME": " demo",
@@ -162,7 +162,7 @@ def _backup() -> Json:
 
 
 def _writes_manifests(space: Space, person: Person) -> None:
-    """Write what is there: as it is, and with a setting that restarts brokers where the page has its example."""
+    """Write the present manifests, and copies with a setting that restarts brokers in place of the page's example."""
     found = [space.must(name) for name in ("cluster/demo", "topic/orders", "consumergroup/billing")]
     made = [
         {
@@ -179,6 +179,6 @@ def _writes_manifests(space: Space, person: Person) -> None:
 
 
 def manifests_of(page: str) -> list[Json]:
-    """Return the manifests that stand on a guide."""
+    """Return the manifests on the page of a guide."""
     texts = [each.text for each in blocks(HOWTO / f"{page}.md") if each.language == "yaml"]
     return [each for text in texts for each in yaml.safe_load_all(text)]

@@ -1,9 +1,8 @@
-"""
-An Ingress that serves: nginx on this machine, configured from the Ingress alone, as a controller would configure it.
+"""A working Ingress: nginx on this machine, configured only from the Ingress object, as a controller would do it.
 
-A cluster without an image of a controller has objects of Ingress and nobody who reads them. It speaks TLS with the certificate that
-the Ingress names, routes to the Service by the name of its port, in the protocol of ingress-nginx' annotation, and keeps nginx' own
-defaults otherwise: it buffers what no setting makes it pass on.
+A cluster without a controller's image has Ingress objects that no program reads. This one speaks TLS with the
+certificate of the Ingress, routes to the Service by the name of its port, and uses the protocol in ingress-nginx'
+annotation. Otherwise it keeps nginx' own defaults: it buffers responses unless a setting forbids it.
 """
 
 import base64
@@ -54,7 +53,7 @@ http {
 
 @contextmanager
 def served(space: Space, name: str, folder: Path) -> Iterator[int]:
-    """Serve an Ingress of one host and one path with TLS; yield the port of this machine.
+    """Serve an Ingress of one host and one path with TLS; yield the port on this machine.
 
     Raises:
         MachineError: there is no nginx here, or it does not start.
@@ -90,7 +89,7 @@ def served(space: Space, name: str, folder: Path) -> Iterator[int]:
 
 
 def _serves(process: "subprocess.Popen[bytes]", folder: Path) -> bool:
-    """Return whether nginx hears: it writes its file after that."""
+    """Return whether nginx listens: it writes its file after that."""
     if process.poll() is not None:
         raise AssertionError(f"nginx has ended with {process.returncode}")
     return (folder / "nginx.pid").exists()

@@ -1,4 +1,4 @@
-"""The operator as its chart installed it: upgrade, take away, measure."""
+"""The installed operator: upgrade it, remove it, measure it."""
 
 import json
 import re
@@ -45,13 +45,13 @@ class Operator(Space):
         self.machine.run(*command, *sets, "--take-ownership", *waiting, timeout_s=240)
 
     def uninstall(self) -> None:
-        """Remove the release; what it made of custom resources stays."""
+        """Remove the release; custom resources stay."""
         say(f"uninstalling {self.release}")
         command = ("helm", "uninstall", self.release, "-n", self.name, "--wait")
         self.machine.run(*command, timeout_s=240)
 
     def test(self) -> str:
-        """Run `helm test` and return what it shows.
+        """Run `helm test` and return its output.
 
         Raises:
             MachineError: it failed; the text ends with what the pod wrote.
@@ -81,7 +81,7 @@ class Operator(Space):
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """End the operator for the block, and wait until it is back after it."""
+        """Stop the operator for the block, and wait afterwards until it is back."""
         self._scale(0)
         say("the operator is away")
         try:
@@ -91,7 +91,7 @@ class Operator(Space):
             say("the operator is back")
 
     def leave(self, node: str) -> None:
-        """See that the operator runs on another node."""
+        """Move the operator to another node if it runs on this one."""
         (pod,) = self.pods(self.selector)
         if pod["spec"]["nodeName"] != node:
             return
@@ -103,7 +103,7 @@ class Operator(Space):
             self.machine.run("kubectl", "uncordon", node)
 
     def log(self) -> str:
-        """Return what the operator has logged since it started."""
+        """Return the operator's log since its start."""
         return self.kubectl("logs", f"deployment/{self.deployment}", "--tail=-1")
 
     @contextmanager
@@ -117,7 +117,7 @@ class Operator(Space):
 
     @contextmanager
     def without(self, place: str, resource: str) -> Iterator[None]:
-        """Take every right on a resource in the namespace *place* away for the block."""
+        """Remove every right on a resource in the namespace *place* for the block."""
         namespaced = "watchNamespaces={*}" not in self.values
         role = ("clusterrole", f"{self.deployment}-{self.name}")
         words = ("role", self.deployment, "-n", place) if namespaced else role
@@ -159,7 +159,7 @@ class Operator(Space):
         )
 
     def leading(self) -> dict[str, int]:
-        """Return which pods say that they lead (1) or stand by (0); without those that do not answer."""
+        """Return which pods lead (1) or stand by (0) by their own metrics; pods that do not answer are left out."""
         found = {}
         for pod in self.pods(self.selector):
             name = pod["metadata"]["name"]
@@ -176,11 +176,11 @@ class Operator(Space):
         return list(self.leading().values())
 
     def writes(self, pod: str = "") -> int:
-        """Return how many writes the operator has asked the API server for; its lease does not count."""
+        """Return the number of the operator's write requests to the API server, without those for its lease."""
         return self._requests(pod, _WRITING)
 
     def reads(self) -> int:
-        """Return how many reads it has asked for beside its watches; likewise."""
+        """Return the number of its read requests in addition to its watches, without those for its lease."""
         return self._requests("", _READING)
 
     def _requests(self, pod: str, verbs: Collection[str]) -> int:

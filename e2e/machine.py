@@ -1,8 +1,7 @@
-"""
-The Kubernetes that scenarios run on: that of KUBECONFIG, or one that kind makes.
+"""The Kubernetes on which scenarios run: that of KUBECONFIG, or one that kind makes.
 
-`$ORDERLYMQ_KIND` is a command that prints shell lines which set KUBECONFIG and PATH; without it the one beside
-the project is used, then `kind` itself. Nodes can be killed and cut off only where they are kind's containers.
+`$ORDERLYMQ_KIND` is a command that prints shell lines which set KUBECONFIG and PATH; without it, the command next to
+the project is used, then `kind` itself. Nodes can be killed and cut off only if they are kind's containers.
 """
 
 import json
@@ -22,7 +21,7 @@ kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 nodes: [{role: control-plane}, {role: worker}, {role: worker}, {role: worker}]
 """
-# Bases for the image, best first; without any of them the Dockerfile's own is pulled.
+# Base images, the best first; if none is here, the Dockerfile's own is pulled.
 _BASES: Final = ("python:3.12-slim", "orderlymq/python:3.11-slim")
 _JAVA: Final = "orderlymq/java:17"
 _SOURCES: Final = "/etc/apt/sources.list.d/debian.sources"
@@ -36,7 +35,7 @@ class MachineError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """A cluster and the environment in which kubectl, helm, kind and docker speak to it.
+    """A cluster, and the environment with which kubectl, helm, kind and docker reach it.
 
     Attributes:
         kind: name of the kind cluster, empty when it is none of kind's.
@@ -73,7 +72,7 @@ class Machine:
         return done.stdout
 
     def build(self, image: str, *, file: str = "Dockerfile") -> None:
-        """Build an image, the project's by default, and bring it to the nodes; ORDERLYMQ_E2E_COMPILED=no leaves its modules as they are."""
+        """Build an image, the project's by default, and bring it to the nodes; ORDERLYMQ_E2E_COMPILED=no skips compiling its modules."""
         command = ("docker", "build", "-q", *self._options(), "-f", file, "-t", image, ".")
         self.run(*command, timeout_s=_BUILD_S)
         self.load(image)
@@ -85,7 +84,7 @@ class Machine:
         self.load(image)
 
     def _options(self) -> list[str]:
-        """Return the build arguments of the Dockerfile: a base that is here, the commit, the machine's own sources of Debian."""
+        """Return the build arguments of the Dockerfile: an available base, the commit, and the machine's own Debian sources."""
         have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
         options = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
         commit = self.run("git", "rev-parse", "HEAD", check=False).strip()
@@ -96,7 +95,7 @@ class Machine:
         return options
 
     def build_java(self, image: str, folder: Path) -> None:
-        """Build an image on a Java, Debian's where none can be pulled, and bring it to the nodes."""
+        """Build an image on a Java base, Debian's if none can be pulled, and bring it to the nodes."""
         have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
         base = []
         if _BASES[1] in have:
@@ -112,20 +111,20 @@ class Machine:
         self.load(image)
 
     def load(self, image: str) -> None:
-        """Bring an image to the nodes; on a cluster that is none of kind's it must be pullable."""
+        """Bring an image to the nodes; a cluster that is not kind's must be able to pull it."""
         if self.kind:
             say(f"loading {image}")
             self.run("kind", "load", "docker-image", image, "--name", self.kind, timeout_s=_BUILD_S)
 
 
 def say(text: str) -> None:
-    """Print what takes time."""
+    """Print a step that takes time."""
     sys.__stderr__.write(f"\n  [{text}]\n")  # type: ignore[union-attr]
     sys.__stderr__.flush()  # type: ignore[union-attr]
 
 
 def find() -> Machine:
-    """Return the cluster to run on; make one when there is none.
+    """Return the cluster to run on; make one if there is none.
 
     Raises:
         MachineError: nothing here can make one.

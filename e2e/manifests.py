@@ -1,4 +1,4 @@
-"""Custom resources of scenarios that need none of the examples."""
+"""Custom resources of scenarios that use no example."""
 
 import yaml
 
@@ -18,7 +18,7 @@ def made(kind: str, name: str, **spec: object) -> str:
 
 
 def small(name: str, **spec: object) -> str:
-    """Return a Cluster that starts fast: one broker and one name server, unless *spec* says otherwise."""
+    """Return a Cluster that starts quickly: one broker and one name server, unless *spec* says otherwise."""
     least: Json = {"groups": 1, "replicasPerGroup": 1, "nameServers": {"replicas": 1}}
     return made("Cluster", name, **{**least, **spec})
 

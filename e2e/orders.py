@@ -1,8 +1,7 @@
-"""
-The application of `examples/orders-app.yaml` in a scenario, and the oracle's verdict on its history.
+"""The application of `examples/orders-app.yaml` in a scenario, and the oracle's verdict on its history.
 
-Times of the history are of the machine's monotonic clock, which this process shares with the nodes of kind: a
-moment taken here can be compared with them.
+Times in the history are of the machine's monotonic clock, which this process shares with the nodes of kind: times
+that are measured here can be compared with them.
 """
 
 import itertools
@@ -96,7 +95,7 @@ class Orders:
                 pod["affinity"] = _only(placed[name])
 
         self.space.example(file, change)
-        # A member that asks gets its share when the group has been calm for assignment.rebalanceDelay.
+        # A member that asks gets its share after the group has not changed for assignment.rebalanceDelay.
         self.space.until(
             lambda: self.consumed_by() >= consumers, f"{consumers} consumers deliver", 120
         )
@@ -106,7 +105,7 @@ class Orders:
         return [pod["metadata"]["name"] for pod in self.space.pods("app=orders-consumer")]
 
     def consumed_by(self) -> int:
-        """Return how many clients have delivered something."""
+        """Return the number of clients that have delivered something."""
         return len({event.client for event in self.history() if event.kind is Kind.DELIVER})
 
     def clients_on(self, node: str) -> list[str]:
@@ -117,15 +116,15 @@ class Orders:
         return sorted(client for client in clients for pod in there if client.startswith(pod))
 
     def owners(self) -> dict[str, str]:
-        """Return which client delivered last from each queue."""
+        """Return the client that delivered last from each queue."""
         return {event.queue: event.client for event in self.history() if event.kind is Kind.DELIVER}
 
     def shares(self) -> list[int]:
-        """Return how many queues each client has that delivers, the fewest first."""
+        """Return the number of queues of each delivering client, the lowest first."""
         return sorted(Counter(self.owners().values()).values())
 
     def moves(self, since: float) -> dict[str, list[str]]:
-        """Return, by queue, the clients that delivered after *since* (monotonic seconds), its owner then first."""
+        """Return, by queue, its owner at *since* (monotonic seconds) and the clients that delivered after it."""
         found: dict[str, list[str]] = {}
         for event in self.history():
             if event.kind is not Kind.DELIVER:
@@ -138,7 +137,7 @@ class Orders:
         return found
 
     def busiest(self) -> str:
-        """Return the consumer's pod that has the most queues, once all consumers have some."""
+        """Return the consumer's pod with the most queues, when all consumers have some."""
 
         def shares() -> Counter[str]:
             pods = self.consumers()
@@ -152,7 +151,7 @@ class Orders:
         return shares().most_common(1)[0][0]
 
     def busiest_on(self, node: str) -> str:
-        """Return a consumer's pod on a node that has queues; wait until there is one."""
+        """Return a consumer's pod on this node that has queues; wait until there is one."""
 
         def found() -> list[str]:
             clients = set(self.owners().values())
@@ -163,7 +162,7 @@ class Orders:
         return found()[0]
 
     def note(self, kind: Kind, **facts: str | int) -> None:
-        """Put something that the scenario did on record."""
+        """Record an action of the scenario."""
         line = json.dumps(
             {"at": time.monotonic_ns(), "kind": str(kind), "process": "scenario", **facts}
         )
@@ -179,13 +178,13 @@ class Orders:
         )
 
     def history(self) -> list[Event]:
-        """Return what happened so far, oldest first; only what is new is fetched."""
+        """Return the history so far, oldest first; only new events are fetched."""
         command = f"tail -c +{self._read_bytes + 1} {_FILE}"
         try:
             words = ("exec", "deploy/orders-history", "--", "sh", "-c", command)
             text = self.space.kubectl(*words, timeout_s=60)
         except MachineError:
-            return self._events  # its pod is not there yet, or between two nodes
+            return self._events  # its pod is not there yet, or is moving between two nodes
         whole = text[: text.rfind("\n") + 1].encode()
         self._read_bytes += len(whole)
         path = self.folder / "new.jsonl"
@@ -200,7 +199,7 @@ class Orders:
         return sum(event.kind is Kind.ACK for event in self.history())
 
     def finish(self) -> Verdict:
-        """End the producers, wait until everything is consumed, and judge the history."""
+        """End the producers, wait until everything is consumed, and let the oracle check the history."""
         self.space.kubectl("scale", "deploy/orders-producer", "--replicas=0")
         self.space.until(
             lambda: not self.space.items("pods", "app=orders-producer"), "the producer ends", 90
@@ -208,24 +207,24 @@ class Orders:
         until = time.monotonic() + _DRAINED_S
         while _missing(self.history(), self.group) and time.monotonic() < until:
             time.sleep(1)
-        # A message that is missing still is lost: the oracle says so after this line.
+        # A message that is still missing is lost, which the oracle reports after this line.
         self.note(Kind.DRAINED, group=self.group, topic=self.topic)
         return judge(self.history())
 
     def until_acknowledged(self, count: int, timeout_s: float = 120) -> None:
-        """Wait until *count* more sends are acknowledged than now."""
+        """Wait until *count* more sends are acknowledged."""
         goal = self.acknowledged() + count
         self.space.until(lambda: self.acknowledged() >= goal, f"{count} more sends", timeout_s)
 
     def longest_silence(self, since: float, until: float) -> float:
-        """Return the longest time without an acknowledged send between two moments (monotonic seconds)."""
+        """Return the longest time without an acknowledged send between two times (monotonic seconds)."""
         found = [event.at / 1e9 for event in self.history() if event.kind is Kind.ACK]
         inside = [at for at in found if since <= at <= until]
         moments = [since, *inside, until if not inside else inside[-1]]
         return max(later - earlier for earlier, later in itertools.pairwise(moments))
 
     def takeovers(self, client: str, at: float) -> list[Takeover]:
-        """Return how the queues of *client*, killed at *at* (monotonic seconds), went on."""
+        """Return how the queues of *client*, killed at *at* (monotonic seconds), were taken over."""
         killed = int(at * 1e9)
         owner: dict[str, str] = {}
         following: dict[str, int] = {}
@@ -243,7 +242,7 @@ class Orders:
         ]
 
     def taken_over(self, client: str, at: float, *, timeout_s: float = 90) -> list[float]:
-        """Wait until every queue of a killed client goes on; return the seconds of each."""
+        """Wait until every queue of a killed client is taken over; return the seconds for each."""
 
         def complete() -> bool:
             found = self.takeovers(client, at)
@@ -254,7 +253,7 @@ class Orders:
 
 
 def kept(verdict: Verdict, *, at_least: int = 100) -> None:
-    """Assert that the oracle found nothing in a history worth the name."""
+    """Assert that the oracle found nothing in a history of sufficient size."""
     text = "\n".join(
         f"{finding.defect}: {finding.explanation}\n  " + "\n  ".join(finding.lines())
         for finding in verdict.findings[:5]

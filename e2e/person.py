@@ -1,4 +1,4 @@
-"""A person who types what guides say: lines of their pages, as they stand there, in the namespace of a scenario."""
+"""A reader who types lines of the guides, exactly as they are on the pages, in the namespace of a scenario."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ _LINE_S: Final = 240.0
 
 @dataclass
 class Person:
-    """Somebody at a shell in *folder*.
+    """A reader at a shell in *folder*.
 
     Attributes:
         words: of pages, and what stands for them here, such as the name of a node.
@@ -31,7 +31,7 @@ class Person:
     words: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Have the namespace of the scenario as that of kubectl, and the checkout's faces in the folder."""
+        """Set kubectl's namespace to the scenario's, and copy the files that pages use into the folder."""
         for face in _FACES:
             (self.folder / face).symlink_to(TREE / face)
         known = self.space.machine.environment
@@ -46,7 +46,7 @@ class Person:
         self.words = {"orderlymq:dev": self.space.image, **self.words}
 
     def types(self, page: str, *begins: str, code: int = 0, **variables: str) -> str:
-        """Run lines of *page* (below `docs/`), each known by how it begins; return what they print.
+        """Run lines of *page* (below `docs/`), each identified by its beginning; return their output.
 
         Args:
             page: its path below `docs/`, without its ending.

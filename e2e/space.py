@@ -1,7 +1,6 @@
-"""
-A namespace of the cluster, as a scenario uses it: apply, wait, look, break.
+"""A namespace of the cluster, as a scenario uses it: apply, wait, look, break.
 
-Every wait is bounded and its error says what was seen last.
+Every wait has a limit, and its error names the last state.
 """
 
 import json
@@ -53,7 +52,7 @@ class Space:
         self.kubectl("apply", "-f", "-", stdin="\n---\n".join(texts))
 
     def refused(self, text: str) -> str:
-        """Return the sentence with which the API server refuses a manifest.
+        """Return the message with which the API server refuses a manifest.
 
         Raises:
             AssertionError: it does not.
@@ -73,13 +72,13 @@ class Space:
         self.apply(*(yaml.safe_dump(item) for item in made))
 
     def get(self, what: str, *words: str) -> Json | None:
-        """Return an object or a list, None when it is not there."""
+        """Return an object or a list, None if it does not exist."""
         text = self.kubectl("get", what, *words, "-o", "json", "--ignore-not-found")
         found = json.loads(text) if text.strip() else None
         return None if found is None or found.get("items") == [] else found
 
     def must(self, what: str) -> Json:
-        """Return an object that is there."""
+        """Return an object that must exist."""
         found = self.get(what)
         assert found is not None, f"{what} is not there"
         return found
@@ -94,7 +93,7 @@ class Space:
         self.merge(what, {"spec": spec})
 
     def merge(self, what: str, change: Json) -> None:
-        """Merge into an object; lists of what Kubernetes itself defines are merged by its own rules."""
+        """Merge into an object; lists in Kubernetes' own kinds are merged by its rules."""
         own = what.partition("/")[0] not in {"statefulset"}
         kind = "merge" if own else "strategic"
         self.kubectl("patch", what, f"--type={kind}", "-p", json.dumps(change))
@@ -112,7 +111,7 @@ class Space:
                 local = re.search(r"127\.0\.0\.1:(\d+) ->", line)
                 if local is None:
                     raise MachineError(f"{' '.join(command)} forwards nothing: {line!r}")
-                # It writes a line for each connection, and stands still where nobody reads them.
+                # It writes a line for each connection, and blocks if nothing reads them.
                 reader = threading.Thread(target=process.stdout.read, name="port-forward")
                 reader.start()
                 yield int(local[1])
@@ -122,9 +121,9 @@ class Space:
     # -- waiting -------------------------------------------------------------------------------
 
     def until(self, sight: Callable[[], bool], what: str, timeout_s: float = READY_S) -> float:
-        """Wait until *sight* is true; return the seconds that it took.
+        """Wait until *sight* returns true; return the seconds that it took.
 
-        A starved API server may not answer kubectl now and then: that is no sight, and is reported at the end.
+        An overloaded API server may fail to answer kubectl now and then: this counts as not true, and is named in the error.
         """
         begun = time.monotonic()
         failure = ""
@@ -180,7 +179,7 @@ class Space:
         return sorted(alive, key=lambda pod: str(pod["metadata"]["name"]))
 
     def leader(self, cluster: str, group: int = 0) -> str:
-        """Return the pod that leads a raft group, and waits until there is exactly one."""
+        """Return the pod that leads a raft group; wait until there is exactly one."""
         selector = (
             f"orderlymq.io/cluster={cluster},orderlymq.io/group={group},orderlymq.io/role=leader"
         )
@@ -188,7 +187,7 @@ class Space:
         return str(self.pods(selector)[0]["metadata"]["name"])
 
     def kill(self, pod: str) -> float:
-        """Delete a pod without grace; return the moment (monotonic seconds) it was asked for."""
+        """Delete a pod without a grace period; return the time of the request (monotonic seconds)."""
         at = time.monotonic()
         self.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
         return at
@@ -196,18 +195,18 @@ class Space:
     def lose_leader(self, cluster: str, group: int = 0) -> str:
         """Kill the pod that leads a raft group; return its name.
 
-        Returns once its successor serves and every replica votes: what is killed next takes no majority.
+        Returns when its successor serves and every replica votes, so that the next kill cannot remove a majority.
         """
         pod = self.leader(cluster, group)
         former = self.must(f"pod/{pod}")["metadata"]["uid"]
         self.kill(pod)
         self.until(lambda: self.is_replaced(pod, former), f"{pod} serves again")
-        # The condition stays for a moment what it was before.
+        # The condition keeps its former value for a moment.
         self.says(f"cluster/{cluster}", "AllReplicasHealthy", "QuorumHealthy", timeout_s=READY_S)
         return pod
 
     def is_replaced(self, pod: str, former: str) -> bool:
-        """Return whether a pod is another one than that of a former UID, and ready."""
+        """Return whether a pod has another UID than *former*, and is ready."""
         found = self.get(f"pod/{pod}")
         return found is not None and found["metadata"]["uid"] != former and _is_ready(found)
 
@@ -217,16 +216,16 @@ class Space:
         return str(found["spec"].get("nodeName", ""))
 
     def workers(self) -> list[str]:
-        """Return the nodes that are no control plane."""
+        """Return the nodes that are not control planes."""
         nodes = self.items("nodes", "!node-role.kubernetes.io/control-plane")
         return sorted(str(node["metadata"]["name"]) for node in nodes)
 
     def uids(self, selector: str) -> dict[str, str]:
-        """Return the UIDs of pods by name: equal ones have not been restarted."""
+        """Return the UIDs of pods by name: an equal UID means that a pod was not replaced."""
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(selector)}
 
     def rolled(self, selector: str, before: Mapping[str, str], timeout_s: float) -> int:
-        """Wait until every pod is another one than *before* (UIDs by name); return the fewest that were ready at once."""
+        """Wait until every pod differs from *before* (UIDs by name); return the lowest number that were ready together."""
         fewest = len(before)
 
         def sight() -> bool:
@@ -240,7 +239,7 @@ class Space:
         return fewest
 
     def overview(self) -> str:
-        """Return what a person would look at when a scenario fails."""
+        """Return what a user would look at when a scenario fails."""
         parts = [
             self.kubectl("get", "mq,pods,pvc", "-o", "wide", check=False),
             self.kubectl("get", "mq", "-o", "yaml", "--show-managed-fields=false", check=False)[
@@ -267,7 +266,7 @@ def _text(path: Path) -> str:
 
 @contextmanager
 def lost_node(machine: Machine, node: str) -> Iterator[None]:
-    """Stop a kind node for the block, and wait until it is back after it."""
+    """Stop a kind node for the block, and wait afterwards until it is back."""
     say(f"node {node} is killed")
     machine.run("docker", "kill", node)
     try:

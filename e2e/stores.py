@@ -21,9 +21,9 @@ _VARIABLES: Final = {
     "AWS_REGION": "us-east-1",
     "AWS_ENDPOINT_URL": f"http://{NAME}:{PORT}",
 }
-# For pipelines: their variables from the Secret.
+# For pipelines, which take their variables from the Secret.
 ENV: Final = [{"name": each, "secret": {"name": NAME, "key": each}} for each in _VARIABLES]
-# For Arrow, which knows neither our layer nor its library.
+# For Arrow, which uses neither our layer nor its library.
 URI: Final = f"s3://{BUCKET}/{{}}?scheme=http&endpoint_override={NAME}:{PORT}"
 _MAKE: Final = f"""
 import urllib.request
@@ -40,12 +40,12 @@ def build(machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """The server in a namespace, with its Secret; what it has is gone when its pod ends."""
+    """The server in a namespace, with its Secret; its data is gone when its pod ends."""
 
     space: Space
 
     def start(self) -> None:
-        """Start it and make the bucket."""
+        """Start the server and make the bucket."""
         labels = {"app": NAME}
         container = {
             "name": NAME,
@@ -75,7 +75,7 @@ class Store:
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
-        """Reset its connections, and each new one, while the block runs."""
+        """Reset its connections, and each new one, during the block."""
         pod: Json = self.space.pods(f"app={NAME}")[0]
         rule = ("FORWARD", "-p", "tcp", "-d", pod["status"]["podIP"])
         refuse = (*rule, "-j", "REJECT", "--reject-with", "tcp-reset")

@@ -1,4 +1,4 @@
-"""Consumers scale with their backlog by the HPA, 1 to 4 to 1, and from and to none by KEDA's rule; the oracle watches."""
+"""Consumers scale with their backlog, by the HPA between 1 and 4, and by KEDA's rule from and to none; the oracle checks."""
 
 import base64
 import json
@@ -22,9 +22,9 @@ NAME: Final = "external-metrics"
 CONSUMER: Final = "deployment/orders-consumer"
 MOST: Final = 4
 TARGET: Final = (
-    300  # messages for each consumer; that of examples/scaling/keda.yaml is for a day's load
+    300  # messages for each consumer; the figure in examples/scaling/keda.yaml is for a day's load
 )
-# One consumer works on 8 queues at a time, a little faster than is sent: the HPA looks every 15 s.
+# One consumer works on 8 queues at a time, a little faster than messages are sent: the HPA acts every 15 s.
 WORK_MS: Final = 60
 _SCALED_S: Final = 240.0
 HPA: Final = {
@@ -82,7 +82,7 @@ def metrics(space: Space, tmp_path: Path) -> Iterator[None]:
     space.apply(*(yaml.safe_dump(each) for each in made))
     try:
         yield
-    finally:  # a namespace is not deleted while one of the API's groups does not answer
+    finally:  # a namespace is not deleted while one of the API groups does not answer
         space.kubectl("delete", "apiservice", f"{version}.{group}")
         space.kubectl("delete", "hpa", "--all")
 
@@ -137,7 +137,7 @@ def _adapter(space: Space, texts: dict[str, str]) -> list[Json]:
 
 
 def backlog(space: Space) -> int | None:
-    """Return the backlog as the HPA reads it; None where it reads none."""
+    """Return the backlog as the HPA reads it; None if it finds none."""
     path = f"/apis/{API}/namespaces/{space.name}/{METRIC}?labelSelector=group%3Dbilling"
     try:
         found = json.loads(space.kubectl("get", "--raw", path))
@@ -147,12 +147,12 @@ def backlog(space: Space) -> int | None:
 
 
 def wanted(space: Space) -> int:
-    """Return how many consumers are asked for."""
+    """Return the wanted number of consumers."""
     return int(space.must(CONSUMER)["spec"]["replicas"])
 
 
 def resize(space: Space, count: int) -> None:
-    """Do what KEDA does itself: from none to one, and from one to none."""
+    """Scale as KEDA itself does: from none to one, and from one to none."""
     space.kubectl("scale", CONSUMER, f"--replicas={count}")
     space.until(lambda: len(space.items("pods", "app=orders-consumer")) == count, f"{count}", 90)
 
@@ -165,7 +165,7 @@ def _watched(made: Json) -> None:
 def test_consumers_follow_their_backlog_and_the_order_holds(
     space: Space, orders: Orders, metrics: None, record_property: Property
 ) -> None:
-    """The HPA's least is one consumer: the first is started, and the last ended, by the rule of examples/scaling/keda.yaml."""
+    """The HPA keeps at least one consumer: the first is started, and the last ended, by the rule of examples/scaling/keda.yaml."""
     space.example("quickstart.yaml", _watched)
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     orders.start(consumers=1)

@@ -1,4 +1,4 @@
-"""A Cluster is backed up, deleted, and begins again under another name in another namespace, where consumers go on."""
+"""A Cluster is backed up, deleted, and restored under another name in another namespace, where consumers continue."""
 
 import http.client
 import subprocess
@@ -36,7 +36,7 @@ kind: Secret
 metadata: {name: bucket}
 stringData: {AWS_ACCESS_KEY_ID: testing1, AWS_SECRET_ACCESS_KEY: testing1}
 """
-# The server that `make test-spark` installs, in an environment of its own.
+# The server that `make test-spark` installs, in a separate environment.
 _PROGRAM: Final = Path(sys.prefix) / "s3" / "bin" / "moto_server"
 _START_S: Final = 120.0
 _DONE_S: Final = 300.0
@@ -44,12 +44,12 @@ _DONE_S: Final = 300.0
 
 @pytest.fixture
 def bucket(machine: Machine) -> Iterator[Json]:
-    """Serve S3 on this machine, at an address that pods reach; return the destination."""
+    """Serve S3 on this machine, at an address that pods reach; return the backups' destination."""
     assert machine.kind, "pods reach a server of this machine where the nodes are kind's"
     words = "{{range .IPAM.Config}}{{.Gateway}} {{end}}"
     found = machine.run("docker", "network", "inspect", "kind", "-f", words).split()
     (host,) = [address for address in found if "." in address][:1]
-    # Of one scenario at a time; 0 would hide the port.
+    # The port of one scenario at a time; 0 would hide it.
     port = 19877
     command = [str(_PROGRAM), "-H", "0.0.0.0", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -88,13 +88,13 @@ def backup(name: str, destination: Json, **spec: object) -> str:
 
 
 def complete(space: Space, name: str) -> Json:
-    """Wait for a Backup; return its status."""
+    """Wait until a Backup is complete; return its status."""
     space.says(f"backup/{name}", "BackupComplete", timeout_s=_DONE_S)
     return dict(space.must(f"backup/{name}")["status"])
 
 
 def quiet(space: Space, orders: Orders) -> int:
-    """End consumers, then producers, so that some messages wait; return how many sends were acknowledged."""
+    """End consumers, then producers, so that some messages wait; return the number of acknowledged sends."""
     space.kubectl("scale", "deploy/orders-consumer", "--replicas=0")
     space.until(lambda: not space.items("pods", "app=orders-consumer"), "no consumer", 90)
     orders.until_acknowledged(100)
@@ -104,7 +104,7 @@ def quiet(space: Space, orders: Orders) -> int:
 
 
 def go_on(space: Space, name_server: str, consumers: int) -> None:
-    """Let producers and consumers use another cluster; they write the same history."""
+    """Let producers and consumers use another cluster; they continue the same history."""
     for name, replicas in (("orders-consumer", consumers), ("orders-producer", 1)):
         variable = f"ORDERS_NAME_SERVERS={name_server}:9876"
         space.kubectl("set", "env", f"deploy/{name}", variable)
@@ -112,7 +112,7 @@ def go_on(space: Space, name_server: str, consumers: int) -> None:
 
 
 def under_one_name(history: list[Event], name: str) -> list[Event]:
-    """Return a history as if the cluster *name* were called `demo`: a queue's name begins with its cluster's."""
+    """Return the history with the cluster *name* called `demo`, because a queue's name begins with its cluster's."""
     return [
         replace(event, queue=event.queue.replace(f"{name}-", "demo-")) if event.queue else event
         for event in history
@@ -122,11 +122,10 @@ def under_one_name(history: list[Event], name: str) -> list[Event]:
 def test_consumers_go_on_where_the_backup_stood(
     space: Space, orders: Orders, bucket: Json, record_property: Property
 ) -> None:
-    """
-    Nothing that was acknowledged is lost, repeated behind a commit, or out of order, with the oracle's words.
+    """The oracle confirms that no acknowledged message is lost, repeated after a commit, or out of order.
 
-    The Cluster is backed up into a claim and into a bucket, and by a schedule; from the bucket it begins again under another
-    name in another namespace with three replicas, from the claim under another name beside it with one.
+    The Cluster is backed up into a claim and a bucket, and by a schedule. From the bucket it is restored under another
+    name in another namespace with three replicas, and from the claim under another name in the same one with one replica.
     """
     other = replace(space, name=f"{space.name}-two")
     claim = {"pvc": {"claimName": "backups", "path": "demo"}}
@@ -187,7 +186,7 @@ def test_consumers_go_on_where_the_backup_stood(
 
 
 def _by_schedule(space: Space, bucket: Json) -> None:
-    """See that a Backup of each minute is made and completes."""
+    """Check that a Backup is made each minute and completes."""
     space.apply(
         made(
             "ScheduledBackup",
@@ -207,7 +206,7 @@ def _by_schedule(space: Space, bucket: Json) -> None:
 
 
 def _refuses_another_beginning(space: Space) -> None:
-    """See that a Cluster that exists gets no other beginning, nor none."""
+    """Check that `bootstrap.fromBackup` of an existing Cluster cannot be removed."""
     found = space.must("cluster/revived")["spec"]["bootstrap"]["fromBackup"]
     said = space.kubectl(
         *("patch", "cluster/revived", "--type=merge", "-p", '{"spec":{"bootstrap":null}}'),
@@ -217,7 +216,7 @@ def _refuses_another_beginning(space: Space) -> None:
 
 
 def _from_claim(space: Space, claim: Json, backup_id: str) -> None:
-    """Begin with the backup in the claim: the one replica goes to its node, and has the topic."""
+    """Restore from the backup in the claim: the one replica runs on the claim's node, and has the topic."""
     say("restoring from the claim")
     space.apply(
         small("again", bootstrap={"fromBackup": {"destination": claim, "backup": backup_id}})
@@ -229,7 +228,7 @@ def _from_claim(space: Space, claim: Json, backup_id: str) -> None:
 
 
 def _deletes_what_is_stored(space: Space) -> None:
-    """Delete two Backups: with deletionPolicy Delete what is stored goes first, with Retain it stays."""
+    """Delete two Backups: with deletionPolicy Delete the stored data is deleted first, with Retain it stays."""
     space.patch("backup/while-it-serves", {"deletionPolicy": "Delete"})
     space.kubectl("delete", "backup/while-it-serves", "backup/to-bucket", "--timeout=180s")
     (job,) = [

@@ -1,4 +1,4 @@
-"""The canary proves the order through kills and rolls without a false alarm, and finds what is planted from outside."""
+"""The canary verifies the order through kills and rolls without a false alarm, and finds a planted fault."""
 
 import pytest
 
@@ -15,7 +15,7 @@ SERVERS = "demo-nameserver-0.demo-nameserver:9876"
 def ask(space: Space, *words: str) -> str:
     """Run our command in a pod that signs as the operator.
 
-    It may fail behind the broker: name servers keep the topic's list, which needs the secret of the cluster.
+    It may fail after the broker's part: name servers keep the topic's list, whose change needs the cluster's secret.
     """
     command = ("orderlymq", *words, "--name-server", SERVERS)
     return space.kubectl("exec", "deployment/demo-canary", "--", *command, check=False)
@@ -24,7 +24,7 @@ def ask(space: Space, *words: str) -> str:
 def test_the_order_is_verified_through_kills_and_rolls_and_a_planted_trouble_is_found(
     space: Space, canary: Canary, record_property: Property
 ) -> None:
-    """No event accuses the order before it is broken; the deleted topic is reported, and forgiven after a while."""
+    """No event reports broken order before the fault; the deleted topic is reported, and cleared after a while."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo")
     canary.verifies()
@@ -60,7 +60,7 @@ def test_the_order_is_verified_through_kills_and_rolls_and_a_planted_trouble_is_
 
 
 def test_a_canary_that_is_switched_off_leaves_nothing(space: Space, canary: Canary) -> None:
-    """No pod, no topic, no consumer group, no condition; brokers run on."""
+    """No pod, topic, consumer group or condition remains; brokers continue."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo")
     canary.verifies()

@@ -1,4 +1,4 @@
-"""The chart: what it renders is accepted by the API server, tested, upgraded and uninstalled."""
+"""The chart: its objects are accepted by the API server, tested, upgraded and uninstalled."""
 
 import json
 from typing import Any
@@ -49,7 +49,7 @@ def test_every_object_is_accepted_by_the_api_server(
     machine.run("helm", "lint", "--strict", CHART)
     for made in _render(machine, VALUES[name]):
         if made["kind"] in {"CustomResourceDefinition", "Pod"}:
-            continue  # in force already; a pod needs the account that is made beside it
+            continue  # they exist already; a pod needs the account that is created with it
         bare.machine.run(
             "kubectl",
             "create",
@@ -72,14 +72,14 @@ def test_every_object_is_accepted_by_the_api_server(
     ],
 )
 def test_a_wrong_value_is_refused_by_name(machine: Machine, value: str, words: str) -> None:
-    """values.schema.json catches what would be ignored otherwise."""
+    """values.schema.json refuses values that would otherwise be ignored."""
     with pytest.raises(MachineError, match=words):
         _render(machine, [value])
 
 
 @pytest.mark.ci
 def test_monitoring_is_made_for_prometheus_and_grafana(machine: Machine) -> None:
-    """ServiceMonitor, PodMonitor, PrometheusRule and dashboard come with their toggles, and only then."""
+    """ServiceMonitor, PodMonitor, PrometheusRule and dashboard are made only if they are switched on."""
     wanted = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     toggles = [f"metrics.{name}.enabled=true" for name in ("serviceMonitor", "prometheusRule")]
 
@@ -102,7 +102,7 @@ def test_monitoring_is_made_for_prometheus_and_grafana(machine: Machine) -> None
 
 @pytest.mark.ci
 def test_prometheus_gets_the_token_of_the_pages(machine: Machine) -> None:
-    """With the authority that it may be sent to, in place of the look at no certificate."""
+    """Prometheus checks the authority to which it may send the token, instead of skipping the check of certificates."""
     monitor = "metrics.serviceMonitor"
     toggles = [
         f"{monitor}.enabled=true",
@@ -122,7 +122,7 @@ def test_prometheus_gets_the_token_of_the_pages(machine: Machine) -> None:
 
 @pytest.mark.ci
 def test_nothing_runs_as_root_or_writes_to_its_root_file_system(machine: Machine) -> None:
-    """Every pod of the chart fits the restricted profile."""
+    """Every pod of the chart meets the restricted profile."""
     pods = [
         made["spec"] if made["kind"] == "Pod" else made["spec"]["template"]["spec"]
         for made in _render(machine, [])
@@ -142,7 +142,7 @@ def test_nothing_runs_as_root_or_writes_to_its_root_file_system(machine: Machine
 
 @pytest.mark.ci
 def test_helm_test_makes_a_cluster_and_consumes_in_order(operator: Operator, space: Space) -> None:
-    """`helm test` proves the installation and leaves nothing behind."""
+    """`helm test` checks the installation and leaves nothing."""
     shown = operator.test()
 
     assert "Phase:          Succeeded" in shown, shown
@@ -152,7 +152,7 @@ def test_helm_test_makes_a_cluster_and_consumes_in_order(operator: Operator, spa
 def test_upgrade_and_uninstall_leave_running_clusters_alone(
     operator: Operator, space: Space, orders: Orders
 ) -> None:
-    """No broker is restarted by an operator that comes, changes or goes, and objects can be deleted without it."""
+    """No broker is restarted when an operator is installed, upgraded or removed, and objects can be deleted without it."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     orders.start()

@@ -1,4 +1,4 @@
-"""The console of a Cluster: it comes with TLS and accounts, names what stands still, acts, outlives a leader, and goes."""
+"""The console of a Cluster: it has TLS and accounts, names blocked queues, acts, survives a leader, and is removed."""
 
 import functools
 import http.client
@@ -41,7 +41,7 @@ token = "{LOOKS}"
 """
 KINDS = "deployments,services,ingresses,serviceaccounts,roles,rolebindings"
 CAUSE = "no address for this customer"
-# One message of four keys cannot be consumed; its queue stands still.
+# One message of four keys cannot be consumed; its queue is blocked.
 APPLICATION = f"""
 import asyncio
 from orderlymq import Consumer, Producer
@@ -64,7 +64,7 @@ BLOCKED_S = 120.0
 
 
 class _Nearby(http.client.HTTPSConnection):
-    """A connection to a name of the world that leads to this machine."""
+    """A connection to any host name that goes to this machine."""
 
     def __init__(self, host: str, *, context: ssl.SSLContext, **more: Any) -> None:
         super().__init__(host, context=context, **more)
@@ -85,7 +85,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 class Browser:
-    """Somebody with a browser who opens an address that leads to this machine; keeps cookies and follows redirects."""
+    """A user with a browser whose addresses lead to this machine; it keeps cookies and follows redirects."""
 
     def __init__(self, url: str, authority: Path) -> None:
         self.url = url
@@ -121,7 +121,7 @@ class Browser:
             return str(answer.url).removeprefix(self.url), str(answer.read().decode())
 
     def follows(self, path: str) -> list[str]:
-        """Return the kinds of the first two events of a page, while the console goes on to send."""
+        """Return the kinds of the first two events of a page, while the console continues to send."""
         with self._open(urllib.request.Request(f"{self.url}/events{path}")) as answer:
             kinds = (line.decode().split()[1] for line in answer if line.startswith(b"event:"))
             return list(itertools.islice(kinds, 2))
@@ -135,7 +135,7 @@ class Browser:
 
 
 def refused(ask: Callable[[], object]) -> int:
-    """Return the status with which something is refused."""
+    """Return the status code of a refusal."""
     with pytest.raises(urllib.error.HTTPError) as error:
         ask()
     return error.value.code
@@ -145,9 +145,9 @@ def refused(ask: Callable[[], object]) -> int:
 def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
     space: Space, operator: Operator, tmp_path: Path
 ) -> None:
-    """Alice signs in through the Ingress, finds the blocked queue with its cause, moves the group past it; the log has it.
+    """Alice signs in through the Ingress, finds the blocked queue with its cause, and moves the group past it; this is logged.
 
-    Until the queue counts as blocked, somebody types at the same Cluster what the guides say.
+    Until the queue counts as blocked, a reader types the commands of the guides at the same Cluster.
     """
     person = Person(space, tmp_path)
     authority = _secrets(space, person)
@@ -199,7 +199,7 @@ def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
 
 
 def _comes_in(alice: Browser) -> None:
-    """Come through a proxy that ends TLS: under its name alone, back where one was, with a session for TLS alone, and live."""
+    """Sign in through a proxy that ends TLS: only with its host name, back to the first page, with a Secure cookie and live events."""
     assert refused(lambda: alice.get("/api/overview")) == 401
     assert refused(lambda: alice.get("/api/overview", Host="evil.example")) == 421
     assert 'name="next" value="/groups?q=b"' in alice.get("/groups?q=b")
@@ -214,7 +214,7 @@ def _comes_in(alice: Browser) -> None:
 
 
 def _sees_the_pipeline(space: Space, alice: Browser) -> None:
-    """See what the account of its pod may list; it can do nothing else."""
+    """Check that the pod's account may only list pipelines and pods."""
     space.until(
         lambda: (
             [(row["name"], row["state"]) for row in alice.json("/pipelines")["rows"]]
@@ -253,11 +253,11 @@ def _led_by_another(alice: Browser, leader: str) -> bool:
 
 
 def _moves_the_group_past_it(space: Space, alice: Browser) -> None:
-    """Look at the preview, confirm it wrongly, then rightly; the audit logs of page and pod have begin and end."""
+    """Open the preview, confirm it wrongly, then rightly; the audit logs of page and pod have begin and end."""
     where = "/groups/billing/reset?topic=orders&to=latest"
 
     def answer(name: str) -> int:
-        """Return 200 when it was done. After a new leader it may be too early (503), or the group goes on meanwhile (409)."""
+        """Return 200 on success, 503 if it is too early after an election, and 409 if the group has gone on meanwhile."""
         try:
             html = alice.get(where)
             assert "What will happen" in html
@@ -286,13 +286,13 @@ def _moves_the_group_past_it(space: Space, alice: Browser) -> None:
 
 
 def _own(space: Space) -> set[str]:
-    """Return the kinds of what there is of the console."""
+    """Return the kinds of the console's existing objects."""
     found = [each for each in space.items(KINDS) if each["metadata"]["name"] == "demo-console"]
     return {str(each["kind"]).lower() for each in found}
 
 
 def _as_the_guide_says() -> Json:
-    """Return the console of the guide; a proxy speaks TLS to it, too, because the Cluster has it."""
+    """Return the console of the guide; a proxy connects to it by TLS, because the Cluster has TLS."""
     (cluster,) = [each for each in guides.manifests_of("console") if each["kind"] == "Cluster"]
     console: Json = cluster["spec"]["console"]
     assert console["ingress"]["host"] == HOST
@@ -333,7 +333,7 @@ def _object(kind: str, name: str, **more: Json) -> str:
 
 
 def _pipeline() -> str:
-    """Return a Pipeline whose driver needs no image, because none runs."""
+    """Return a Pipeline whose driver needs no image, because none is started."""
     facts = {"source": {"topic": "orders"}, "checkpoint": "archive", "path": "archive"}
     return part("Pipeline", "archive", "demo", type="archive", suspend=True, **facts)
 

@@ -1,4 +1,4 @@
-"""Clusters whose pods have addresses of IPv6 alone, or of both families: the quick start, and a leader that is killed."""
+"""Clusters whose pods have IPv6 addresses only, or both families: the quick start, and a killed leader."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_the_quick_start_keeps_the_order(
     tmp_path: Path,
     record_property: Property,
 ) -> None:
-    """Manifests and application are unchanged: nothing in them knows a family."""
+    """Manifests and application are unchanged, because nothing in them depends on a family."""
     if not machine.kind:
         pytest.skip("clusters are made where kind makes them")
     with families.cluster(machine, family) as there:

@@ -1,4 +1,4 @@
-"""Each command of the guides for Kubernetes does what they say."""
+"""Each command of the guides for Kubernetes has the described effect."""
 
 import shlex
 from pathlib import Path
@@ -13,19 +13,19 @@ ALL = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
 def typed(page: str, *, section: str, folder: Path = HOWTO) -> list[list[str]]:
-    """Return the words behind `kubectl` of the lines in one section of a page."""
+    """Return the arguments of `kubectl` in the lines of one section of a page."""
     lines = [shlex.split(line) for line in commands(folder / f"{page}.md", section)]
     return [words[1:] for words in lines if words[:1] == ["kubectl"]]
 
 
 def _name(space: Space) -> str:
-    """Return a consumer as who reads the list of pods would name it."""
+    """Return a consumer's name as a reader of the list of pods would take it."""
     return str(space.pods("app=orders-consumer")[0]["metadata"]["name"])
 
 
 @pytest.mark.ci
 def test_the_tutorial_goes_as_it_says(space: Space) -> None:
-    """All but its installation, which the fixtures do; the last line of a section says whether it went well."""
+    """The fixtures do its installation; the last line of a section shows whether it succeeded."""
     for section in ("Make a cluster", "Run an application", "Kill a consumer"):
         for words in typed("kubernetes", section=section, folder=TUTORIALS):
             typing = [_name(space) if each == "POD" else each for each in words]
@@ -38,7 +38,7 @@ def test_the_tutorial_goes_as_it_says(space: Space) -> None:
 
 
 def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> None:
-    """Its replica, on a volume that is bound to the node, is made elsewhere while orders flow."""
+    """Its replica, whose volume is bound to the node, is made on another node while orders flow."""
     space.example("quickstart.yaml")
     space.ready(*ALL)
     orders.start()
@@ -67,7 +67,7 @@ def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> N
 def test_a_lost_majority_is_seen_and_comes_back_as_the_guide_says(
     space: Space, orders: Orders
 ) -> None:
-    """Two of three replicas fit nowhere: the condition has the reason of the page; once they fit, clients go on."""
+    """Two of three replicas fit on no node: the condition has the page's reason; when they fit again, clients continue."""
     space.example("quickstart.yaml")
     space.ready(*ALL)
     orders.start()

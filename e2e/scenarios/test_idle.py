@@ -1,4 +1,4 @@
-"""Nothing changes for ten minutes."""
+"""For ten minutes nothing changes."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from e2e.installed import Operator
 from e2e.space import Json, Property, Space
 
 IDLE_S = float(os.environ.get("ORDERLYMQ_E2E_IDLE_S", "600"))
-_SETTLED_S = 30.0  # after Ready: what follows it, as the first coarse look at lag, is over
+_SETTLED_S = 30.0  # after Ready: first actions such as a coarse check of lag are done by then
 _LOOK_S = 10.0
-# A look at lag and locks comes every 10 s: what a change leads to is written by then.
+# Lag and locks are checked every 10 s, so the results of a change are written by then.
 _LOOKS_AFTER = 2
-# Twice an hour all is read again: 7 kinds of resources, 12 kinds that are made for a Cluster, 2 Secrets.
+# Twice an hour everything is read again: 7 kinds of resources, 12 kinds that are made for a Cluster, 2 Secrets.
 _WHOLE_READING = 21
 
 
@@ -22,11 +22,11 @@ _WHOLE_READING = 21
 def test_nothing_is_written_while_nothing_changes(
     space: Space, operator: Operator, record_property: Property
 ) -> None:
-    """The operator looks at brokers again and again, and asks the API server for no write; its lease does not count.
+    """The operator polls the brokers, but sends no write to the API server; its lease does not count.
 
-    What it needs to read its watches show: less than a request a minute, beside one reading of everything.
+    Its watches show what it needs: it sends less than a read a minute, in addition to one reading of everything.
 
-    On a machine that is starved brokers elect and probes fail: what is written right after that is no idle write.
+    On an overloaded machine brokers elect and probes fail, so writes directly after such changes do not count.
     """
     space.example("quickstart.yaml")
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
@@ -61,7 +61,7 @@ def test_nothing_is_written_while_nothing_changes(
 
 
 def _pods(space: Space) -> Json:
-    """Return what brokers and kubelets say of the pods: who leads in which term, who is ready since when."""
+    """Return the pods' state as brokers and kubelets report it: role, term, and conditions with their times."""
     return {
         pod["metadata"]["name"]: (
             pod["metadata"]["labels"].get("orderlymq.io/role"),
@@ -76,6 +76,6 @@ def _pods(space: Space) -> Json:
 
 
 def _told(space: Space) -> str:
-    """Return what the operator reports of everything, to compare when it writes."""
+    """Return the operator's reports of all objects, to compare them if it writes."""
     found = space.items("clusters,topics,consumergroups")
     return json.dumps({each["kind"]: each.get("status") for each in found})

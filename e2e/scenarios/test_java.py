@@ -1,4 +1,4 @@
-"""RocketMQ's unmodified Java client, in pods: the leader is killed, a consumer is killed."""
+"""RocketMQ's unmodified Java client in pods: a leader is killed, and a consumer is killed."""
 
 import json
 import os
@@ -16,7 +16,7 @@ APP = ROOT / "examples" / "orders-app-java"
 IMAGE = "orders-app-java:dev"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 KILLS = int(os.environ.get("ORDERLYMQ_E2E_KILLS", "10"))
-# A send that follows a kill later than this belongs to something else.
+# A send that follows a kill later than this has another cause of its delay.
 SILENT_S = 15.0
 
 
@@ -35,7 +35,7 @@ def java(machine: Machine) -> str:
 def test_an_unmodified_java_client_sends_again_soon_after_its_leader_is_killed(
     space: Space, orders: Orders, record_property: object
 ) -> None:
-    """From the kill to the next acknowledged send; every message is delivered once and in order."""
+    """The time from the kill to the next acknowledged send is measured; every message is delivered once and in order."""
     space.example("quickstart.yaml", _without_template)
     space.ready(*READY)
     orders.start(file="orders-app-java.yaml")
@@ -59,7 +59,7 @@ def test_an_unmodified_java_client_sends_again_soon_after_its_leader_is_killed(
 
 
 def _without_template(made: Json) -> None:
-    # A Java producer whose first question for a topic is answered late takes the template of new topics, and four
-    # of its eight queues, for it: guarantees.md advises users who need the order to have none.
+    # A Java producer whose first question for a topic is answered late uses the template of new topics instead, with
+    # four of its eight queues: guarantees.md advises users who need the order to have none.
     if made["kind"] == "Cluster":
         made["spec"].setdefault("config", {})["autoCreateTopicEnable"] = False

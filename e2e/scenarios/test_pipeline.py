@@ -1,4 +1,4 @@
-"""Pipelines as resources: an archive that is killed, paused and deleted, and holds every message once all the same."""
+"""Pipelines as resources: an archive is killed, paused and deleted, and still holds every message once."""
 
 import json
 import time
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.timeout(900)
 ARCHIVE: Final = "pipeline/orders-archive"
 DRIVER: Final = "orders-archive-pipeline-0"
 _KILLS: Final = 3
-# A JVM, Spark and a first batch on a node that does other things as well.
+# A JVM, Spark and a first batch on a busy node.
 _STARTS_S: Final = 240.0
-# Some batches long.
+# A few batches.
 _UNREACHABLE_S: Final = 6.0
-# Every file of the archive at a path or an address: whose rows it holds, and its content as one number.
+# Every file of the archive at a path or an address: the range of its rows, and its checksum.
 _LOOK: Final = """
 import hashlib, io, json, sys
 import pyarrow.parquet as pq
@@ -77,19 +77,19 @@ def _batch(space: Space) -> int:
 
 
 def _driver(space: Space) -> tuple[str, int]:
-    """Return the UID of the driver's pod and how often its container has ended."""
+    """Return the UID of the driver's pod and the number of restarts of its container."""
     pod = space.must(f"pod/{DRIVER}")
     return pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]
 
 
 def _files(space: Space, place: str = "/var/lib/orderlymq/archive") -> Json:
-    """Read the archive in the driver's pod, which has its volume."""
+    """Read the archive in the driver's pod, which mounts its volume."""
     found: Json = json.loads(space.kubectl("exec", DRIVER, "--", "python", "-c", _LOOK, place))
     return found
 
 
 def _ends(space: Space) -> dict[tuple[str, int], int]:
-    """Return where each queue of the topic ends."""
+    """Return the end of each queue of the topic."""
     words = ("orderlymq", "topic", "show", "orders", "--output", "json")
     pod = space.leader("demo")
     text = space.kubectl(
@@ -100,7 +100,7 @@ def _ends(space: Space) -> dict[tuple[str, int], int]:
 
 
 def _assert_each_once(found: Json, wanted: dict[tuple[str, int], int]) -> None:
-    """Every offset of every queue stands in one file, once, in order."""
+    """Check that every offset of every queue is in one file, once and in order."""
     held: dict[tuple[str, int], list[int]] = {}
     for each in found.values():
         ((broker, queue),) = each["queues"]
@@ -111,7 +111,7 @@ def _assert_each_once(found: Json, wanted: dict[tuple[str, int], int]) -> None:
 
 
 def _settled(space: Space) -> Callable[[], bool]:
-    """Return whether the archive has everything that is in the topic."""
+    """Return whether the archive has all messages of the topic."""
     total = sum(_ends(space).values())
 
     def sight() -> bool:
@@ -137,7 +137,7 @@ def _stop_producing(space: Space) -> None:
 def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     space: Space, orders: Orders, spark_image: str, record_property: Property
 ) -> None:
-    """Its pod is killed in the middle, it is suspended, deleted and made again; files once published stay."""
+    """Its pod is killed during the work, it is suspended, deleted and made again; published files never change."""
     space.example("quickstart.yaml")
     space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")
     space.apply(_archive(spark_image))
@@ -157,14 +157,14 @@ def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     _assert_each_once(first, _ends(space))
     assert len(first) > _KILLS
 
-    # Suspended: no pod, and the status says so; then it goes on where it was.
+    # Suspended: there is no pod, and the status says so; later it continues where it was.
     space.patch(ARCHIVE, {"suspend": True})
     space.says(ARCHIVE, "Suspended")
     space.until(lambda: not space.pods("orderlymq.io/pipeline=orders-archive"), "no driver", 120)
     space.patch(ARCHIVE, {"suspend": False})
     space.says(ARCHIVE, "DriverRunning", timeout_s=_STARTS_S)
 
-    # Deleted: everything goes but the volume, and a new one of that name goes on with it.
+    # Deleted: only the volume stays, and a new pipeline of the same name continues with it.
     space.kubectl("delete", ARCHIVE, "--timeout=60s")
     space.until(lambda: space.get(f"pod/{DRIVER}") is None, "the driver is gone", 180)
     space.until(lambda: space.get("statefulset/orders-archive-pipeline") is None, "all is gone", 60)
@@ -187,7 +187,7 @@ def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
 def test_executors_in_pods_of_their_own_do_the_same(
     space: Space, spark_image: str, record_property: Property
 ) -> None:
-    """The driver makes them by its own narrow rights; one that is killed is replaced and nothing is missing."""
+    """The driver makes them with its own narrow rights; a killed one is replaced, and no message is missing."""
     space.example("quickstart.yaml")
     space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")
     executors = "app.kubernetes.io/component=executor,app.kubernetes.io/instance=orders-archive"
@@ -211,7 +211,7 @@ def test_executors_in_pods_of_their_own_do_the_same(
 def test_an_archive_in_an_object_store_of_the_cluster_holds_every_message_once(
     space: Space, orders: Orders, spark_image: str, record_property: Property
 ) -> None:
-    """Its credentials are a Secret; the driver's pod is killed once, and once the store's connections are cut."""
+    """Its credentials are in a Secret; the driver's pod is killed once, and once the store's connections are cut."""
     if not space.machine.kind:
         pytest.skip("connections are cut at the nodes, which are reached where they are kind's")
     stores.build(space.machine)
@@ -244,7 +244,7 @@ def test_an_archive_in_an_object_store_of_the_cluster_holds_every_message_once(
 
 
 def _finished(space: Space, name: str) -> Json:
-    """Return the status of a run that has ended well; one that runs is Ready already."""
+    """Return the status of a run that has succeeded; a run in progress is Ready, too."""
     space.until(
         lambda: space.must(name).get("status", {}).get("phase") == "Finished",
         f"{name} has finished",
@@ -265,7 +265,7 @@ def _send(space: Space, count: int) -> None:
 def test_a_run_that_ends_reports_its_result_and_what_cannot_be_served_says_why(
     space: Space, spark_image: str, record_property: Property
 ) -> None:
-    """Jobs one after the other on one volume, a schedule, and conditions with reasons."""
+    """Jobs run one after the other on one volume; a schedule runs; and conditions give the reasons of refusals."""
     image = spark_image
     space.example("quickstart.yaml")
     space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")

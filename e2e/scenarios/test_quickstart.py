@@ -1,4 +1,4 @@
-"""The README's quick start, and what it costs."""
+"""The README's quick start, and the resources that it needs."""
 
 import pytest
 
@@ -16,7 +16,7 @@ ALL = (
 def test_the_quick_start_is_ready_within_a_minute_and_keeps_the_order(
     space: Space, orders: Orders, record_property: Property
 ) -> None:
-    """Apply the file that `make run` uses, unchanged, then the application."""
+    """The file that `make run` uses is applied unchanged, and then the application."""
     space.example("quickstart.yaml")
     record_property("ready_s", space.ready(*ALL))
 
@@ -27,7 +27,7 @@ def test_the_quick_start_is_ready_within_a_minute_and_keeps_the_order(
 
 
 def test_kubectl_get_mq_shows_every_kind_with_columns_worth_reading(space: Space) -> None:
-    """One command shows what there is and whether it is well."""
+    """One command shows all objects and their condition."""
     space.example("quickstart.yaml")
     space.ready(*ALL)
 

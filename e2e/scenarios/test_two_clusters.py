@@ -1,4 +1,4 @@
-"""Two clusters of one name in two namespaces have nothing to do with each other."""
+"""Two clusters with the same name in two namespaces are independent."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
 def test_what_happens_to_one_does_not_touch_the_other(space: Space, orders: Orders) -> None:
-    """The second is made and deleted while the first one works; no message crosses."""
+    """The second one is made and deleted while the first works; no message crosses."""
     other = replace(space, name=f"{space.name}-two")
     try:
         for place in (space, other):

@@ -1,6 +1,5 @@
-"""
-Scenarios of access: who may do what, from where, and with which secrets.
+"""Scenarios of access: who may do what, from where, and with which secrets.
 
-Operation without rights and secrets is in the other rooms.
+Scenarios that need no rights and secrets are in the other folders.
 Begin with `test_secured`.
 """

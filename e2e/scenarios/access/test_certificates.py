@@ -1,4 +1,4 @@
-"""Replicas show each other certificates; the authority and every certificate are replaced while messages flow."""
+"""Replicas authenticate each other by certificates; the authority and all certificates are replaced under load."""
 
 from datetime import UTC, datetime
 
@@ -18,7 +18,10 @@ FOLDER = "/etc/orderlymq-internal-tls"
 
 @pytest.mark.timeout(900)
 def test_an_authority_is_replaced_under_load(space: Space, orders: Orders) -> None:
-    """Three rolls: all trust the new one, it signs all, the former one is forgotten. No send fails, nothing is lost."""
+    """There are three rolls: all trust the new authority, it signs all, the former is no longer trusted.
+
+    No send fails.
+    """
     space.example("quickstart.yaml")
     space.ready(*READY)
     assert notes(space) == {note("enforcing", 1, 1, 1)}
@@ -40,7 +43,7 @@ def test_an_authority_is_replaced_under_load(space: Space, orders: Orders) -> No
 
 @pytest.mark.timeout(900)
 def test_a_cluster_without_certificates_gets_them_under_load(space: Space, orders: Orders) -> None:
-    """Plain, permissive, enforcing: no step cuts replicas off from each other."""
+    """The steps are plain, permissive, enforcing: none separates replicas from each other."""
 
     def plain(made: Json) -> None:
         if made["kind"] == "Cluster":
@@ -59,12 +62,12 @@ def test_a_cluster_without_certificates_gets_them_under_load(space: Space, order
 
 
 def note(mode: str, number: int, signer: int, *trusts: int) -> tuple[object, ...]:
-    """Return what a pod says of its certificates, without their times."""
+    """Return a pod's report of its certificates, without their times."""
     return (mode, number, signer, trusts)
 
 
 def notes(space: Space) -> set[tuple[object, ...]]:
-    """Return what all brokers say of their certificates; empty while one is missing."""
+    """Return the reports of all brokers; empty while one is missing."""
     pods = space.pods(BROKERS)
     if len(pods) != 3:
         return set()

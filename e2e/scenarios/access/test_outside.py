@@ -1,4 +1,4 @@
-"""A client on another network, which knows a Cluster by the ports of its nodes alone."""
+"""A client on another network, which reaches a Cluster only through the ports of its nodes."""
 
 import asyncio
 from collections import defaultdict
@@ -42,7 +42,7 @@ KILLS = 3
 def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
     space: Space, record_property: Property, tmp_path: Path
 ) -> None:
-    """It sends and consumes over node ports; every acknowledged message comes, in order; an address changes without a roll."""
+    """Over node ports, every acknowledged message is delivered in order; an address can change without a roll."""
     if not space.machine.kind:
         pytest.skip("the addresses of the nodes may not be reached from here")
     space.apply(
@@ -79,7 +79,7 @@ def test_the_sdk_keeps_order_from_outside_while_leaders_are_killed(
 def test_the_sdk_keeps_order_through_a_gateway_while_leaders_are_killed(
     space: Space, record_property: Property, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One address for all: the gateway knows no more than the TLSRoutes, and reads none of the bytes."""
+    """All use one address: the gateway knows only the TLSRoutes, and cannot read the encrypted bytes."""
     if not space.machine.kind:
         pytest.skip("the addresses of Services may not be reached from here")
     authority = make_authority(tmp_path)
@@ -114,7 +114,7 @@ def test_the_sdk_keeps_order_through_a_gateway_while_leaders_are_killed(
 
 def _judge(outside: "_Outside", record_property: Property) -> None:
     for key in KEYS:
-        # A listener call that ran at the moment of a crash may be repeated; order allows no more.
+        # The listener call that ran during a crash may be repeated; no other deviation is allowed.
         assert list(dict.fromkeys(outside.delivered[key])) == outside.acknowledged[key]
     record_property("longest_gap_ms", str(round(1000 * outside.longest_gap_s)))
 
@@ -142,7 +142,7 @@ async def _brokers(bootstrap: str, settings: ClientSettings | None = None) -> di
 
 
 class _Outside:
-    """A producer and a consumer on this machine, and what they received."""
+    """A producer and a consumer on this machine, and the messages that they received."""
 
     def __init__(
         self, space: Space, bootstrap: str, settings: ClientSettings | None = None
@@ -157,7 +157,7 @@ class _Outside:
         self._ends = asyncio.Event()
 
     async def run(self) -> None:
-        """Send and consume while leaders are killed, and until everything has come."""
+        """Send and consume while leaders are killed, until all messages have arrived."""
         self.brokers = await _brokers(self._bootstrap, self._settings)
         async with (
             Producer("p", self._bootstrap, client_settings=self._settings) as producer,
@@ -179,7 +179,7 @@ class _Outside:
                     await asyncio.to_thread(self._space.lose_leader, "demo")
                 await asyncio.sleep(4)
                 self._ends.set()
-            # Nothing is under way any more: what is acknowledged by now is all that must come.
+            # No send is in progress any more: the messages that are acknowledged now must all arrive.
             async with asyncio.timeout(90):
                 while not self._all_came():  # noqa: ASYNC110 - the listener may end before the last send
                     await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Apache's unmodified clients on another network, by node ports and by a balancer for each group."""
+"""Apache's unmodified clients on another network, by node ports and by a load balancer for each broker group."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ from e2e.space import Property, Space
 
 KINDS = ("java", "go", "node")
 KEYS = 8
-# More than ever is sent or comes: all are stopped, the senders when sends have followed the kill.
+# More messages than are ever sent: senders stop when sends have followed the kill, and then consumers do.
 ENDLESS = 10**6
 LISTENERS = [
     {"name": "public", "type": "NodePort", "port": 9094},
@@ -55,7 +55,7 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def clients() -> Clients:
-    """Build the programs, where their tools are."""
+    """Build the programs if their tools are here."""
     if (reason := missing("java", "mvn", "go", "node", "npm")) is not None:
         pytest.skip(reason)
     return Clients()
@@ -63,7 +63,7 @@ def clients() -> Clients:
 
 @pytest.fixture
 def bootstraps(space: Space) -> Iterator[dict[str, str]]:
-    """Make a Cluster with both listeners; return the name servers of each as its status shows them."""
+    """Make a Cluster with both listeners; return the name servers of each from its status."""
     if not space.machine.kind:
         pytest.skip("the addresses of the nodes may not be reached from here")
     with balanced(space) as places:
@@ -93,7 +93,7 @@ def test_unmodified_clients_outside_survive_a_killed_leader(
     listener: str,
     record_property: Property,
 ) -> None:
-    """Each sends, and consumes by one of its own, over the listener alone; every acknowledged message comes, in order."""
+    """Each client sends and consumes only through the listener; every acknowledged message arrives in order."""
     with ExitStack() as running:
         senders: dict[str, Program] = {}
         consumers: dict[str, Program] = {}
@@ -120,7 +120,7 @@ def test_unmodified_clients_outside_survive_a_killed_leader(
         record_property(f"{kind}_longest_gap_ms", str(longest_ns // 1_000_000))
         if kind != "node":  # ali-ons has no ordered consumer
             wanted, got = acknowledged(sent[kind]), delivered(program.events)
-            # The last one of a key may have come although its sender was killed before the answer.
+            # The last message of a key may have been delivered although its sender was killed before the answer.
             came = {key: steps[: len(wanted[key])] for key, steps in got.items()}
             assert came == wanted, kind
 

@@ -1,4 +1,7 @@
-"""The secret of an account changes while its programs send: both secrets are valid until the status says so, or nobody needs the former."""
+"""The secret of an account changes while its programs send: both secrets are valid for a time.
+
+The status ends the former one, or the user does if no program needs it any more.
+"""
 
 import base64
 
@@ -7,7 +10,7 @@ import yaml
 
 from e2e.space import Json, Space
 
-# Sends ten messages per second and says when one is refused.
+# Sends ten messages per second and reports each refusal.
 _SENDER = """
 import asyncio
 from orderlymq import Producer
@@ -79,7 +82,7 @@ def test_a_secret_changes_under_load_without_a_refused_send(space: Space) -> Non
 
 
 def _start(space: Space, name: str) -> None:
-    """Start a program that reads the Secret of the account once, as most do."""
+    """Start a program that reads the account's Secret once, as most programs do."""
 
     def variable(of: str, key: str) -> Json:
         return {"name": of, "valueFrom": {"secretKeyRef": {"name": MADE, "key": key}}}
@@ -107,7 +110,7 @@ def _sent(space: Space, pod: str) -> int:
 
 
 def _refused(space: Space, pod: str) -> str:
-    """Return the first refusal, empty without one."""
+    """Return the first refusal, empty if there was none."""
     return next((line for line in _lines(space, pod) if line.startswith("REFUSED")), "")
 
 

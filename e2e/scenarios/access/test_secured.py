@@ -1,4 +1,4 @@
-"""A cluster that serves only signed requests over TLS, and an account that may send to one topic and no more."""
+"""A cluster that serves only signed requests over TLS, and an account that may only send to one topic."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from e2e.manifests import secret
 from e2e.space import Json, Space
 
 SECRET, ANOTHER = "not-to-be-guessed", "nor-this-one"
-# A client gives up after its send time-out of 3 s; the command itself starts in one.
+# A client gives up after its send time-out of 3 s, and the command itself takes as long to start.
 _ASKED_S = 30.0
 
 
@@ -24,7 +24,7 @@ class Client:
     pod: str
 
     def send(self, secret: str, *, topic: str = "orders", tls: bool = True) -> str:
-        """Send one message as shop-app; return what the command says."""
+        """Send one message as shop-app; return the command's output."""
         facts = {"ORDERLYMQ_ACCESS_KEY": "shop-app", "ORDERLYMQ_SECRET_KEY": secret}
         if tls:
             facts |= {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": "/tls/ca.crt"}
@@ -39,7 +39,7 @@ class Client:
 def test_signed_requests_over_tls_are_served_and_others_refused(
     space: Space, tmp_path: Path
 ) -> None:
-    """The example as it is: what waits for a Secret says so, heals when it comes, and rights count immediately."""
+    """With the unchanged example: waiting for a Secret is reported, ends when it exists, and rights count immediately."""
     space.kubectl("delete", "secret", "guarded-tls", "shop-app", "--ignore-not-found")
     space.example("kubernetes/tls-and-users.yaml")
     found = space.says("cluster/guarded", "SecretMissing", timeout_s=90)

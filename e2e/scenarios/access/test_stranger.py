@@ -1,4 +1,4 @@
-"""A pod in the namespace of a Cluster that has none of its identities: it reaches every port and gets nothing."""
+"""A pod without any identity in the namespace of a Cluster: it reaches every port and gets nothing."""
 
 import json
 
@@ -10,9 +10,9 @@ from e2e.space import Space
 
 BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-# The answer of TLS to somebody who speaks something else.
+# The size of the answer of a TLS port to a peer that does not speak TLS.
 ALERT_SIZE = 7
-# Takes the addresses of the replicas, a name server and the leader's service; prints what each attack got, as JSON.
+# Takes the addresses of the replicas, a name server and the leader's service; prints the result of each attack as JSON.
 _ATTACKS = """
 import asyncio, json, ssl, sys
 from orderlymq_protocol.codes import RequestCode
@@ -67,7 +67,7 @@ asyncio.run(main(sys.argv[3:], sys.argv[1], sys.argv[2]))
 @pytest.mark.timeout(600)
 @pytest.mark.ci
 def test_a_pod_without_an_identity_changes_nothing(space: Space, orders: Orders) -> None:
-    """It says what a replica, a broker and an operator say, while messages flow in order."""
+    """It sends requests of a replica, a broker and an operator, while messages flow in order."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     orders.start()
@@ -83,13 +83,13 @@ def test_a_pod_without_an_identity_changes_nothing(space: Space, orders: Orders)
     )  # -1: it was not reached
     assert len(got) == 6
     assert all(isinstance(code, int) and code > 0 for code in got.values()), got
-    # Who leads says nothing: on a machine that is starved brokers elect.
+    # The leader is not compared, because brokers on an overloaded machine elect new ones.
     assert space.uids(BROKERS) == before
     kept(orders.finish())
 
 
 def _attack(space: Space, *addresses: str) -> dict[str, object]:
-    """Run the attacks in a pod that has nothing but the image."""
+    """Run the attacks in a pod that has only the image."""
     container = {"name": "stranger", "image": space.image, "command": ["sleep", "600"]}
     spec = {
         "containers": [container],

@@ -1,4 +1,4 @@
-"""Tenants: whom a Cluster lists may use it, the operator may do what its calls need, and policies are made."""
+"""Tenants: listed namespaces may use a Cluster, the operator has the rights that it needs, and policies are made."""
 
 import json
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from e2e.machine import MachineError
 from e2e.space import Json, Space
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-# Rights that a role of the chart must not allow: each was a way to everything.
+# Rights that no role of the chart may permit, because each of them would lead to all others.
 NEVER: tuple[Right, ...] = (("", "secrets", "list"), ("", "secrets", "delete"))
 DENIED: tuple[Right, ...] = (
     *NEVER,
@@ -22,7 +22,7 @@ DENIED: tuple[Right, ...] = (
 
 
 def _granted(operator: Operator, place: str, rights: Iterable[Right]) -> set[Right]:
-    """Ask the API server itself, all at once: `kubectl auth can-i` says no of kinds that it does not know."""
+    """Ask the API server for all rights in one request: `kubectl auth can-i` answers no for unknown kinds."""
     reviews = {right: _review(operator, place, right) for right in rights}
     command = ("kubectl", "create", "-f", "-", "-o", r'jsonpath={.status.allowed}{"\n"}')
     answers = operator.machine.run(*command, stdin="\n".join(map(json.dumps, reviews.values())))
@@ -49,14 +49,14 @@ def _review(operator: Operator, place: str, right: Right) -> Json:
 def test_the_api_server_grants_the_operator_what_the_chart_says(
     operator: Operator, space: Space
 ) -> None:
-    """Every right of a served namespace, and none of those that would open everything."""
+    """It has every right of a served namespace, and none that would lead to all others."""
     wanted = set(of_file("namespace"))
     denied = set(DENIED if "pipelines.executors=true" not in operator.values else NEVER)
     assert _granted(operator, space.name, wanted | denied) == wanted
 
 
 def test_only_listed_namespaces_use_a_cluster(operator: Operator, space: Space) -> None:
-    """A stranger's Topic learns whom to ask, and becomes Synced when the Cluster lists its namespace."""
+    """A stranger's Topic says whom to ask, and becomes Synced when the Cluster lists its namespace."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     policies = {each["metadata"]["name"] for each in space.items("networkpolicies")}
@@ -77,12 +77,12 @@ def test_only_listed_namespaces_use_a_cluster(operator: Operator, space: Space) 
         other.until(
             lambda: _reason(other.must("topic/foreign")) == "NamespaceNotAllowed", "it is refused"
         )
-        # No finalizer of ours is left: the deletion waits for nobody.
+        # Without our finalizer, the deletion waits for no program.
         other.kubectl("delete", "topic/foreign", "--timeout=30s")
     except MachineError as error:
         raise AssertionError(f"{error}\n{operator.log()[-3000:]}") from error
     finally:
-        # Not the namespace: with it would go the operator's Role there.
+        # Not the namespace itself, because the operator's Role in it would be deleted, too.
         other.kubectl("delete", "topic/foreign", "--ignore-not-found", check=False)
 
 

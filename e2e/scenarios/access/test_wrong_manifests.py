@@ -1,4 +1,4 @@
-"""Manifests that cannot be obeyed are refused by the API server itself, with a sentence that helps."""
+"""Manifests that cannot be carried out are refused by the API server itself, with a helpful message."""
 
 import json
 import re
@@ -39,7 +39,7 @@ _ARCHIVE: Json = _REF | {
 }
 _ONE_CHECKPOINT = "a checkpoint belongs to source.topic"
 
-# kind, spec, words of the sentence
+# kind, spec, words of the message
 WRONG: list[tuple[str, Json, str]] = [
     ("Cluster", {"replicasPerGroup": 2}, 'supported values: "1", "3", "5"'),
     ("Cluster", {"groups": 0}, "spec.groups in body should be greater than or equal to 1"),
@@ -146,7 +146,7 @@ WRONG: list[tuple[str, Json, str]] = [
     ("Pipeline", _ARCHIVE | {"executors": {"instances": 0}}, "greater than or equal to 1"),
 ]
 
-# kind, first spec, changed spec, words of the sentence
+# kind, first spec, changed spec, words of the message
 IMMUTABLE: list[tuple[str, Json, Json, str]] = [
     ("Cluster", {"groups": 2}, {"groups": 1}, "set scaleDown.policy to Drain"),
     (
@@ -277,7 +277,7 @@ def _ids(rows: list[Any]) -> list[str]:
 def test_what_cannot_be_obeyed_is_not_accepted(
     bare: Space, kind: str, spec: Json, words: str
 ) -> None:
-    """Bounds, enums, patterns, unknown fields, and rules between fields."""
+    """The API server checks bounds, enums, patterns, unknown fields, and rules between fields."""
     assert words in bare.refused(_made(kind, spec))
 
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_obeyed_is_not_accepted(
 def test_what_must_not_change_cannot_be_changed(
     bare: Space, kind: str, before: Json, after: Json, words: str
 ) -> None:
-    """Fields that clients or stored messages rely on stay as they were at the beginning."""
+    """Fields on which clients or stored messages rely cannot change."""
     name = f"kept-{abs(hash((words, str(after))))}"
     bare.apply(_made(kind, before, name))
 
@@ -294,22 +294,22 @@ def test_what_must_not_change_cannot_be_changed(
 
 @pytest.mark.parametrize(("kind", "before", "after"), ALLOWED, ids=_ids(ALLOWED))
 def test_what_may_change_can_be_changed(bare: Space, kind: str, before: Json, after: Json) -> None:
-    """A rule that refuses too much would be worse than none."""
+    """A rule that refuses too much would be worse than a missing rule."""
     name = f"changed-{abs(hash(str(after)))}"
     bare.apply(_made(kind, before, name))
     bare.apply(_made(kind, after, name))
 
 
 def test_a_name_that_leaves_no_room_for_what_is_called_after_it_is_refused(bare: Space) -> None:
-    """Pods, Services and labels carry the name of their Cluster and a suffix."""
+    """The names of pods, Services and labels are the Cluster's name with a suffix."""
     assert "at most 40 characters" in bare.refused(_made("Cluster", {}, "c" * 41))
     for name in ("two.parts", "4711"):
         assert "must begin with a letter" in bare.refused(_made("Cluster", {}, name))
 
 
 def test_an_object_waits_for_its_controller_from_the_first_moment_on(bare: Space) -> None:
-    """`kubectl wait` works before anybody has looked: Ready is Unknown, and says who is waited for."""
-    # The API server would store this: an operator of another scenario may look within a second.
+    """`kubectl wait` works before any controller acts: Ready is Unknown, and names the controller that is awaited."""
+    # The object is not stored, because an operator of another scenario may act on it within a second.
     command = ("create", "--dry-run=server", "-o", "json", "-f", "-")
     made = json.loads(bare.kubectl(*command, stdin=_made("Topic", _REF, "early")))
 
@@ -325,7 +325,7 @@ def test_an_object_waits_for_its_controller_from_the_first_moment_on(bare: Space
 
 
 def test_kubectl_scale_changes_the_replicas_of_every_group(bare: Space) -> None:
-    """And only to a number that a raft group can have."""
+    """Only numbers that a raft group can have are accepted."""
     bare.apply(_made("Cluster", {"replicasPerGroup": 3}, "scaled"))
 
     bare.kubectl("scale", "cluster.orderlymq.io/scaled", "--replicas=5")
@@ -357,7 +357,7 @@ def test_kubectl_explain_reads_well(bare: Space, field: str, words: str) -> None
 
 
 def test_short_names_and_the_category_are_known(bare: Space) -> None:
-    """`kubectl get mq` for everything, mqc, mqt, mqg, mqu and mqp for one kind."""
+    """`kubectl get mq` shows all kinds; mqc, mqt, mqg, mqu and mqp show one kind."""
     bare.apply(_made("Cluster", {}, "short"))
 
     assert "short" in bare.kubectl("get", "mqc")
@@ -375,6 +375,6 @@ _SHOWN = [
 
 @pytest.mark.parametrize("path", _SHOWN, ids=lambda path: str(path.stem))
 def test_every_example_is_accepted(bare: Space, path: Path) -> None:
-    """An example can be applied; namespaces that it names are replaced by this one."""
+    """Every example can be applied; namespaces in it are replaced by this one."""
     text = re.sub(r"^  namespace: .*\n", "", path.read_text(), flags=re.MULTILINE)
     bare.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)

@@ -1,6 +1,5 @@
-"""
-Scenarios of changes: people edit objects, and Clusters follow while messages flow.
+"""Scenarios of changes: users edit objects, and Clusters follow while messages flow.
 
-Faults that nobody wants are in `faults`.
+Faults are in `faults`.
 Begin with `test_rolling_update`.
 """

@@ -1,4 +1,4 @@
-"""Consumers that leave the division of the queues to the operator: a rollout moves each queue once, zones are kept."""
+"""Consumers whose queues the operator assigns: a rollout moves each queue once, and zones are respected."""
 
 import json
 import time
@@ -19,7 +19,7 @@ DELAY_S = 30.0  # spec.assignment.rebalanceDelay
 def test_a_rollout_of_the_consumers_moves_each_queue_at_most_once(
     space: Space, orders: Orders, record_property: Property
 ) -> None:
-    """From an old pod to a new one, and not again when the group has calmed down."""
+    """A queue moves from an old pod to a new one, and not again after the group has settled."""
     space.example("quickstart.yaml", _strategy("Sticky"))
     space.ready(*READY)
     orders.start(asked=True)
@@ -40,7 +40,7 @@ def test_a_rollout_of_the_consumers_moves_each_queue_at_most_once(
 
 @pytest.fixture
 def zoned(space: Space) -> Iterator[dict[str, str]]:
-    """Give every worker a zone of its own; nodes belong to no namespace, so they are put back."""
+    """Give every worker its own zone; nodes are shared by all scenarios, so their zones are reset afterwards."""
     zones = {node: f"zone-{number}" for number, node in enumerate(space.workers())}
     for node, zone in zones.items():
         space.kubectl("label", "node", node, f"{ZONE}={zone}", "--overwrite")
@@ -52,7 +52,7 @@ def zoned(space: Space) -> Iterator[dict[str, str]]:
 def test_with_the_strategy_zone_queues_are_consumed_where_their_leader_is(
     space: Space, orders: Orders, zoned: dict[str, str]
 ) -> None:
-    """Status shows members' zones; every queue has an owner in the zone of its raft group's leader."""
+    """The status shows the members' zones; every queue has an owner in the zone of its raft group's leader."""
     if len(zoned) < 2:
         pytest.skip("one worker makes one zone")
     space.example("quickstart.yaml", _strategy("Zone", groups=len(zoned)))
@@ -74,7 +74,7 @@ def _all_near(space: Space, zones: dict[str, str]) -> bool:
             (each["pod"] for each in group["members"] if each["node"] == group.get("leader")), None
         )
         leaders[group["name"]] = zones.get(space.node(pod), "") if pod else ""
-    # A zone without a member has no near one: its queues are anybody's.
+    # The queues of a zone without a member may go to any member.
     queues = [
         queue for queue in status.get("assignment", []) if leaders[queue["group"]] in own.values()
     ]

@@ -1,10 +1,10 @@
-"""A group is taken away: refused where its messages would be lost, drained where that can be proven."""
+"""A broker group is removed: refused if its messages would be lost, drained if that is safe."""
 
 from e2e.space import Space
 
 
 def test_a_group_with_ordered_queues_stays_and_says_so(space: Space) -> None:
-    """The condition names what holds the group; setting groups back clears it."""
+    """The condition names what holds the group; setting the number of groups back clears it."""
     space.apply(_cluster(2), _topic("kept", "Ordered"))
     space.ready("cluster/two", "topic/kept")
 
@@ -17,7 +17,7 @@ def test_a_group_with_ordered_queues_stays_and_says_so(space: Space) -> None:
 
 
 def test_an_empty_group_is_drained_and_goes(space: Space) -> None:
-    """Without ordered queues and without messages nothing is lost with it."""
+    """A group without ordered queues and without messages can be removed without loss."""
     space.apply(_cluster(2), _topic("moving", "Normal"))
     space.ready("cluster/two", "topic/moving")
     space.kubectl("delete", "topic/kept", "--ignore-not-found")

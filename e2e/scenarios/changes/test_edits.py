@@ -1,4 +1,4 @@
-"""Objects are edited while the operator is at work on them, and by hands that should not."""
+"""Objects are edited while the operator works on them, and objects of the operator are edited by hand."""
 
 import pytest
 
@@ -8,7 +8,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
 def test_the_last_of_many_edits_wins(space: Space) -> None:
-    """A Cluster is edited again before the edit before is in force; the end is what was written last."""
+    """A Cluster is edited again before the former edit is carried out; the last edit counts."""
     space.example("quickstart.yaml")
     for replicas in (1, 2, 3):
         space.patch("cluster/demo", {"nameServers": {"replicas": replicas}})
@@ -21,7 +21,7 @@ def test_the_last_of_many_edits_wins(space: Space) -> None:
 
 
 def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> None:
-    """Drift of what the operator owns ends when a watch shows it; what others add to it stays."""
+    """The operator repairs its own fields when a watch shows the change; additions of others stay."""
     space.example("quickstart.yaml")
     space.ready(*READY)
 
@@ -41,7 +41,7 @@ def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> Non
 
 @pytest.mark.ci
 def test_a_topic_may_come_before_its_cluster(space: Space) -> None:
-    """It says what it waits for, and follows by itself."""
+    """The Topic says what it waits for, and continues by itself."""
     early = """
 apiVersion: orderlymq.io/v1alpha1
 kind: Topic
@@ -58,7 +58,7 @@ spec: {clusterRef: {name: demo}, queues: 4}
 
 
 def test_of_two_topics_with_one_name_the_oldest_wins(space: Space) -> None:
-    """The other says Conflict, and takes over when the first one goes."""
+    """The other one says Conflict, and takes over when the first is deleted."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     second = """

@@ -1,4 +1,4 @@
-"""Two thousand Topics are applied at once."""
+"""Two thousand Topics are applied together."""
 
 import os
 import time
@@ -13,7 +13,7 @@ READY_S = 600.0
 def test_many_topics_become_ready_with_few_writes(
     space: Space, operator: Operator, record_property: Property
 ) -> None:
-    """Writes are few per Topic, memory stays bounded, and nothing is written once all is in force."""
+    """There are few writes per Topic, memory stays bounded, and nothing is written after all are ready."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo")
     before = operator.writes()

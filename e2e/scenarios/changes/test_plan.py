@@ -1,4 +1,4 @@
-"""A change is read before it is made, and one that loses data waits for its confirmation."""
+"""A change can be previewed, and one that loses data waits for its confirmation."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 def test_the_plan_says_which_pods_are_replaced_and_the_edit_waits_for_its_confirmation(
     space: Space, tmp_path: Path
 ) -> None:
-    """A shorter retention deletes messages: planned, held back, confirmed as the plan says, and carried out with the rest."""
+    """A shorter retention deletes messages: it is planned, held back, confirmed as the plan says, and carried out."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     uids = _uids(space)
@@ -53,7 +53,7 @@ def test_the_plan_says_which_pods_are_replaced_and_the_edit_waits_for_its_confir
 
 @pytest.mark.ci
 def test_live_settings_take_effect_in_the_pods_that_run(space: Space) -> None:
-    """Every broker reads them again; no pod is replaced, and no container starts again."""
+    """Every broker reads them again; no pod is replaced, and no container is restarted."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     before = _runs(space)
@@ -75,7 +75,7 @@ _KIND = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "Cluster"}
 
 
 def _plan(space: Space, file: Path) -> tuple[dict[str, Any], int]:
-    """Ask the plugin as kubectl finds it: on the PATH."""
+    """Run the plugin as kubectl finds it, on the PATH."""
     known = space.machine.environment
     path = f"{Path(sys.executable).parent}:{known['PATH']}"
     command = ["kubectl", "orderlymq", "plan", "-f", str(file), "--json"]
@@ -92,7 +92,7 @@ def _uids(space: Space) -> set[str]:
 
 
 def _runs(space: Space) -> dict[str, int]:
-    """Return how often the container of each broker was started again, by the pod's id."""
+    """Return the number of restarts of each broker's container, by the pod's id."""
     return {
         pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["restartCount"]
         for pod in space.pods(_BROKERS)

@@ -1,4 +1,4 @@
-"""A Cluster adds to its pods: labels, a variable, a volume, a sidecar, another user; they roll while messages flow."""
+"""A Cluster changes its pods: labels, a variable, a volume, a sidecar, another user; they roll while messages flow."""
 
 import yaml
 
@@ -7,7 +7,7 @@ from e2e.space import Json, Space
 
 BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-# As the restricted constraint of OpenShift chooses it: a user of the namespace's range, in group 0.
+# As OpenShift's restricted constraint chooses it: a user of the namespace's range, in group 0.
 USER = 1_000_690_000
 TEXT = "contact = orders"
 
@@ -15,7 +15,7 @@ TEXT = "contact = orders"
 def test_a_template_rolls_through_the_group_and_another_user_reads_the_same_volumes(
     space: Space, orders: Orders
 ) -> None:
-    """Every pod is replaced once, never two at a time, and has all of the template; no message is lost or out of order."""
+    """Every pod is replaced once, never two together, and has the whole template; no message is lost or out of order."""
     settings: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "agent"}}
     space.apply(yaml.safe_dump({**settings, "data": {"agent.conf": TEXT}}))
     space.example("quickstart.yaml")

@@ -14,7 +14,7 @@ OLD, NEW = 8, 12
 def test_a_topic_grows_under_load_and_no_key_is_overtaken(
     space: Space, orders: Orders, canary: Canary, record_property: Property
 ) -> None:
-    """Fence, drain, switch, propagate: the status shows the phase, the leader dies in the midst, order holds."""
+    """Through fence, drain, switch and propagation, the status shows the phase; a leader dies meanwhile, and order holds."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     canary.verifies()
@@ -50,7 +50,7 @@ def test_a_topic_grows_under_load_and_no_key_is_overtaken(
 
 @pytest.mark.ci
 def test_an_ordered_topic_never_shrinks(space: Space) -> None:
-    """The API server says so."""
+    """The API server refuses it."""
     space.example("quickstart.yaml")
     space.ready("topic/orders")
 

@@ -1,4 +1,4 @@
-"""A Cluster is deleted and made again: with Retain its messages, offsets and message ids are still there."""
+"""A Cluster is deleted and made again: with Retain its messages, offsets and message ids still exist."""
 
 from e2e.orders import Orders, kept
 from e2e.space import Space
@@ -7,7 +7,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
 def test_a_deleted_cluster_comes_back_with_everything(space: Space, orders: Orders) -> None:
-    """Producers and consumers wait through it and go on; nothing is lost, repeated or out of order."""
+    """Producers and consumers wait and then continue; no message is lost, repeated or out of order."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     orders.start()
@@ -25,7 +25,7 @@ def test_a_deleted_cluster_comes_back_with_everything(space: Space, orders: Orde
 
 
 def test_a_namespace_can_be_deleted_in_any_order(space: Space) -> None:
-    """Cluster first, topics with deletionPolicy Delete afterwards: nothing waits for what is gone."""
+    """The Cluster is deleted first, topics with deletionPolicy Delete later: none waits for a deleted object."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo")
     space.patch("topic/orders", {"deletionPolicy": "Delete"})

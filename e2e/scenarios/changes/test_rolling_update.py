@@ -1,4 +1,4 @@
-"""Settings and images reach running brokers one at a time, the leader last, while messages flow."""
+"""Settings and images are rolled out broker by broker, the leader last, while messages flow."""
 
 import pytest
 
@@ -11,7 +11,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 @pytest.mark.ci
 def test_a_changed_setting_rolls_through_the_group_under_load(space: Space, orders: Orders) -> None:
-    """Every pod is replaced once, never two at a time, and no message is lost or out of order."""
+    """Every pod is replaced once, never two together, and no message is lost or out of order."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     orders.start()
@@ -26,7 +26,7 @@ def test_a_changed_setting_rolls_through_the_group_under_load(space: Space, orde
 
 
 def test_an_image_that_does_not_exist_stops_after_one_pod_and_heals(space: Space) -> None:
-    """The condition names the image; two of three replicas go on; the right image repairs it."""
+    """The condition names the image; two of three replicas continue; the right image repairs the Cluster."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     before = space.uids(BROKERS)

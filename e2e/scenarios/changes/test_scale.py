@@ -11,7 +11,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
 def test_replicas_come_and_go_under_load(space: Space, orders: Orders, canary: Canary) -> None:
-    """Each number is reached through raft membership; no message is lost or out of order on the way."""
+    """Each number is reached through raft membership changes; no message is lost or out of order."""
     space.example("quickstart.yaml", _one_replica)
     space.ready(*READY)
     canary.verifies()
@@ -35,7 +35,7 @@ def test_replicas_come_and_go_under_load(space: Space, orders: Orders, canary: C
 def test_a_group_is_added_and_existing_ordered_topics_do_not_move(
     space: Space, canary: Canary
 ) -> None:
-    """The new group takes new topics; the queue list of an ordered topic stays what it was."""
+    """The new group is used by new topics; the queue list of an existing ordered topic stays the same."""
     space.example("quickstart.yaml", _one_replica)
     space.ready(*READY)
     canary.verifies()

@@ -1,4 +1,4 @@
-"""Volumes grow with spec.storage.size where their class allows it, and say so where it does not."""
+"""Volumes grow with spec.storage.size if their class permits it; otherwise the condition says so."""
 
 import pytest
 
@@ -11,9 +11,9 @@ pytestmark = pytest.mark.ci
 def test_a_larger_size_reaches_every_volume_as_soon_as_its_class_lets_it_grow(
     space: Space,
 ) -> None:
-    """NotExpandable names the class; the claims are patched when it is changed; no broker fails for it.
+    """NotExpandable names the class; the claims are patched when the class changes; no broker fails meanwhile.
 
-    The provisioner of kind cannot grow volumes: what is left to it stays Resizing.
+    The provisioner of kind cannot grow volumes, so the condition then stays Resizing.
     """
     name = f"{space.name}-fixed"
     (standard,) = [

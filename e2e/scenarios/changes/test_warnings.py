@@ -34,7 +34,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 def _tried(space: Space, what: str, spec: dict[str, Any]) -> str:
-    """Return what is warned of where a change is only tried; empty when nothing is."""
+    """Return the warnings of a dry run; empty if there are none."""
     change = json.dumps({"spec": spec})
     words = ("patch", what, "--type=merge", "-p", change, "--dry-run=server")
     try:
@@ -45,7 +45,7 @@ def _tried(space: Space, what: str, spec: dict[str, Any]) -> str:
 
 
 def test_what_restarts_moves_or_deletes_is_warned_of(space: Space) -> None:
-    """And nothing else is; the objects stay as they were."""
+    """Other changes cause no warning; the objects stay as they were."""
     space.example("quickstart.yaml")
     before = space.must("cluster/demo")["spec"]
 
@@ -56,14 +56,14 @@ def test_what_restarts_moves_or_deletes_is_warned_of(space: Space) -> None:
             if said not in (found := _tried(space, what, spec))
         }
 
-    # The bindings are read from a cache of the API server.
+    # The API server reads the bindings from a cache.
     space.until(lambda: not unwarned(), f"each of {sorted(CHANGES)} is warned of", 90)
     assert _tried(space, "cluster/demo", {"canary": {"enabled": True}}) == ""
     assert space.must("cluster/demo")["spec"] == before
 
 
 def test_the_api_server_understands_every_expression(space: Space, operator: Operator) -> None:
-    """Checked against the types of the definitions: a field that was renamed would be found."""
+    """The server checks them against the types of the definitions, which finds renamed fields."""
 
     def checked() -> dict[str, object]:
         listed = json.loads(space.kubectl("get", "validatingadmissionpolicies", "-o", "json"))
@@ -73,7 +73,7 @@ def test_the_api_server_understands_every_expression(space: Space, operator: Ope
             if item["metadata"]["name"].startswith(operator.deployment)
         }
 
-    # The controller of Kubernetes checks them when it gets there.
+    # A controller of Kubernetes checks them some time later.
     space.until(lambda: None not in checked().values(), "each policy was checked", 60)
     assert len(checked()) == 10
     assert set(map(json.dumps, checked().values())) == {"{}"}

@@ -1,6 +1,5 @@
-"""
-Scenarios of faults: what is killed, lost or cut, and what goes on.
+"""Scenarios of faults: parts are killed, lost or cut off, and the rest continues.
 
-What people change on purpose is in `changes`.
+Intended changes are in `changes`.
 Begin with `test_leader_lost`.
 """

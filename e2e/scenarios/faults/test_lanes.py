@@ -1,4 +1,4 @@
-"""A group by key: consumers that are killed cost their own lanes, and a leader that is killed costs none."""
+"""A consumer group by key: killed consumers delay only their own lanes, and a killed leader delays none."""
 
 from e2e.orders import Orders, kept
 from e2e.space import Json, Space
@@ -10,7 +10,7 @@ KILLS = 3
 def test_lanes_go_on_in_order_when_consumers_and_the_leader_are_killed(
     space: Space, orders: Orders
 ) -> None:
-    """The manifest says concurrency Key; the status counts lanes, and the oracle judges each of them."""
+    """The manifest says concurrency Key; the status counts lanes, and the oracle checks each of them."""
     space.example("quickstart.yaml", _by_key)
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     orders.start(crash=True, by_key=True)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ci
 def test_a_killed_leader_costs_seconds_and_no_message(
     space: Space, orders: Orders, canary: Canary, record_property: Property
 ) -> None:
-    """Another replica leads, the Service follows it, clients go on; every acknowledged message is delivered."""
+    """Another replica leads, the Service follows it, clients continue; every acknowledged message is delivered."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     canary.verifies()

@@ -1,4 +1,4 @@
-"""A worker is lost with the leader and a consumer on it."""
+"""A worker node is lost, with the leader and a consumer on it."""
 
 import time
 
@@ -12,9 +12,9 @@ from orderlymq.oracle.verdict import Kind
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 TAINT = "node.kubernetes.io/out-of-service"
-# The SDK's lease is 15 s and renewed every 5 s: for so long nobody may have the queues without a proof.
+# The SDK's lease is 15 s, renewed every 5 s: without a proof, no other consumer may have the queues in that time.
 UNPROVEN_S = 7.0
-# With the time that its end takes to be noticed. On a slow machine it ends before the word of the node has come.
+# Plus the time in which its end is noticed. On a slow machine the lease ends before the node is reported as lost.
 LEASE_OVER_S = 20.0
 
 
@@ -25,7 +25,7 @@ def test_a_lost_node_costs_seconds_and_its_return_heals_everything(
     operator: Operator,
     record_property: Property,
 ) -> None:
-    """The other replicas go on; queues of the consumer there go elsewhere when somebody vouches for its end, not before."""
+    """Other replicas continue; the consumer's queues are taken over when its end is proven, and not before."""
     if not space.machine.kind:
         pytest.skip("only kind's nodes can be stopped from here")
     space.example("quickstart.yaml")

@@ -10,7 +10,7 @@ from e2e.space import Space
 from orderlymq.oracle.verdict import Kind
 
 AWAY_S = float(os.environ.get("ORDERLYMQ_E2E_AWAY_S", "120"))
-RESYNC_S = 20.0  # by then the operator has looked again at everything, as conftest.py says
+RESYNC_S = 20.0  # by then the operator has read everything again, as conftest.py says
 BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
@@ -18,7 +18,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 def test_the_data_plane_needs_no_operator(
     space: Space, orders: Orders, canary: Canary, operator: Operator
 ) -> None:
-    """Brokers fail over, consumers take over by their leases; the operator restarts nothing when it is back."""
+    """Brokers fail over, consumers take over when leases end; the operator restarts nothing when it is back."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     canary.verifies()

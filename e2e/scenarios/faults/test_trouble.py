@@ -1,4 +1,4 @@
-"""Mistakes of people and faults of machines: each shows as a condition with a reason and a sentence, and heals with its cause."""
+"""Mistakes of users and faults of machines: each is shown as a condition with reason and message, and ends with its cause."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ AWAY_S = 60.0
 def test_a_right_that_is_taken_away_is_named_and_works_again_when_it_is_granted(
     space: Space, operator: Operator
 ) -> None:
-    """The Cluster says Forbidden, also after a restart of the operator, and what waited is done afterwards."""
+    """The Cluster says Forbidden, even after a restart of the operator; the pending work is done afterwards."""
     space.apply(small("poor"), part("Topic", "before", "poor"))
     space.ready("cluster/poor", "topic/before")
 
@@ -49,7 +49,7 @@ def test_a_right_that_is_taken_away_is_named_and_works_again_when_it_is_granted(
 def test_without_the_api_server_messages_flow_and_afterwards_everything_is_tended_again(
     space: Space, orders: Orders, operator: Operator
 ) -> None:
-    """The control plane stands still for a minute; nobody restarts a broker for that."""
+    """The control plane is paused for a minute, and no broker is restarted because of that."""
     if not space.machine.kind:
         pytest.skip("only kind's control plane can be stopped from here")
     space.example("quickstart.yaml")
@@ -83,7 +83,7 @@ def test_without_the_api_server_messages_flow_and_afterwards_everything_is_tende
 def test_of_two_operators_one_acts_and_the_other_takes_over(
     space: Space, operator: Operator, record_property: Property
 ) -> None:
-    """The lease decides; who stands by writes nothing; one that dies is followed when its lease is over."""
+    """The lease decides; the standby writes nothing; a leading one that dies is replaced when its lease ends."""
     space.apply(small("shared"))
     space.ready("cluster/shared")
     with operator.replicas(2):
@@ -105,7 +105,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
 def test_an_operator_of_a_second_release_stands_by_and_says_so(
     space: Space, operator: Operator
 ) -> None:
-    """It is installed elsewhere and serves the same: it is not ready, names the first one, and writes nothing."""
+    """It is installed elsewhere for the same namespaces: it is not ready, names the first one, and writes nothing."""
     second = replace(
         operator,
         name=space.name,
@@ -135,7 +135,7 @@ def test_an_operator_of_a_second_release_stands_by_and_says_so(
 
 @pytest.fixture
 def classes(space: Space) -> Iterator[list[str]]:
-    """StorageClasses belong to no namespace: those that a scenario makes are removed by name."""
+    """StorageClasses belong to no namespace, so those of a scenario are removed by name."""
     made: list[str] = []
     yield made
     for name in made:
@@ -145,7 +145,7 @@ def classes(space: Space) -> Iterator[list[str]]:
 def test_a_volume_that_cannot_be_bound_is_named_and_bound_when_its_class_comes(
     space: Space, classes: list[str]
 ) -> None:
-    """VolumePending names the class; nobody has to touch the Cluster again."""
+    """VolumePending names the class; the Cluster needs no further edit."""
     name = f"{space.name}-later"
     classes.append(name)
     space.apply(small("unbound", storage={"className": name, "size": "64Mi"}))
@@ -160,7 +160,7 @@ def test_a_volume_that_cannot_be_bound_is_named_and_bound_when_its_class_comes(
 def test_a_pod_that_no_node_has_room_for_is_named_and_smaller_requests_heal_it(
     space: Space,
 ) -> None:
-    """From the first moment on, without a replica that ever ran."""
+    """The reason is shown from the start, before any replica has run."""
     space.apply(small("huge", resources={"requests": {"cpu": "500"}}))
     found = space.says("cluster/huge", "Unschedulable", timeout_s=90)
     assert "cpu" in found["message"], found
@@ -173,7 +173,7 @@ def test_a_pod_that_no_node_has_room_for_is_named_and_smaller_requests_heal_it(
 def test_a_cluster_that_begins_with_an_image_that_does_not_exist_heals_when_it_is_corrected(
     space: Space,
 ) -> None:
-    """Brokers and name servers alike, none of which ever ran."""
+    """Brokers and name servers behave alike here, none of which has run yet."""
     space.apply(small("blank", image="orderlymq:no-such-tag", imagePullPolicy="Never"))
     found = space.says("cluster/blank", "ImageUnavailable", timeout_s=90)
     assert "no-such-tag" in found["message"], found
@@ -187,7 +187,7 @@ def test_a_cluster_that_begins_with_an_image_that_does_not_exist_heals_when_it_i
 def test_a_stateful_set_that_was_edited_by_hand_is_put_right_and_loses_no_replica(
     space: Space,
 ) -> None:
-    """Their number and image are the operator's; running pods are left alone."""
+    """The operator resets number and image of the replicas; running pods are not touched."""
     space.apply(small("touched", replicasPerGroup=3))
     space.ready("cluster/touched")
     before = space.uids(BROKER.format("touched"))
@@ -221,7 +221,7 @@ def test_a_stateful_set_that_was_edited_by_hand_is_put_right_and_loses_no_replic
 def test_a_finalizer_that_is_left_behind_goes_when_an_operator_comes(
     space: Space, operator: Operator
 ) -> None:
-    """A topic that was deleted while nobody operated goes from the brokers, or with its Cluster, and blocks nothing."""
+    """A topic that was deleted without an operator is deleted on the brokers, or with its Cluster, and blocks nothing."""
     space.apply(
         small("left"),
         part("Topic", "alone", "left", deletionPolicy="Delete"),
@@ -230,7 +230,7 @@ def test_a_finalizer_that_is_left_behind_goes_when_an_operator_comes(
     space.ready("cluster/left", "topic/alone")
     space.says("topic/orphan", "ClusterNotFound")
     with operator.away():
-        # As another operator, or a hand, may have left it.
+        # As another operator, or a user, may have left it.
         finalizer = {"metadata": {"finalizers": ["orderlymq.io/broker"]}}
         space.merge("topic/orphan", finalizer)
         space.kubectl("delete", "topic/alone", "topic/orphan", "--wait=false")

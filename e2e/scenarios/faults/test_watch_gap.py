@@ -1,4 +1,4 @@
-"""A deletion while no watch looks is noticed when everything is read again."""
+"""A deletion that no watch sees is noticed when everything is read again."""
 
 from e2e.installed import Operator
 from e2e.space import Space
@@ -9,7 +9,7 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 def test_what_vanished_behind_the_operators_back_is_made_again(
     space: Space, operator: Operator
 ) -> None:
-    """Service, ConfigMap and PodDisruptionBudget are deleted in the gap; the address of the group stays."""
+    """Service, ConfigMap and PodDisruptionBudget are deleted in the gap; the broker group keeps its address."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     address = space.must("service/demo-0")["spec"]["clusterIP"]

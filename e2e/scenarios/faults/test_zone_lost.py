@@ -1,4 +1,4 @@
-"""One zone of three is lost: each raft group keeps a majority, and when it is back zones lead equally many again."""
+"""One of three zones is lost: each raft group keeps a majority; later each zone leads the same number of groups again."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ GROUPS = 3
 pytestmark = pytest.mark.timeout(900)
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-# The operator moves a leader only when every replica has been ready for a minute, one leader at a time.
+# The operator moves a leader only after every replica was ready for a minute, one leader at a time.
 BALANCED_S = 240.0
 
 
@@ -42,7 +42,7 @@ def test_a_lost_zone_leaves_every_group_a_majority_and_leaders_spread_when_it_is
     zones: dict[str, str],
     record_property: Property,
 ) -> None:
-    """Three groups of three replicas, one in each zone. Clients are elsewhere: `test_node_lost` loses those, too."""
+    """There are three groups with a replica in each zone. Clients are elsewhere: `test_node_lost` loses those, too."""
     space.example("quickstart.yaml", _over_zones)
     space.ready(*READY, timeout_s=300)
     one_each = Counter(zones.values())
@@ -93,7 +93,7 @@ def _replicas(space: Space, group: int) -> list[str]:
 
 
 def _leading(space: Space, zones: dict[str, str]) -> Counter[str]:
-    """Return how many groups each zone leads; nothing while leaders change."""
+    """Return the number of groups that each zone leads; empty while leaders change."""
     pods = space.pods("orderlymq.io/cluster=demo,orderlymq.io/role=leader")
     if len({pod["metadata"]["labels"]["orderlymq.io/group"] for pod in pods}) != len(pods):
         return Counter()
