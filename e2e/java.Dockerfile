@@ -1,7 +1,7 @@
-# A Java for examples/orders-app-java where no image can be pulled: Debian's, on the base of our own image.
+# A Java for examples/orders-app-java if no image can be pulled: Debian's, on the base of our own image.
 ARG BASE
 FROM ${BASE}
-# Slim images have no folder for manual pages, and the package wants to link one.
+# Slim images have no folder for manual pages, in which the package creates a link.
 RUN --mount=type=secret,id=apt,target=/etc/apt/sources.list.d/debian.sources \
     mkdir -p /usr/share/man/man1 \
  && apt-get update -qq \

@@ -1,4 +1,4 @@
-# A server of S3 for the scenario of object stores: moto's, which keeps everything in its memory.
+# An S3 server for the scenario of object stores: moto's, which keeps everything in memory.
 ARG BASE=python:3.12-slim
 FROM ${BASE}
 RUN python3 -m venv --without-pip /opt/store \

@@ -1,10 +1,9 @@
-"""
-A history of what happened in many pods, in the form that `orderlymq verify` judges.
+"""A history of the events in many pods, in the form that `orderlymq verify` checks.
 
-`history.py serve FILE` listens on port 9000, writes every line that it is sent to FILE and answers one byte when
-it stands there. A connection that ends without goodbye is a process that died: that is written down, too, because
-what a dead consumer was working on nobody works on any more. Times are those of the sender's monotonic clock:
-the pods must share one, as the nodes of kind do.
+`history.py serve FILE` listens on port 9000, writes every line that it receives to FILE, and then answers with one byte.
+A connection that ends without a goodbye belongs to a process that died. This is recorded, too, because a dead consumer
+no longer works on its message. Times are those of the sender's monotonic clock, which all pods must share, as on the
+nodes of kind.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ _GOODBYE = "goodbye"
 
 
 class History:
-    """Reports to a server what happened; an event is on record when `record` returns."""
+    """Reports events to a server; an event is recorded when `record` returns."""
 
     def __init__(self, address: str, process: str) -> None:
         self._address = address
@@ -36,7 +35,7 @@ class History:
         await self.record(_GOODBYE, client=self._process)
 
     async def record(self, kind: str, **facts: str | int) -> None:
-        """Put one event that happens now on record; wait for the server as long as it takes."""
+        """Record one event that happens now; wait for the server as long as it takes."""
         if not self._address:
             return
         event = {"at": time.monotonic_ns(), "kind": kind, "process": self._process, **facts}
@@ -59,7 +58,7 @@ class History:
 
 
 async def serve(path: Path) -> None:
-    """Write what comes until SIGTERM or SIGINT; what was answered stands in the file then."""
+    """Write events until SIGTERM or SIGINT; every answered event is in the file."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, os._exit, 0)
     with path.open("ab", buffering=0) as file:

@@ -1,10 +1,9 @@
-"""
-An application with the SDK: a producer of order steps and an ordered consumer, as pods run them.
+"""An application with the SDK: a producer of order steps and an ordered consumer, as pods run them.
 
-`orders.py produce` sends the steps of many orders until SIGTERM; the next step of an order goes out only after
-the one before is acknowledged, and a send without an answer is repeated as the same message. `orders.py consume`
-is one of several consumers that share the queues. Both report what happened to `history.py` (ORDERS_HISTORY,
-host:port) before they go on, so that the order can be judged from outside; without it they only work.
+`orders.py produce` sends the steps of many orders until SIGTERM. It sends the next step of an order only after the
+former one is acknowledged, and repeats a send without an answer as the same message. `orders.py consume` is one of
+several consumers that share the queues. Both report each event to `history.py` (ORDERS_HISTORY, host:port) before they
+continue, so that the order can be checked from outside; without ORDERS_HISTORY they only work.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ from orderlymq.errors import OrderlyMQError, SendRefused
 
 @dataclass(frozen=True)
 class Options:
-    """What the environment of the pod says."""
+    """Options from the environment of the pod."""
 
     servers: str = os.environ.get("ORDERS_NAME_SERVERS", "demo-nameserver:9876")
     topic: str = os.environ.get("ORDERS_TOPIC", "orders")
@@ -41,22 +40,23 @@ class Options:
     history: str = os.environ.get("ORDERS_HISTORY", "")
     orders_at_once: int = int(os.environ.get("ORDERS_AT_ONCE", "16"))
     pause_s: float = float(os.environ.get("ORDERS_PAUSE_MS", "50")) / 1000
-    # How long the work on a message takes.
+    # The time that the work on a message takes.
     work_s: float = float(os.environ.get("ORDERS_WORK_MS", "0")) / 1000
-    # Take the queues that the brokers name: what spec.assignment of the ConsumerGroup says.
+    # Take the queues that the brokers assign, according to spec.assignment of the ConsumerGroup.
     server_assignment: bool = bool(os.environ.get("ORDERS_SERVER_ASSIGNMENT"))
-    # How long the queues of a consumer stay its own when nobody proves that it ended.
+    # The time for which a consumer keeps its queues if nothing proves that it ended.
     lease_s: float = float(os.environ.get("ORDERS_LEASE_S", "15"))
-    # Take lanes instead of queues, as a ConsumerGroup with concurrency Key wants it.
+    # Take lanes instead of queues; needed for a ConsumerGroup with concurrency Key.
     by_key: bool = bool(os.environ.get("ORDERS_BY_KEY"))
-    # For the readiness probe: open once a send of the producer is acknowledged, once the consumer is a member of its group; 0 for none.
+    # For the readiness probe: the port opens when a first send is acknowledged, or when the consumer has joined its
+    # group; 0 for none.
     ready_port: int = int(os.environ.get("ORDERS_READY_PORT", "0"))
-    # A container that starts again is another process: its messages and its client have other names.
+    # A restarted container is another process, so its messages and its client get other names.
     process: str = f"{os.environ.get('HOSTNAME', 'orders')}-{int(time.time()) % 1_000_000}"
 
 
 async def produce(options: Options, history: History, stop: asyncio.Event) -> None:
-    """Send until *stop*; return when everything that was begun is acknowledged."""
+    """Send until *stop*; return when all messages are acknowledged."""
     async with Producer("orders", options.servers) as producer, asyncio.TaskGroup() as tasks:
         for lane in range(options.orders_at_once):
             tasks.create_task(_lane(lane, options, producer, history, stop))
@@ -107,7 +107,7 @@ async def consume(options: Options, history: History, stop: asyncio.Event) -> No
             if context.lane is not None:
                 facts["attempt"] = context.lane.attempt
             await history.record("deliver", **facts)
-            # Here an application would do its work.
+            # A real application would do its work here.
             await asyncio.sleep(options.work_s)
             await history.record("done", **facts)
         return OrderedResult.SUCCESS
@@ -138,11 +138,11 @@ async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Non
 
 
 async def main() -> None:
-    """Run what the first argument says until SIGTERM."""
+    """Run the role in the first argument until SIGTERM."""
     role = {"produce": produce, "consume": consume}[sys.argv[1]]
     options = Options()
     stop = asyncio.Event()
-    # ORDERS_CRASH: end like a process that crashes, with nothing said to anybody.
+    # ORDERS_CRASH: end as a crashed process does, without notice to brokers or history.
     end = (lambda: os._exit(1)) if os.environ.get("ORDERS_CRASH") else stop.set
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end)

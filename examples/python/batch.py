@@ -1,4 +1,4 @@
-"""Send many messages as one: up to 1,024 are stored with consecutive offsets, all or none."""
+"""Send many messages as one batch: up to 1,024 are stored with consecutive offsets, all or none."""
 
 from orderlymq import Message, split_batch
 from orderlymq.blocking import Producer

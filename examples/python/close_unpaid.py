@@ -11,7 +11,7 @@ paid, verdicts = set(), queue.Queue()
 
 
 def listener(messages, context):
-    """One order's messages come in order; a deadline is appended when its time is over."""
+    """Handle an order's messages in order; the deadline is added to its queue when its time is over."""
     for message in messages:
         if message.text == "paid":
             paid.add(message.key)

@@ -1,4 +1,4 @@
-"""Commit ten messages at a time: what was not committed comes again after a crash."""
+"""Commit ten messages at a time: after a crash, uncommitted messages come again."""
 
 from orderlymq import OrderedResult
 from orderlymq.blocking import Consumer
@@ -11,7 +11,7 @@ def listener(messages, context):
     rows = pending.setdefault(context.queue, [])
     rows.extend(message.text for message in messages)
     if len(rows) < 10:
-        return None  # goes on, without committing
+        return None  # continues without a commit
     print("stored", rows, flush=True)
     rows.clear()
     return OrderedResult.COMMIT

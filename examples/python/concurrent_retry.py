@@ -8,7 +8,7 @@ def listener(messages, context):
     for index, message in enumerate(messages):
         print(f"{message.text} (try {message.reconsume_times + 1})", flush=True)
         if message.text == "fails":
-            context.ack_index = index - 1  # those before it are done
+            context.ack_index = index - 1  # messages before it are done
             return
 
 

@@ -1,7 +1,7 @@
-"""Messages that depend on the one before: each step of an order is sent when the last one is done.
+"""Messages that depend on earlier ones: each step of an order is sent when the last one is done.
 
-The next step carries the same key, so it waits in the same queue behind whatever came meanwhile; a step
-that fails is tried again before anything later, and the steps behind it are not even sent.
+The next step has the same key, so it waits in the same queue after other messages that came meanwhile. A step
+that fails is tried again before later messages, and its following steps are not sent yet.
 """
 
 import queue
@@ -16,7 +16,7 @@ producer = Producer("workflow")
 def listener(messages, context):
     for message in messages:
         if message.text == "charge" and message.reconsume_times == 0:
-            raise TimeoutError("the bank does not answer")  # once more in a moment
+            raise TimeoutError("the bank does not answer")  # try again in a moment
         done.put(f"{message.key} {message.text}")
         if message.text in NEXT:
             producer.send("steps", NEXT[message.text], key=message.key)

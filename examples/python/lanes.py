@@ -1,4 +1,4 @@
-"""Orders are booked side by side, the steps of each in order; an order that fails stops nobody else's."""
+"""Orders are booked in parallel, the steps of each in order; an order that fails does not stop others."""
 
 import asyncio
 

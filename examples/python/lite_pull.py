@@ -1,4 +1,4 @@
-"""Poll messages; a later poll commits what an earlier one returned."""
+"""Poll messages; a later poll commits the messages of an earlier one."""
 
 from orderlymq.blocking import LitePullConsumer
 

@@ -23,5 +23,5 @@ with reader:
     seen = []
     while len(seen) < 100:
         seen += [message.text for message in reader.poll(1)]
-    reader.commit()  # what the last poll returned is done, too
+    reader.commit()  # the messages of the last poll are done, too
 print(f"{len(seen)} lines, first {seen[0]!r}, last {seen[-1]!r}")

@@ -1,4 +1,4 @@
-"""Consume in order until Ctrl-C; what raises is tried again before anything later of its queue."""
+"""Consume in order until Ctrl-C; a message whose listener raises is tried again before later ones of its queue."""
 
 from orderlymq import OrderedResult
 from orderlymq.blocking import Consumer

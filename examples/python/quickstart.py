@@ -1,4 +1,4 @@
-"""Send the steps of an order and consume them in order; the whole of it in under 20 lines."""
+"""Send the steps of an order and consume them in order, in fewer than 20 lines."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Ask and wait for the answer: a request over a topic, answered by its consumer.
+"""Send a request and wait for the answer of a consumer of its topic.
 
 On the first run the clients log that no broker has the topic `questions`; the request creates it.
 """

@@ -7,7 +7,7 @@ from orderlymq import Consumer
 
 
 async def listener(messages, context):
-    for message in messages:  # done when this returns; what raises comes again
+    for message in messages:  # done when this returns; a message whose listener raises comes again
         print(f"{message.key}: {message.text}", flush=True)
 
 

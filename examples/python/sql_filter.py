@@ -1,4 +1,4 @@
-"""Choose messages by a condition on their properties; the broker sends no others."""
+"""Select messages by a condition on their properties; the broker sends no others."""
 
 import asyncio
 

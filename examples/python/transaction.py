@@ -1,4 +1,4 @@
-"""Book an item and announce it, both or neither: the message is seen once the booking is committed."""
+"""Book an item and announce it, both or neither: consumers see the message when the booking is committed."""
 
 import sqlite3
 import tempfile
@@ -13,7 +13,7 @@ with sqlite3.connect(FILE) as database:
 
 
 def book(message):
-    """Do the local transaction; leave its outcome where `was_booked` finds it."""
+    """Do the local transaction; record its outcome for `was_booked`."""
     item = message.body.decode()
     if item == "ghost":
         return TransactionState.ROLLBACK
@@ -23,7 +23,7 @@ def book(message):
 
 
 def was_booked(message):
-    """Answer the broker when it did not get the outcome; any process of the group may be asked."""
+    """Answer a broker that did not get the outcome; it may ask any process of the producer group."""
     with sqlite3.connect(FILE) as database:
         query = "SELECT 1 FROM bookings WHERE message = ?"
         found = database.execute(query, (message.message_id,)).fetchone()
@@ -41,5 +41,5 @@ with consumer:
     seen = []
     while len(seen) < 2:
         seen += [message.text for message in consumer.poll(1)]
-    consumer.commit()  # what the last poll returned is done, too
+    consumer.commit()  # the messages of the last poll are done, too
     print("announced:", ", ".join(seen))

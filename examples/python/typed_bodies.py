@@ -18,7 +18,7 @@ ORDERS = Json(Order)
 async def main() -> None:
     async with Producer(
         "shop", linger=0.005
-    ) as producer:  # sends leave together, one batch per queue
+    ) as producer:  # sends are grouped into one batch per queue
         for order in (Order(id="order-1", amount=20), Order(id="order-2", amount=1200)):
             producer.send_nowait("typed", ORDERS.encode(order), key=order.id)
 

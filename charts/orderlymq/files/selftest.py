@@ -1,8 +1,7 @@
-"""
-The program of `helm test`: make a cluster of one replica, send, consume in order, remove everything again.
+"""The program of `helm test`: create a cluster of one replica, send, consume in order, and remove everything again.
 
-`python selftest.py NAMESPACE NAME TEMPLATE`; the objects are called NAME, and the Cluster's podTemplate is TEMPLATE, in JSON.
-Exit code 0 when every key came in order.
+`python selftest.py NAMESPACE NAME TEMPLATE`; the objects are called NAME, and the Cluster's podTemplate is TEMPLATE, in
+JSON. The exit code is 0 if every key was consumed in order.
 """
 
 import asyncio
@@ -19,21 +18,21 @@ from urllib3.exceptions import HTTPError
 from orderlymq import Consumer, OrderedContext, OrderedResult, Producer, ReceivedMessage
 
 _GROUP: Final = "orderlymq.io"
-# Brokers keep the topics that are called after their cluster for themselves.
+# Brokers reserve topics that are named after their cluster.
 _TOPIC: Final = "selftest"
 _VERSION: Final = "v1alpha1"
 _KEYS: Final = 5
 _STEPS: Final = 20
 _READY_S: Final = 150
-# A name that was asked for before it was there is remembered as missing for a while.
+# DNS remembers for a while that a name is missing if it was asked for too early.
 _NAMED_S: Final = 60
-# The node may be busy with what was installed a minute ago; a repeated send is one message all the same.
+# The node may still be busy with the installation; a repeated send stores only one message.
 _SENT_S: Final = 30
 _CONSUMED_S: Final = 60
 
 
 def objects(name: str, template: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the custom resources by plural, in the order in which they are made."""
+    """Return the custom resources by plural, in the order in which they are created."""
     specs: list[tuple[str, str, dict[str, Any]]] = [
         (
             "clusters",
@@ -87,7 +86,7 @@ def _wait_until_ready(
 
 
 def _ready(api: client.CustomObjectsApi, namespace: str, plural: str, name: str) -> dict[str, Any]:
-    """Return the condition Ready of an object, or why it cannot be read now: an API server may be busy for a while."""
+    """Return the condition Ready of an object, or why it cannot be read now: an API server may be overloaded for a while."""
     try:
         found = api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, name)
     except (client.ApiException, HTTPError) as error:
@@ -114,7 +113,10 @@ def _told_to_end(signum: int, frame: object) -> None:
 
 
 def in_order(seen: dict[str, int], key: str, step: int) -> bool:
-    """Return whether a message may come now; *seen* counts the steps of each key. One that comes again may: delivery is at least once."""
+    """Return whether a message is in order; *seen* counts the steps of each key.
+
+    A repeated message is in order, because delivery is at least once.
+    """
     if step == seen.get(key, 0):
         seen[key] = step + 1
     return step < seen.get(key, 0)
@@ -150,7 +152,7 @@ async def _send_and_consume(servers: str, name: str) -> None:
 
 
 def main() -> None:
-    """Run the test; what it made is removed however it ends."""
+    """Run the test; always remove the objects that it made."""
     namespace, name, template = sys.argv[1:4]
     made = objects(name, json.loads(template))
     plurals = [plural for plural, _ in made]

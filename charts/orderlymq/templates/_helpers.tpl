@@ -55,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* What pods of the restricted profile must say, and what our image allows. */}}
+{{- /* The fields that the restricted profile requires of pods, as far as our image permits them. */}}
 {{- define "orderlymq.podSecurity" -}}
 runAsNonRoot: true
 {{ include "orderlymq.podUsers" . }}
@@ -63,7 +63,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{- /* Where the chart's pods run; nothing of it unless it is asked for. */}}
+{{- /* The nodes of the chart's pods; empty without values. */}}
 {{- define "orderlymq.placement" -}}
 {{- range $name := list "priorityClassName" "nodeSelector" "affinity" "tolerations" }}
 {{- with index $.Values $name }}
@@ -72,7 +72,7 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
-{{- /* The Cluster of `helm test` runs where the chart's pods run, and as whom. */}}
+{{- /* The podTemplate of the Cluster of `helm test`: the nodes and the user of the chart's pods. */}}
 {{- define "orderlymq.testTemplate" -}}
 {{- $made := dict "securityContext" (include "orderlymq.podUsers" . | fromYaml) }}
 {{- with .Values.podLabels }}
@@ -96,7 +96,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{- /* The namespaces that are served, by commas: its own unless others are named; "*" for all. */}}
+{{- /* The served namespaces, separated by commas: the release's own unless others are named; "*" for all. */}}
 {{- define "orderlymq.served" -}}
 {{- if has "*" .Values.watchNamespaces -}}*
 {{- if gt (len .Values.watchNamespaces) 1 }}
@@ -107,7 +107,7 @@ capabilities:
 {{- end -}}
 {{- end }}
 
-{{- /* Images that Pipelines may name beside the operator's own. */}}
+{{- /* Images that Pipelines may name in addition to the operator's own. */}}
 {{- define "orderlymq.pipelineImages" -}}
 {{- $allowed := .Values.pipelines.allowedImages -}}
 {{- if not (kindIs "slice" $allowed) -}}
@@ -117,7 +117,7 @@ capabilities:
 {{- end -}}
 {{- end }}
 
-{{- /* What the operator may do where it serves custom resources. */}}
+{{- /* The operator's rights in the namespaces that it serves. */}}
 {{- define "orderlymq.namespaceRules" -}}
 {{ .Files.Get "files/rights/namespace.yaml" }}
 {{- if .Values.pipelines.executors }}
