@@ -38,7 +38,7 @@ class Machine:
     """A cluster, and the environment with which kubectl, helm, kind and docker reach it.
 
     Attributes:
-        kind: name of the kind cluster, empty when it is none of kind's.
+        kind: name of the kind cluster, empty if kind did not make the cluster.
     """
 
     environment: dict[str, str]

@@ -62,12 +62,12 @@ class Orders:
         Args:
             consumers: pods that consume.
             cluster: name of the Cluster.
-            file: which application of `examples/`.
-            crash: consumers end without a word, as by a crash, when they are asked to end.
+            file: the application of `examples/`.
+            crash: consumers end as by a crash, without any notice, when they are asked to end.
             placed: nodes that a Deployment may use, by its name.
             asked: consumers take the queues that the brokers name, one of them on each node.
             by_key: consumers take lanes, in a group with concurrency Key.
-            lease_s: how long the queues of a consumer stay its own when nobody proves that it ended.
+            lease_s: the time for which a consumer keeps its queues if nothing proves that it ended.
         """
 
         def change(made: Json) -> None:

@@ -31,7 +31,7 @@ class Space:
     """One namespace.
 
     Attributes:
-        image: what examples run in place of the image that they name.
+        image: the image that examples run in place of the one that they name.
     """
 
     machine: Machine

@@ -54,7 +54,7 @@ func administer(given options) {
 	event("finished", map[string]interface{}{})
 }
 
-// awaited waits until a name server has heard of a change.
+// awaited waits until a name server knows of a change.
 func awaited(listed func() bool, wanted bool) {
 	for end := time.Now().Add(30 * time.Second); listed() != wanted; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {

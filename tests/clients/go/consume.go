@@ -15,7 +15,7 @@ func init() {
 	programs["consume"] = consume
 }
 
-// consumerOptions returns the options of a push or pull consumer as the command line has them.
+// consumerOptions returns the options of a push or pull consumer from the command line.
 func consumerOptions(given options) []consumer.Option {
 	made := []consumer.Option{
 		consumer.WithInstance(given.text("instance", "DEFAULT")),
@@ -35,7 +35,7 @@ func consumerOptions(given options) []consumer.Option {
 	return append(made, laterConsumerOptions(given)...)
 }
 
-// selector has no type for tags, as in most programs; without expression it wants all messages.
+// selector leaves out the type for tags, as most programs do; without an expression it selects all messages.
 func selector(given options) consumer.MessageSelector {
 	if sql, found := given["sql"]; found {
 		return consumer.MessageSelector{Type: consumer.SQL92, Expression: sql}
@@ -96,7 +96,7 @@ wait:
 	event("finished", map[string]interface{}{})
 }
 
-// refusal says in the words of the consumer's kind that messages shall come again, after the delay level or pause that is given.
+// refusal returns the result that makes messages come again, after the given pause (orderly) or delay level (concurrent).
 func refusal(ctx context.Context, given options) consumer.ConsumeResult {
 	if given.text("mode", "orderly") == "orderly" {
 		if context, found := primitive.GetOrderlyCtx(ctx); found {

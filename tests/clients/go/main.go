@@ -1,4 +1,4 @@
-// Small programs around Apache's Go client; tests/clients drives them.
+// Small programs that use Apache's Go client; tests/clients starts them.
 //
 // Every result is one JSON object per line on standard output. The tags `oldest` and `newest` of the
 // build say which of its versions is linked: some calls came, or changed, after 2.1.0 and 2.1.2.
@@ -89,7 +89,7 @@ func (given options) trace() *primitive.TraceConfig {
 	}
 }
 
-// message returns what a listener or a pull got as the values of an event.
+// message returns a received message as the values of an event.
 func messageValues(message *primitive.MessageExt) map[string]interface{} {
 	body := string(message.Body)
 	return map[string]interface{}{

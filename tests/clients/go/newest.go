@@ -25,7 +25,7 @@ func newestConsumerOptions(given options) []consumer.Option {
 	return []consumer.Option{consumer.WithTls(given.is("tls"))}
 }
 
-// assign takes all queues of a topic itself, begins each at offset seek, and polls until the end of its standard input.
+// assign assigns all queues of a topic, begins each at offset seek, and polls until the end of its standard input.
 func assign(given options) {
 	client, err := rocketmq.NewPullConsumer(consumerOptions(given)...)
 	check(err)

@@ -14,7 +14,7 @@ func init() {
 	programs["poll"] = poll
 }
 
-// poll polls expected messages and acknowledges them; those whose body contains fail it hands back at their first delivery.
+// poll polls expected messages and acknowledges them; it hands back those whose body contains fail at their first delivery.
 func poll(given options) {
 	client, err := rocketmq.NewPullConsumer(consumerOptions(given)...)
 	check(err)

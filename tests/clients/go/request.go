@@ -19,9 +19,10 @@ func init() {
 	programs["reply"] = reply
 }
 
-// request asks count questions, every second one without waiting itself, and reports each answer.
+// request sends count requests, every second one with a callback, and reports each answer.
 //
-// The client says who it is a second after its start, and until then no answer finds it: a question without an answer is asked again.
+// The client identifies itself to brokers a second after its start, and gets no answers before: a request without an
+// answer is repeated.
 func request(given options) {
 	client, err := rocketmq.NewProducer(producerOptions(given)...)
 	check(err)
@@ -46,7 +47,7 @@ func ask(client rocketmq.Producer, patience time.Duration, async bool, question 
 	if !async {
 		return client.Request(context.Background(), patience, question)
 	}
-	// It calls back twice for an answer, and up to ten minutes late where there is none.
+	// The callback is called twice for an answer, and up to ten minutes late if there is none.
 	answers := make(chan *primitive.Message, 2)
 	err := client.RequestAsync(context.Background(), patience, func(_ context.Context, answer *primitive.Message, _ error) {
 		answers <- answer

@@ -16,7 +16,7 @@ func init() {
 	programs["send"] = send
 }
 
-// producerOptions returns the options of a producer as the command line has them.
+// producerOptions returns the options of a producer from the command line.
 func producerOptions(given options) []producer.Option {
 	made := []producer.Option{
 		producer.WithNameServer(given.nameServers()),

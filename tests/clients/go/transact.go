@@ -15,12 +15,12 @@ func init() {
 	programs["transact"] = transact
 }
 
-// The client has misspelled the third state, and spelled it otherwise later.
+// The third state is a number, because the client's constant is misspelled and was renamed later.
 var states = map[string]primitive.LocalTransactionState{
 	"commit": primitive.CommitMessageState, "rollback": primitive.RollbackMessageState, "unknown": 3,
 }
 
-// decider does in a transaction what its message's body says, and answers each check with one word.
+// decider ends a transaction as its message's body says, and answers each check with one word.
 type decider struct{ answer string }
 
 func (decides decider) ExecuteLocalTransaction(message *primitive.Message) primitive.LocalTransactionState {

@@ -1,10 +1,10 @@
 'use strict';
-// Small programs around ali-ons, the Node client; tests/clients drives them.
+// Small programs that use ali-ons, the Node client; tests/clients starts them.
 // Every result is one JSON object per line on standard output.
 
 const { Producer, Consumer, Message } = require(process.env.CLIENT || 'ali-ons');
 
-// Warnings belong to standard error: standard output is read as JSON.
+// Warnings go to standard error, because standard output is read as JSON.
 const logger = {
   info() {},
   debug() {},
@@ -12,7 +12,7 @@ const logger = {
   error: (...words) => process.stderr.write(words.join(' ') + '\n'),
 };
 
-// The client wants an HTTP client for its address server. It asks that one where nobody gives a name server's address.
+// The client needs an HTTP client for its address server, which it uses only without a name server's address.
 const httpclient = { request() { throw new Error('no HTTP request is expected'); } };
 
 function event(kind, values = {}) {
@@ -25,7 +25,7 @@ function parse(words) {
 
 const pause = milliseconds => new Promise(resolve => { setTimeout(resolve, milliseconds); });
 
-// What producers and consumers have in common.
+// Options that producers and consumers share.
 function settings(options) {
   const common = { nameSrv: options.ns.split(';'), httpclient, logger };
   if (options.addressed) {
@@ -133,7 +133,7 @@ async function consume(options) {
   const expression = options.sql ? { expressionType: 'SQL92', subString: options.sql } : options.tags || '*';
   consumer.subscribe(options.topic, expression, async (message, queue) => {
     const shown = described(message);
-    // The client gives no queue with a message that comes again.
+    // The client passes no queue for a redelivered message.
     if (queue) shown.queue = `${queue.brokerName}:${queue.queueId}`;
     event('deliver', shown);
     await pause(Number(options.work || 0));
@@ -144,7 +144,7 @@ async function consume(options) {
     }
     event('done', shown);
     remaining -= 1;
-    // The client notes the offset when the listener has returned.
+    // The client records the offset after the listener has returned.
     if (remaining === 0) setImmediate(finish);
     return undefined;
   });

@@ -31,7 +31,7 @@ def test_a_header_beyond_the_limit_is_refused_before_it_is_there() -> None:
     ("flag", "size_max"), [(0, HEADER_SIZE_MAX), (FLAG_RESPONSE, ANSWER_HEADER_SIZE_MAX)]
 )
 def test_what_is_written_is_read(kind: SerializeType, flag: int, size_max: int) -> None:
-    """Law: a header that the peer would refuse, with the whole connection, is refused by who would send it."""
+    """Law: the sender refuses a header that the peer would refuse by closing the whole connection."""
     command = RemotingCommand(10, flag=flag, ext={"a": ""}, serialize_type=kind)
     room = size_max - len(encode(command)) + 8
 
@@ -47,7 +47,7 @@ def test_what_is_written_is_read(kind: SerializeType, flag: int, size_max: int) 
 def test_a_header_of_as_many_fields_as_may_be_is_read_and_no_longer_one_is_written(
     kind: SerializeType,
 ) -> None:
-    """Law: what the peer would refuse is refused by who would send it, also by the number of its fields."""
+    """Law: the sender also refuses a header with more fields than the peer would accept."""
     most = RemotingCommand(10, ext={f"{number}": "" for number in range(FIELDS_MAX)})
     most.serialize_type = kind
 
@@ -73,7 +73,7 @@ def _binary(name: bytes) -> bytes:
     ids=["usual", "repaired", "left out", "binary, of one name"],
 )
 def test_a_header_of_more_fields_is_not_read(kind: int, header: bytes) -> None:
-    """A signature covers all fields: to judge one of 90,000 took a tenth of a second of a leader's loop, whoever sent it."""
+    """A signature covers all fields: checking one of 90,000 blocked a leader's loop for a tenth of a second."""
     prefix = struct.pack(">II", 4 + len(header), kind << 24 | len(header))
 
     with pytest.raises(FrameError, match="fields"):

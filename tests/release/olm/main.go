@@ -1,6 +1,6 @@
-// Judge a bundle for the Operator Lifecycle Manager by the rules that operator-sdk has: `olm FOLDER`.
+// Check a bundle for the Operator Lifecycle Manager with the rules of operator-sdk: `olm FOLDER`.
 //
-// It prints one line for each error and each warning, and ends with 1 where there is any.
+// It prints one line for each error and each warning, and ends with 1 if there is any.
 package main
 
 import (

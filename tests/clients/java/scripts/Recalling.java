@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
-/** Takes a message that waits back by its handle: a call of clients from 5.3.1 on, so compiled when it runs. */
+/** Recalls a waiting message by its handle: a call of clients from 5.3.1 on, so it is compiled when it runs. */
 public final class Recalling {
     private static final long DELAY_MS = 8_000;
 
@@ -48,7 +48,7 @@ public final class Recalling {
             say("refused", String.valueOf(error.getResponseCode()));
         }
         System.out.flush();
-        // Its clients' threads would keep the program alive, and nothing is left to be done.
+        // The work is done, and its clients' threads would keep the program alive.
         Runtime.getRuntime().halt(0);
     }
 

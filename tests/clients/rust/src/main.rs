@@ -1,4 +1,4 @@
-//! Small programs around Apache's Rust client; tests/clients drives them.
+//! Small programs that use Apache's Rust client; tests/clients starts them.
 //!
 //! Every result is one JSON object per line on standard output.
 
@@ -70,7 +70,7 @@ impl Options {
         config.build()
     }
 
-    /// What signs requests, for those that have an account.
+    /// The hook that signs requests, if the program has an account.
     fn signer(&self) -> Option<Arc<dyn RPCHook>> {
         let account = SessionCredentials::with_keys(self.text("ak", ""), self.text("sk", ""));
         self.has("ak")
@@ -218,7 +218,7 @@ async fn send_one(
     Ok(())
 }
 
-/// What a listener does with each message, and when all is done.
+/// The handling of each message by a listener, and the test for the end.
 struct Work {
     options: Options,
     tries: Mutex<HashMap<String, i64>>,
@@ -263,7 +263,7 @@ impl Work {
         true
     }
 
-    /// Wait until enough is done, the time is over, or standard input is closed.
+    /// Wait until enough messages are done, the time is over, or standard input is closed.
     async fn wait(&self) {
         if !std::io::stdin().is_terminal() {
             let over = self.over.clone();
@@ -277,7 +277,7 @@ impl Work {
     }
 }
 
-/// Listen, in order or concurrently.
+/// Consume by a listener, in order or concurrently.
 async fn consume(options: Options, runtime: Arc<ClientRuntime>) -> Result<(), Failure> {
     let model = match options.text("model", "").as_str() {
         "broadcasting" => MessageModel::Broadcasting,
@@ -335,7 +335,7 @@ async fn consume(options: Options, runtime: Arc<ClientRuntime>) -> Result<(), Fa
     Ok(())
 }
 
-/// Poll, and commit what was polled.
+/// Poll messages, and commit their offsets.
 async fn poll(options: Options, runtime: Arc<ClientRuntime>) -> Result<(), Failure> {
     let mut builder = DefaultLitePullConsumer::builder(runtime)
         .client_options(options.config()?.into())
@@ -395,7 +395,7 @@ impl TransactionListener for Decisions {
     }
 }
 
-/// Send transactions, and answer what the broker asks about them.
+/// Send transactions, and answer the broker's checks.
 async fn transact(options: Options, runtime: Arc<ClientRuntime>) -> Result<(), Failure> {
     let mut producer = TransactionMQProducer::builder(runtime)
         .client_config(options.config()?)

@@ -6,7 +6,7 @@ import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 
 /**
- * Reports to the server of orders-app/history.py what happened; an event is on record when {@code record} returns.
+ * Reports events to the server of orders-app/history.py; an event is recorded when {@code record} returns.
  *
  * <p>Without an address nothing is reported.
  */
@@ -23,7 +23,7 @@ final class History {
         this.process = process;
     }
 
-    /** Puts one event that happens now on record; {@code facts} are name, value, name, value. */
+    /** Records one event that happens now; {@code facts} are name, value, name, value. */
     void record(String kind, Object... facts) {
         if (host.isEmpty()) {
             return;

@@ -21,8 +21,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * A producer of order steps and an ordered consumer, as in orders-app/orders.py, with RocketMQ's own client.
  *
- * <p>{@code produce} sends until SIGTERM; the next step of a key goes out after the one before is acknowledged, and
- * a send without an answer is repeated as the same message. {@code consume} runs until SIGTERM.
+ * <p>{@code produce} sends until SIGTERM; it sends the next step of a key after the former one is acknowledged, and
+ * repeats a send without an answer as the same message. {@code consume} runs until SIGTERM.
  */
 public final class Orders {
     private static final String SERVERS = environment("ORDERS_NAME_SERVERS", "demo-nameserver:9876");
@@ -30,9 +30,9 @@ public final class Orders {
     private static final String GROUP = environment("ORDERS_GROUP", "billing");
     private static final int AT_ONCE = Integer.parseInt(environment("ORDERS_AT_ONCE", "16"));
     private static final long PAUSE_MS = Long.parseLong(environment("ORDERS_PAUSE_MS", "50"));
-    // For the readiness probe: open once a send of the producer is acknowledged, once the consumer has started; 0 for none.
+    // For the readiness probe: the port opens when a first send is acknowledged or the consumer has started; 0 for none.
     private static final int READY_PORT = Integer.parseInt(environment("ORDERS_READY_PORT", "0"));
-    // A container that starts again is another process: its messages and its client have other names.
+    // A restarted container is another process, so its messages and its client get other names.
     private static final String PROCESS =
             environment("HOSTNAME", "orders") + "-" + System.currentTimeMillis() / 1000 % 1_000_000;
 
@@ -49,7 +49,7 @@ public final class Orders {
                 default -> throw new IllegalArgumentException("say produce or consume, not " + arguments[0]);
             }
         } catch (Exception failed) {
-            // Threads of a client that could not start would keep the process, and nobody would start it again.
+            // Threads of a client that failed to start would keep the process alive, so it would not be restarted.
             failed.printStackTrace();
             System.exit(1);
         }
@@ -177,7 +177,7 @@ public final class Orders {
             "client", PROCESS
         };
         history.record("deliver", facts);
-        // Here an application would do its work.
+        // A real application would do its work here.
         history.record("done", facts);
     }
 

@@ -9,9 +9,9 @@ import org.apache.camel.component.rocketmq.RocketMQConstants;
 import org.apache.camel.impl.DefaultCamelContext;
 
 /**
- * Routes that print what they get, and sends of each kind that the component has.
+ * Routes that print their messages, and sends of each kind that the component has.
  *
- * <p>Words: the name server, then the topics plain, requests and replies. The end of standard input ends it.
+ * <p>Arguments: the name server, then the topics plain, requests and replies. The end of standard input ends the program.
  */
 public final class Main {
     private Main() {}

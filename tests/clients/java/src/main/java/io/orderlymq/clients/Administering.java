@@ -42,8 +42,8 @@ public final class Administering {
     }
 
     /**
-     * Wakes the thread that a client of 5.x, shutting down, waits for: it would look up from its empty
-     * queue of events after three seconds only, at the end of each command.
+     * Wakes the thread for which the shutdown of a 5.x client waits. Otherwise each command would end up to
+     * three seconds later, when that thread stops waiting for events.
      */
     private static void hasten(Thread main) {
         Thread waker = new Thread(() -> {
@@ -73,8 +73,8 @@ public final class Administering {
     }
 
     /**
-     * Empties mqadmin's list of commands, which each start fills again: the first of a name is taken,
-     * and some keep the client that their last run has shut down.
+     * Empties mqadmin's list of commands, which each start fills again. The first command of a name is used,
+     * and some commands keep the client that their last run has shut down.
      */
     private static void forget() throws IllegalAccessException {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {

@@ -54,7 +54,7 @@ final class Consuming {
         consumer.setSuspendCurrentQueueTimeMillis(options.number("suspend", 1000));
         Models.set(consumer, options.text("model", "CLUSTERING"));
         if (options.text("client-rebalance", "true").equals("false")) {
-            // Since 5.0: the broker is asked for the queues instead.
+            // Since 5.0: the broker assigns the queues instead.
             consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
         }
         if (options.flag("own-instance")) {
@@ -97,8 +97,8 @@ final class Consuming {
     }
 
     /**
-     * The client notes an offset after its listener has returned, and its shutdown commits what was
-     * noted. A queue that went to another member has no offset here any more: nothing is waited for long.
+     * The client records an offset after its listener has returned, and commits recorded offsets at its
+     * shutdown. A queue that moved to another member has no offset here any more, so the wait is short.
      */
     private void waitForOffsets(OffsetStore store) throws InterruptedException {
         long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(3);
@@ -116,7 +116,7 @@ final class Consuming {
                 continue;
             }
         } catch (java.io.IOException ignored) {
-            // A broken pipe is an end of input too.
+            // A broken pipe counts as the end of input, too.
         }
         end.countDown();
     }
@@ -138,7 +138,7 @@ final class Consuming {
         }
         if (good) {
             messages.forEach(each -> next.merge(queue, each.getQueueOffset() + 1, Math::max));
-            // One that comes again says nothing of the others.
+            // Count each message once: repeated messages must not hide missing ones.
             messages.forEach(each -> consumed.add(each.getMsgId()));
         }
         if (consumed.size() >= options.number("expected", Integer.MAX_VALUE)) {

@@ -82,7 +82,7 @@ final class Guarding {
                 SendResult result = producer.send(message);
                 Report.event("ack", "body", n, "msgId", result.getMsgId());
             }
-            // The tracing client sends what it has gathered some time after the message.
+            // The tracing client sends its records some time after the message.
             Thread.sleep(options.number("linger", 0));
         } finally {
             producer.shutdown();

@@ -8,11 +8,11 @@ public final class Main {
         try {
             run(arguments);
         } catch (Exception failure) {
-            // A client that did not start leaves non-daemon threads behind: who waits for it waits in vain.
+            // A client that failed to start leaves non-daemon threads, which would keep the process alive.
             failure.printStackTrace();
             System.exit(1);
         }
-        // The clients leave them behind when they are shut down under load, too.
+        // Clients that are shut down under load leave such threads, too.
         System.exit(0);
     }
 

@@ -3,7 +3,7 @@ package io.orderlymq.clients;
 import java.lang.reflect.Method;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 
-/** The message model's class moved to another package in 5.x; reflection serves both. */
+/** The message model's class moved to another package in 5.x; reflection works with both. */
 final class Models {
     private Models() {}
 

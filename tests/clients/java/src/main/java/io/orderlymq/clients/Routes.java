@@ -8,15 +8,15 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
- * The question for a topic's queues that a client asks the name server when it begins.
+ * The request for a topic's queues that a client sends to the name server at its start.
  *
- * <p>A client asks once. On a busy machine that question can end without an answer. A consumer says that it is
- * started and asks again half a minute later, or does not start, and a producer fails its first send.
+ * <p>A client asks once, and on a busy machine it may get no answer. A consumer then reports its start and asks again half
+ * a minute later, or does not start; a producer fails its first send.
  */
 public final class Routes {
     private Routes() {}
 
-    /** Starts a consumer, and again where the name server did not answer; it knows its topic's queues then. */
+    /** Starts a consumer, and again if the name server did not answer, so that it knows its topic's queues. */
     public static DefaultMQPushConsumer started(Callable<DefaultMQPushConsumer> made, String topic)
             throws Exception {
         while (true) {
@@ -25,7 +25,7 @@ public final class Routes {
                 consumer.start();
             } catch (IllegalStateException refused) {
                 if (refused.getCause() instanceof RemotingException) {
-                    // One of 4.9 stays half started.
+                    // A 4.9 consumer stays half started.
                     consumer.shutdown();
                     continue;
                 }
@@ -42,10 +42,10 @@ public final class Routes {
     }
 
     /**
-     * Waits until a producer that was started knows the queues of a topic, unless there is no such topic yet.
+     * Waits until a started producer knows the queues of a topic, unless the topic does not exist yet.
      *
-     * <p>Its brokers know it then: a request announces its producer only where it has to ask for the queues itself, and a
-     * reply finds no producer that is not announced.
+     * <p>Then its brokers know the producer, too: a request announces its producer to brokers only if it must ask for the
+     * queues itself, and a reply cannot reach a producer that was not announced.
      */
     public static void learn(DefaultMQProducer producer, String topic) throws InterruptedException {
         MQClientInstance client = producer.getDefaultMQProducerImpl().getmQClientFactory();

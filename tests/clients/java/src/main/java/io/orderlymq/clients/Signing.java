@@ -8,7 +8,7 @@ final class Signing {
 
     private Signing() {}
 
-    /** Returns what signs, or null for requests without a signature. */
+    /** Returns the hook that signs requests, or null for unsigned ones. */
     static RPCHook hook(Options options) throws ReflectiveOperationException {
         String key = options.text("ak", "");
         if (key.isEmpty()) {

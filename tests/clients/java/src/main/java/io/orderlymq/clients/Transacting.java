@@ -13,14 +13,13 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Sends one transactional message per word of {@code plan}, such as "commit,rollback,unknown"; the
- * body is "word:number". A check answers with the option {@code check}: commit, rollback, unknown, or
- * "later:N" for unknown N times and commit then, or "plan" for what the body says; a word that begins with
- * "later-" is unknown at first and the rest of it when asked. It ends after {@code seconds}, or when its
- * standard input is closed.
+ * body is "word:number". The option {@code check} answers checks: commit, rollback, unknown, "later:N"
+ * (unknown N times, then commit), or "plan" (as the body says). The word "later-STATE" means unknown at
+ * first and STATE at a check. The program ends after {@code seconds}, or when its standard input is closed.
  *
- * <p>With cycle=true the plan begins again and again, with {@code prefix} before each body, a local
- * transaction of {@code work} milliseconds and a pause of {@code pause}, until standard input is closed;
- * then it begins nothing more and stays to be asked. With ak and sk its requests are signed.
+ * <p>With cycle=true the plan is repeated, with {@code prefix} before each body, a local transaction of
+ * {@code work} milliseconds and a pause of {@code pause}, until standard input is closed; after that the
+ * program only answers checks. With ak and sk its requests are signed.
  */
 final class Transacting implements TransactionListener {
     private final Options options;
@@ -97,7 +96,7 @@ final class Transacting implements TransactionListener {
                 continue;
             }
         } catch (java.io.IOException ignored) {
-            // A broken pipe is an end of input too.
+            // A broken pipe counts as the end of input, too.
         }
     }
 

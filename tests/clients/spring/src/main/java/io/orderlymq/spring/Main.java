@@ -33,9 +33,9 @@ import org.springframework.messaging.Message;
 import org.springframework.messaging.support.MessageBuilder;
 
 /**
- * Sends in each way that the template has, while listeners of each kind print what they get.
+ * Sends with each method of the template, while listeners of each kind print the messages that they get.
  *
- * <p>Words: the name server, then the topics ordered, plain and requests.
+ * <p>Arguments: the name server, then the topics ordered, plain and requests.
  */
 @SpringBootConfiguration
 @EnableAutoConfiguration
@@ -123,7 +123,7 @@ public class Main {
         }
     }
 
-    // Spring makes a bean of it, as the annotation says that it is a component.
+    // Spring makes a bean of it, because the annotation marks a component.
     @RocketMQTransactionListener
     static class Deciding implements RocketMQLocalTransactionListener {
         @Override

@@ -14,9 +14,9 @@ import org.springframework.messaging.Message;
 import org.springframework.messaging.support.MessageBuilder;
 
 /**
- * Sends over bindings of each kind, while a function at each consuming binding prints what it gets.
+ * Sends through bindings of each kind, while a function at each consuming binding prints its messages.
  *
- * <p>Words: the name server, then the topics ordered and plain.
+ * <p>Arguments: the name server, then the topics ordered and plain.
  */
 @SpringBootConfiguration
 @EnableAutoConfiguration
@@ -86,7 +86,7 @@ public class Main {
         return message -> print("priced", message.getPayload());
     }
 
-    /** Takes the queue of a key. */
+    /** Selects the queue of a key. */
     @Bean
     MessageQueueSelector byKey() {
         return (queues, message, key) ->

@@ -39,7 +39,7 @@ public final class LitePulling {
         }
         Report.event("started");
         int expected = options.number("expected", 1);
-        // A seek may come while the client pulls: what it had by then comes twice.
+        // If a seek comes during a pull, the messages of that pull are delivered twice.
         Set<String> seen = new HashSet<>();
         long end = System.nanoTime() + options.number("seconds", 20) * 1_000_000_000L;
         while (seen.size() < expected && System.nanoTime() < end) {
@@ -57,10 +57,10 @@ public final class LitePulling {
     }
 
     /**
-     * Seeks, again when the client has closed its own connection.
+     * Seeks, and seeks again if the client has closed its own connection.
      *
-     * <p>A seek interrupts the pull of its queue. NettyRemotingClient of 5.x takes an interrupt just before it sends
-     * for a failed send: it closes the connection, and what other queues ask fails with it.
+     * <p>A seek interrupts the pull of its queue. NettyRemotingClient of 5.x treats an interrupt just before a send as
+     * a failed send: it closes the connection, so that requests for other queues fail, too.
      */
     private static void seek(DefaultLitePullConsumer consumer, MessageQueue queue, long offset) throws Exception {
         long end = System.nanoTime() + 10_000_000_000L;

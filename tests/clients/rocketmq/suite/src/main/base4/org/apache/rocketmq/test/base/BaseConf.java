@@ -8,9 +8,9 @@ import org.apache.rocketmq.test.util.MQAdmin;
 import org.apache.rocketmq.test.util.MQRandomUtils;
 
 /**
- * What the suite's tests extend, under the name that they know it by; it stands before Apache's own on
- * the class path. That one starts name server and brokers in this process; this one is told by system
- * properties where a running cluster of two groups is.
+ * The base class of the suite's tests, which replaces Apache's class of the same name because it is earlier on
+ * the class path. Apache's class starts name server and brokers in this process; this one uses a running
+ * cluster of two groups, whose address is in system properties.
  */
 public class BaseConf extends Clients {
     public static String nsAddr = System.getProperty("suite.ns");
@@ -22,7 +22,7 @@ public class BaseConf extends Clients {
     protected static int waitTime = 5;
     protected static int consumeTime = Integer.getInteger("suite.consumeTime", 60_000);
 
-    /** Always null: tests that look into these are about a process, not about what clients see. */
+    /** Always null: tests that use these check a broker's process, not what clients see. */
     protected static NamesrvController namesrvController;
     protected static BrokerController brokerController1;
     protected static BrokerController brokerController2;

@@ -17,8 +17,8 @@ import org.apache.rocketmq.test.util.MQRandomUtils;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * As the class of that name for 4.9, under the names that the tests of 5.x use: a running cluster of three
- * groups, told by system properties, in place of brokers in this process.
+ * As the class of this name for 4.9, with the names that the tests of 5.x use: they use a running cluster of three
+ * groups, whose address is in system properties, instead of brokers in this process.
  */
 public class BaseConf extends Clients {
     public static final String NAMESRV_ADDR = System.getProperty("suite.ns");
@@ -32,7 +32,7 @@ public class BaseConf extends Clients {
     protected static final int CONSUME_TIME = Integer.getInteger("suite.consumeTime", 60_000);
     protected static final int QUEUE_NUMBERS = 8;
 
-    /** Always null or empty: tests that look into these are about a process, not about what clients see. */
+    /** Always null or empty: tests that use these check a broker's process, not what clients see. */
     protected static NamesrvController namesrvController;
     protected static BrokerController brokerController1;
     protected static BrokerController brokerController2;
@@ -46,7 +46,7 @@ public class BaseConf extends Clients {
         IntegrationTestBase.initMQAdmin(NAMESRV_ADDR);
     }
 
-    /** The cluster was waited for before the suite began. */
+    /** Does nothing, because the cluster is ready before the suite begins. */
     public static void waitBrokerRegistered(String nsAddr, String cluster, int brokers) {
     }
 

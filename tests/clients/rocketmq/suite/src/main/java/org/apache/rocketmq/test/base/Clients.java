@@ -14,7 +14,7 @@ import org.apache.rocketmq.test.factory.ConsumerFactory;
 import org.apache.rocketmq.test.listener.AbstractListener;
 import org.apache.rocketmq.tools.admin.MQAdminExt;
 
-/** The clients of the suite's tests, which are made and ended alike in every version. */
+/** The clients of the suite's tests, which are created and shut down in the same way in every version. */
 public class Clients {
     protected static List<Object> mqClients = Collections.synchronizedList(new ArrayList<>());
 
