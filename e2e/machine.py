@@ -72,7 +72,7 @@ class Machine:
         return done.stdout
 
     def build(self, image: str, *, file: str = "Dockerfile") -> None:
-        """Build an image, the project's by default, and bring it to the nodes; ORDERLYMQ_E2E_COMPILED=no skips compiling its modules."""
+        """Build an image, by default the project's, and load it into the nodes; ORDERLYMQ_E2E_COMPILED=no skips compilation."""
         command = ("docker", "build", "-q", *self._options(), "-f", file, "-t", image, ".")
         self.run(*command, timeout_s=_BUILD_S)
         self.load(image)
@@ -84,7 +84,7 @@ class Machine:
         self.load(image)
 
     def _options(self) -> list[str]:
-        """Return the build arguments of the Dockerfile: an available base, the commit, and the machine's own Debian sources."""
+        """Return the Dockerfile's build arguments: an available base, the commit, and the machine's Debian sources."""
         have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
         options = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
         commit = self.run("git", "rev-parse", "HEAD", check=False).strip()

@@ -165,7 +165,7 @@ def _watched(made: Json) -> None:
 def test_consumers_follow_their_backlog_and_the_order_holds(
     space: Space, orders: Orders, metrics: None, record_property: Property
 ) -> None:
-    """The HPA keeps at least one consumer: the first is started, and the last ended, by the rule of examples/scaling/keda.yaml."""
+    """The HPA keeps at least one consumer; the rule of examples/scaling/keda.yaml starts the first and ends the last."""
     space.example("quickstart.yaml", _watched)
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     orders.start(consumers=1)

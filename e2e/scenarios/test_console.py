@@ -199,7 +199,7 @@ def test_the_console_of_a_cluster_shows_acts_survives_a_leader_and_goes(
 
 
 def _comes_in(alice: Browser) -> None:
-    """Sign in through a proxy that ends TLS: only with its host name, back to the first page, with a Secure cookie and live events."""
+    """Sign in through a proxy that ends TLS: the host name is checked, the cookie is Secure, and events are live."""
     assert refused(lambda: alice.get("/api/overview")) == 401
     assert refused(lambda: alice.get("/api/overview", Host="evil.example")) == 421
     assert 'name="next" value="/groups?q=b"' in alice.get("/groups?q=b")

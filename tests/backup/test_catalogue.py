@@ -159,7 +159,7 @@ def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> No
 
 
 def test_a_salvaged_backup_takes_the_place_of_no_other(tmp_path: Path) -> None:
-    """Law: a salvaged backup may lack messages and groups, so it counts only among salvaged ones when old ones are pruned."""
+    """Law: a salvaged backup may be incomplete, so pruning counts it only among other salvaged ones."""
     place = Folder(tmp_path)
     kinds = (True, False, True, False, True, True)
     backups = [
@@ -368,7 +368,7 @@ def test_what_takes_longer_than_a_mark_counts_renews_it(tmp_path: Path) -> None:
 
 
 def test_a_backup_whose_mark_is_too_old_ends_itself(tmp_path: Path) -> None:
-    """Law: if the mark could not be renewed, or the machine slept, a deletion may have removed files that this backup reuses."""
+    """Law: without a renewed mark, a deletion may have removed files that this backup reuses."""
     began_ms = time.time_ns() // 1_000_000 - 25 * HOUR_MS
 
     with (

@@ -149,7 +149,7 @@ def test_the_command_names_the_groups(cluster: Cluster, place: Folder) -> None:
 def test_a_creation_that_is_asked_to_end_takes_its_mark_away(
     cluster: Cluster, place: Folder, program: list[str]
 ) -> None:
-    """Law: a creation that gets SIGTERM, as when a container ends, removes its mark, which would block deletions for a day."""
+    """Law: a creation that gets SIGTERM removes its mark, which would otherwise block deletions for a day."""
     catalogue.put_text(place, f"deleting/{catalogue.new_id(time.time_ns() // 1_000_000)}", b"")
     words = ["create", "--to", str(place), "--name-server", cluster.name_server]
     process = subprocess.Popen([*program, *words], stdout=subprocess.PIPE, text=True)

@@ -76,7 +76,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_a_label_alone_makes_another_format() -> None:
-    """Law: a backup without a label stays readable for older programs; of one with a label they say that they are too old."""
+    """Law: older programs read a backup without a label; for one with a label they say that they are too old."""
     plain = backup()
     labelled = msgspec.structs.replace(plain, label="u1")
 

@@ -67,7 +67,7 @@ async def test_what_the_newest_survivor_has_goes_on(tmp_path: Path, seed: int) -
 
 
 async def test_a_damaged_survivor_is_named_and_another_one_is_taken(tmp_path: Path) -> None:
-    """Law: the log does not show a damaged value, which could not be restored, so a salvaged backup is read before it counts."""
+    """Law: a damaged value could not be restored, so a salvaged backup is read completely before it counts."""
     storage, body = Folder(tmp_path / "backups"), random.Random(0).randbytes(5_000)
     with Cluster(tmp_path / "former", replicas=3) as former:
         former.create_topic(TOPIC)

@@ -119,7 +119,7 @@ async def test_a_backup_goes_there_and_comes_back(storage: Storage, tmp_path: Pa
 
 
 def test_a_folder_of_backups_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Law: a new folder is private, because backups hold messages and secrets; the mode of an existing folder is not changed."""
+    """Law: a new folder is private, because backups hold secrets; the mode of an existing folder is not changed."""
     (tmp_path / "open").mkdir(mode=0o750)
     for path in (tmp_path / "new" / "one", tmp_path / "open"):
         storage = Folder(path)

@@ -1,4 +1,4 @@
-"""Whole clusters by command: `backup create`, `list`, `verify`, and `up --from-backup` under another name."""
+"""Whole clusters with the commands `backup create`, `list`, `verify`, and `up --from-backup` under another name."""
 
 import json
 from collections.abc import Sequence

@@ -165,7 +165,7 @@ class LocalCluster:
         return name
 
     def await_letters(self, group: str) -> str:
-        """Wait until the first dead letter of a consumer group has created its topic and name servers route it; return its name."""
+        """Wait until a group's first dead letter has created its topic and name servers route it; return the topic's name."""
         topic, end = f"%DLQ%{group}", time.monotonic() + self.timeout_s
         with AdminClient(self.name_server) as admin:
             while topic not in admin.topics():

@@ -191,7 +191,7 @@ def test_rusts_share_queues_and_take_those_of_the_killed(cluster: LocalCluster, 
 
 
 def test_order_and_messages_of_rust_survive_the_leader(cluster: LocalCluster, rust: Rust) -> None:
-    """A send whose answer is lost with the leader may be stored twice: the API takes messages by value, so a retry is a new one."""
+    """A send whose answer is lost may be stored twice: the API takes messages by value, so a retry is a new message."""
     check_a_lost_leader(cluster, rust, timeout_s=3 * PULL_TIME_OUT_S)
 
 

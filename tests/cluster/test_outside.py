@@ -76,7 +76,7 @@ async def test_order_is_kept_outside_while_the_leader_is_killed(
 async def test_order_is_kept_through_a_gateway_while_the_leader_is_killed(
     make_outside: Callable[..., Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a gateway that chooses by server name reaches each part of a cluster, and certificates are checked by these names."""
+    """Law: a gateway routes by server name to each part of a cluster, and certificates are checked by these names."""
     group = make_outside(3, tls=True, host=f"*.{DOMAIN}")
     async with AdminClient(group.name_server_address) as admin:
         await admin.create_topic("orders", queues=4, ordered=True)

@@ -108,7 +108,7 @@ async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_ar
 
 
 async def test_a_name_server_that_may_not_know_a_topic_does_not_deny_it_to_a_go_client() -> None:
-    """Law: if it did, the client would ask the next name server for TBW102, get its queues, and move the keys of an existing topic."""
+    """Law: after a denial, the client would take the queues of TBW102 and so move the keys of an existing topic."""
     question = request(105, {"topic": "T"})
     clients = [RemotingClient(), RemotingClient()]
     async with running() as server:
@@ -145,7 +145,7 @@ def test_a_deletion_waits_only_where_it_would_be_refused_for_want_of_a_signature
 
 
 async def test_a_deletion_waits_until_brokers_report_that_the_topic_is_gone() -> None:
-    """Law: RocketMQ's tools delete a topic at its brokers and then here: they hear success, and a refusal if the topic stays."""
+    """Law: tools delete a topic at its brokers and then here; the answer is success, or a refusal if the topic stays."""
     broker, tool = RemotingClient(), RemotingClient()
     async with running(
         cluster_secret=b"0123456789abcdef", allow_unsigned_registrations=True
@@ -330,7 +330,7 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed() -> None:
 async def test_a_name_server_that_stood_still_reads_first_what_has_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: after a pause the server reads waiting requests before it judges: no broker counts as silent, and no topic is denied."""
+    """Law: after a pause the server reads waiting requests first, so no broker counts as silent, and no topic is denied."""
     ahead_ms = 0
     monkeypatch.setattr(app, "monotonic_ms", lambda: monotonic_ms() + ahead_ms)
     broker, client = RemotingClient(), RemotingClient()

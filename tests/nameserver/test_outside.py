@@ -59,7 +59,7 @@ def test_a_route_has_the_addresses_of_the_listener_that_it_is_asked_at(
 def test_a_route_without_all_addresses_is_refused(
     served: NameServerCore, listener: str, missing: str
 ) -> None:
-    """Law: if an outside address is missing, the route is refused: a shorter list would move keys, an inner address is unreachable."""
+    """Law: the route is refused, because a shorter list would move keys, and an inner address is unreachable."""
     reply = ask(served, 105, listener, topic="T")
 
     # Not 17: that code would make a RocketMQ client ask for the template topic and create the topic.

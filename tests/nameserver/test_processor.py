@@ -56,7 +56,7 @@ def registered_as_captured() -> NameServerCore:
 
 
 def without_flag_names(body: bytes) -> Any:
-    """Return the route without members that differ: name servers write the topic flag under one name, 4.x knows no acting master."""
+    """Return the route without members that differ between versions: the topic flag's second name, and the acting master."""
     value = json.loads(body.replace(b"{0:", b'{"0":'))
     for broker in value["brokerDatas"]:
         assert broker.pop("enableActingMaster", False) is False
@@ -94,7 +94,7 @@ def test_the_cluster_is_described_as_captured() -> None:
 
 @pytest.mark.parametrize("version", [409, 479])
 def test_administration_answers_as_captured(version: int) -> None:
-    """Law: codes, ext fields and empty bodies of the answers to KV, permission and deletion requests equal the captured ones."""
+    """Law: answers to KV, permission and deletion requests equal the captured ones in code, ext fields and empty body."""
     server = registered_as_captured()
     count = len(server.routes.topics())
     for code in (100, 101, 102, 205, 327, 216, 318):
@@ -535,7 +535,7 @@ def test_only_who_knows_that_its_topic_does_not_exist_sees_queues_to_make_topics
 
 
 def test_nobody_makes_a_listed_topic_whose_groups_have_not_registered() -> None:
-    """Law: a topic that an administrator has listed exists: a client that gets no queues gets no template either, and asks again."""
+    """Law: a listed topic exists, so a client that gets no queues of it gets no template either, and asks again."""
     table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:8"}})
     server = NameServerCore(table, expiry_ms=120_000)
     register(server, GROUP_B, registration(1, topic("TBW102", 8)))
@@ -582,7 +582,7 @@ def test_strangers_cannot_register_brokers_without_end() -> None:
 
 @pytest.mark.parametrize("code", [217, 318, 322])
 def test_a_large_body_is_not_read(code: int) -> None:
-    """Reading megabytes of JSON would hold the loop that answers everybody."""
+    """Reading megabytes of JSON would block the loop that answers all clients."""
     ext = {**identity_ext(GROUP_A), "topic": "orders", "namespace": "n", "key": "k"}
 
     reply = core().handle(request(code, ext, b"[" + b"{}," * BODY_SIZE_MAX + b"{}]"), 1, 0)

@@ -55,7 +55,7 @@ def test_an_ordered_topic_has_no_route_until_all_restored_groups_have_registered
 
 
 def test_what_comes_from_a_backup_is_believed_by_a_name_server_that_knew_more() -> None:
-    """Law: a restored broker group replaces what the name server knew of the former cluster; a replica that lags changes nothing."""
+    """Law: a restored group replaces what the name server knew of the former one; a replica that lags changes nothing."""
     server = core()
     later = registration(9, topic("orders", 8, order=True), topic("bills", order=True), timestamp=9)
     grown = registration(2, topic("orders", 6, order=True), timestamp=10)

@@ -118,7 +118,7 @@ def test_what_comes_from_a_backup_is_believed(path: Path) -> None:
 
 
 def test_a_replica_that_lags_and_comes_first_does_not_shrink_a_topic(path: Path) -> None:
-    """Law: clients that ignore the list would hash over the queues from before the growth; this holds after another restart, too."""
+    """Law: clients that ignore the list would use the queues from before the growth; this holds after a second restart."""
     for counter, timestamp in ((5, 0), (6, 1)):
         routes = registry()
         file = RouteFile(path, routes)

@@ -107,7 +107,7 @@ def test_a_request_of_another_secret_is_refused() -> None:
 
 
 def test_a_large_body_is_not_read_for_a_stranger() -> None:
-    """Law: a wrong signature is refused by its fields alone, because hashing 16 MiB would block a name server's loop for 30 ms."""
+    """Law: a wrong signature is refused before the body is hashed, which would block the loop for 30 ms."""
     ours = _signed(_signer(), body=b"x" * (DIGEST_FROM + 1))
     theirs = _signed(_signer(b"other"), body=b"x" * (DIGEST_FROM + 1))
 
@@ -128,7 +128,7 @@ def test_what_is_no_digest_is_refused(digest: str) -> None:
 
 
 def test_a_large_body_needs_its_digest() -> None:
-    """Law: signers of earlier releases may sign requests of up to 1 MiB without a digest; the refusal of larger ones says what to do."""
+    """Law: earlier signers may sign requests of up to 1 MiB without a digest; for larger ones the error says what to do."""
     signed = dict(_signed(_signer()).ext)
     for size, why in ((READ_MAX, None), (READ_MAX + 1, "update who signs")):
         body = bytes(size)

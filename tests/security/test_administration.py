@@ -76,7 +76,7 @@ def test_a_stranger_may_do_nothing_of_an_operator(code: int, acl: bool) -> None:
 
 
 def test_a_stranger_frees_no_locks_and_locks_no_operator_out() -> None:
-    """H4: one unsigned request with a large token used to fence out all operators; it is refused before its fields are read."""
+    """H4: one unsigned request with a large token fenced out all operators; now it is refused before it is read."""
     attacked = Attacked()
 
     reply = attacked.shell.call(20502, {**DEAD, "operatorToken": str(2**62)})

@@ -194,7 +194,7 @@ def test_a_client_is_who_was_admitted() -> None:
 
 
 def test_nobody_becomes_a_client_at_a_replica_that_does_not_lead() -> None:
-    """A follower forwards requests without checking them, so a complete request there must not give a stranger the clients' part."""
+    """A follower forwards requests unchecked, so a request there must not make a stranger count as a client."""
     shell = _guarded()
     fields = {"topic": "orders", "queueId": "0", "AccessKey": READER[0]}
     fields["Signature"] = signature(fields, b"", READER[1])

@@ -1,4 +1,4 @@
-"""A token guards the HTTP pages: without it `/status` would show members, addresses and terms, and `/metrics` topics and groups."""
+"""A token protects the HTTP pages: `/status` shows members, addresses and terms, `/metrics` topics and groups."""
 
 import json
 import os

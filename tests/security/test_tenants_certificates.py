@@ -214,7 +214,7 @@ def test_what_is_no_certificate_is_refused_by_name(text: str) -> None:
 
 
 def test_certificates_that_cannot_live_longer_than_their_authority_are_not_made_again() -> None:
-    """An issuer near its end would otherwise cause replacements of all pods ever more often; a user's issuer is not replaced."""
+    """An issuer near its end would otherwise cause ever more frequent rolls; a user's issuer is not replaced."""
     ends = BEGIN + timedelta(days=30)
     issuer = Authority(1, BEGIN - timedelta(days=60), ends)
     made = CertificateSet(1, 1, frozenset({1}), BEGIN, ends)

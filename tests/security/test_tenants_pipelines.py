@@ -347,7 +347,7 @@ async def test_a_spec_that_cannot_be_used_changes_nobody_s_rights(world: World) 
 async def test_an_edit_that_waits_gives_nobody_a_right(
     world: World, edit: dict[str, Any], notes: dict[str, str]
 ) -> None:
-    """A new permission counts when the edit is carried out, as for Topics and Users; a new guarded Secret counts immediately."""
+    """A new permission counts when the edit is carried out; a newly guarded Secret counts immediately."""
     world.carry_out(tls=GUARDED["tls"])
     tls = {"mode": "Enforcing", "secretName": "next-tls"}
     spec = {"allowedNamespaces": [STRANGER], "tls": tls, **edit}

@@ -1,4 +1,4 @@
-"""Mistakes of users and faults of machines: each is shown as a condition with reason and message, and ends with its cause."""
+"""Mistakes of users and faults of machines: a condition shows each with a reason, and clears with its cause."""
 
 import time
 from collections.abc import Iterator

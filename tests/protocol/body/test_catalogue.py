@@ -323,7 +323,7 @@ def test_every_registration_survives(body: RegisterBrokerBody, compressed: bool)
 
 
 def test_a_compressed_registration_says_no_more_than_a_plain_one_could() -> None:
-    """Law: an inflated registration is no larger than a frame may be, regardless of the size that the compressed bytes announce."""
+    """Law: an inflated registration may be no larger than a frame, whatever size the compressed bytes announce."""
     assert REGISTRATION_SIZE_MAX <= FRAME_SIZE_MAX
 
     with pytest.raises(ModelError, match="torn or too large"):

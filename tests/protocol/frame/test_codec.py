@@ -235,7 +235,7 @@ def test_numbers_and_flags_in_ext_become_text() -> None:
 
 
 def test_text_values_are_kept_untouched() -> None:
-    """Signatures are computed over the text as it was sent."""
+    """Signatures are computed over the text exactly as it was sent."""
     text = "  -01\u0001\u0002\U0001f600 "
 
     command = decode_one(encode(request(310, {"i": text})))
@@ -569,7 +569,7 @@ def test_the_remark_of_an_answer_is_short() -> None:
 
 @pytest.mark.parametrize(("minor", "is_tls"), [(1, True), (3, True), (4, True), (5, False)])
 def test_a_tls_greeting_is_called_by_its_name(minor: int, *, is_tls: bool) -> None:
-    """The error says that the peer speaks TLS, not that a frame is too large, so that readers of the log know what to change."""
+    """The error says that the peer uses TLS, so that readers of the log know what to change."""
     hello = bytes([22, 3, minor, 2, 0, 1, 0, 1, 252])
 
     with pytest.raises(FrameError) as caught:

@@ -1,4 +1,4 @@
-"""How long a header may be: what one end writes, the other one reads."""
+"""Limits of headers: the receiver accepts every header that the sender writes."""
 
 import json
 import struct
@@ -19,7 +19,7 @@ from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 
 
 def test_a_header_beyond_the_limit_is_refused_before_it_is_there() -> None:
-    """A field of 16 MB held the loop of a broker for seconds."""
+    """Once, a field of 16 MB blocked a broker's loop for seconds."""
     size = HEADER_SIZE_MAX + 1
 
     with pytest.raises(FrameError, match=f"a header of {size} bytes is announced"):

@@ -76,7 +76,7 @@ def test_a_bomb_does_not_go_off(kind: CompressionType) -> None:
 def test_the_first_bytes_of_a_body_cost_no_more_than_they_are(
     kind: CompressionType, size: int
 ) -> None:
-    """Reading the start of a body costs only that much, also for a bomb; a shorter body comes back whole, a torn one is refused."""
+    """Reading the start of a bomb needs little memory; a shorter body is returned whole, and a torn one is refused."""
     bomb = compress(bytes(64 * 1024 * 1024), kind)
     flag = sysflag.with_compression(0, kind)
     short = compress(b"short", kind)

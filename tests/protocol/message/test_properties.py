@@ -91,7 +91,7 @@ def test_what_would_change_other_properties_is_not_written(key: str, value: str)
 
 @given(RAW, KEY)
 def test_finding_one_is_reading_all_and_picking(raw: bytes, key: str) -> None:
-    """The fast search finds the same value as reading all properties, despite suffixes, values that look like keys, and empty entries."""
+    """The fast search finds the same value as reading all properties, despite suffixes, look-alikes and empty entries."""
     assert find_property(raw, key) == decode_properties(raw).get(key)
 
 

@@ -146,7 +146,7 @@ def test_queues_that_a_fence_lets_be_read_are_not_of_the_list_yet() -> None:
 
 
 def test_a_broker_says_where_the_messages_of_its_list_begin() -> None:
-    """Law: messages behind a broker's barriers belong to its list, and all of a new queue; earlier versions report no barriers."""
+    """Law: messages after a broker's barriers belong to its list, and so do all of a new queue; old brokers report none."""
     *_, growth = growths_of(
         {
             "a": told(1, 1, grownBarriers=[[0, 5], [1, 0]]),

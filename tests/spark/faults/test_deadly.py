@@ -36,7 +36,7 @@ for number in range(3):
 
 
 def test_the_second_link_waits_until_somebody_wakes_it(tmp_path: Path) -> None:
-    """The process passes the first link as ordered, stops completely at the second, and continues normally when it is woken."""
+    """The process passes the first link, stops completely at the second, and continues when it is woken."""
     os.mkfifo(tmp_path / deadly.WAKE)
     (tmp_path / deadly.ORDER).write_text(deadly.order_file("manifest", 1, stays=False))
     path = os.pathsep.join([str(ROOT / "tests" / "spark" / "faults" / "everywhere"), str(ROOT)])

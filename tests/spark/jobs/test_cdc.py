@@ -315,7 +315,7 @@ ODD_TEXTS: list[Row] = [
 
 @pytest.mark.parametrize("row", ODD_TEXTS)
 def test_a_row_that_no_table_can_hold_is_an_event_that_cannot_be_read(row: Row) -> None:
-    """Such rows have lone surrogates, column names of the table's own, or names that differ only in case; the reason is written."""
+    """Such rows have lone surrogates, reserved column names, or names that differ only in case; the reason is stored."""
     bodies = pa.table(
         {
             **{name: ["t"] for name in ("topic", "broker")},
@@ -509,7 +509,7 @@ def test_a_table_may_be_named_with_its_database(form: Format) -> None:
     ids=["text", "bytes", "texts", "map", "numbers"],
 )
 def test_a_value_that_postgres_did_not_log_is_no_value(value: Any) -> None:
-    """An update that leaves a large value (TOAST) unchanged lacks it; the table keeps its value, and the reason names the setting."""
+    """An update without an unchanged large value (TOAST) keeps the table's value, and the reason names the setting."""
     row = {"id": 1, "name": "a", "photo": value}
 
     with pytest.raises(EventError, match=r"what photo is.*REPLICA IDENTITY FULL"):

@@ -109,7 +109,7 @@ def test_a_file_that_cannot_be_read_stops_its_own_group_only(root: Location) -> 
 
 
 def test_row_groups_are_neither_small_nor_large(root: Location) -> None:
-    """Rows of a batch are kept together; data that is large after decompression is split: once, a whole file was held in memory."""
+    """Small row groups are merged and large ones split: once, a whole decompressed file was held in memory."""
     body = b"x" * (1 << 20)
     start = 0
     for batch, counts in enumerate(([1] * 20, [100])):

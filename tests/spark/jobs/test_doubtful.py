@@ -21,7 +21,7 @@ from tests.spark.topics import Topics
 def test_a_letter_that_its_topic_does_not_know_is_sent_when_that_is_said(
     how: Any, decided: str
 ) -> None:
-    """Law: a redrive has rights of its own and must not lend them to clients that make up letters; a named target is a consent."""
+    """Law: a redrive must not lend its own rights to clients that make up letters, unless the user names a target."""
     made_up, known = letter(0, "", 5), letter(1, "", 6)
     made_up.is_doubtful = True
     for each in (made_up, known):

@@ -57,7 +57,7 @@ def finish(growing: Growing, queues: int, attempt: int = 1) -> None:
 def test_what_was_sent_while_the_list_settled_waits_for_the_target(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Law: messages after the barriers are not copied before the target has grown; the SDK sends some before all clients may."""
+    """Law: messages after the barriers wait for the target's growth, even those that the SDK sends before others may."""
     topic, source = clusters.make(f"settling-{next(_NUMBERS)}"), clusters.source
     growing = Growing(source, topic)
     source.numbered(topic, 20, keys=40)
@@ -83,7 +83,7 @@ def test_what_was_sent_while_the_list_settled_waits_for_the_target(
 def test_a_transaction_that_ends_behind_the_fence_is_copied_with_the_list_before(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """Law: the switch ends a list; messages that its fence lets through come before those that their keys have in other queues."""
+    """Law: the switch ends a list, so messages during its fence come before those of the same keys in new queues."""
     topic, source = clusters.make("ending"), clusters.source
     growing = Growing(source, topic)
 
@@ -125,7 +125,7 @@ def test_a_fence_is_no_growth(clusters: Clusters, tmp_path: Path, side: str) -> 
 
 
 def test_a_list_that_grows_twice_is_copied_list_by_list(clusters: Clusters, tmp_path: Path) -> None:
-    """Law: messages of two lists are never copied together, however far the mirror is behind, even if the target has all queues."""
+    """Law: messages of two lists are never copied together, however far the mirror is behind."""
     topic, source = clusters.make("behind"), clusters.source
     growing, target = Growing(source, topic), Growing(clusters.target, topic)
     barriers = []

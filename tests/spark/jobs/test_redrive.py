@@ -151,7 +151,7 @@ def test_a_letter_has_one_identity_in_a_topic_whatever_the_plan() -> None:
 
 
 def test_the_console_and_the_pipeline_know_of_each_others_redrives() -> None:
-    """Both search the brokers' index for the same key; letters of two lives of a topic, or of two places, have different keys."""
+    """Both search the brokers' index for one key, which differs for each place and each life of a topic."""
     mine = letter(7, "a", 1)
     shown = Letter(QUEUE, 7, "orders", "a", stored_ms=0, tries=3, message_id="id-7")
 

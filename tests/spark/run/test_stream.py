@@ -240,7 +240,7 @@ class Watched(Query):
 
 @pytest.mark.parametrize("ends_by", ["looking", "its end", "an error"])
 def test_a_driver_leaves_the_status_to_the_one_after_it(s3: S3, ends_by: str) -> None:
-    """Law: only the driver that holds the checkpoint writes the status; the others end with a message for users and the console."""
+    """Law: only the driver that holds the checkpoint writes the status; others end with an error that says so."""
     place = location(f"s3a://{BUCKET}/{uuid4().hex}")
     source = Source(topic="orders", bootstrap="127.0.0.1:1")
     spec = StreamSpec(type="archive", source=source, checkpoint=place)

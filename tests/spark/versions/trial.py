@@ -1,8 +1,7 @@
-"""
-The trial of one version of Spark: a small piece of each thing, and whether its law held.
+"""The trial of one version of Spark: a small test of each feature, and whether its law held.
 
 `python -m tests.spark.versions.trial SETTINGS` with {"master", "bootstrap", "folder", "prefix", "cells"}, in the environment of
-that version; prints a line of JSON for each cell, {"name", "passed", "said"}. The master `connect` is a Spark Connect server of its own.
+that version; prints a line of JSON for each cell, {"name", "passed", "said"}. The master `connect` is a separate Spark Connect server.
 """
 
 import json
