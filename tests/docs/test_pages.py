@@ -128,7 +128,7 @@ def test_every_python_program_on_a_page_compiles_and_imports_what_exists(page: P
 
 
 def test_every_public_name_of_the_sdk_is_on_its_page() -> None:
-    """Each name is on the page of its module; the section of errors has its whole module."""
+    """The page shows each name under the module that defines it; errors are shown as a whole module."""
     shown = set(re.findall(r"^::: (\S+)$", (DOCS / "reference" / "python.md").read_text(), re.M))
     public = {
         f"{each.__module__}.{name}"

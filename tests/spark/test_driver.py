@@ -242,10 +242,7 @@ def test_a_signal_ends_a_run_that_waits(tmp_path: Path) -> None:
 def test_work_that_begins_without_spark_is_ready_without_it(
     tmp_path: Path, spec: dict[str, Any]
 ) -> None:
-    """Law: such a driver is ready when it is at work.
-
-    A mirror never starts Spark, and the operator asks only ready pods.
-    """
+    """Law: a driver is ready when it works, even without Spark, because the operator asks only ready pods."""
     file, (port,) = tmp_path / "pipeline.json", free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -332,7 +332,7 @@ def test_a_topic_without_a_queue_to_write_to_has_no_skew(
 
 
 def test_bad_places_are_clear_errors(spark: "SparkSession", topics: Topics) -> None:
-    """Refused are a missing topic, an offset beyond the end, and a time after the last message."""
+    """Refused are a missing topic, an offset beyond the end, a time after the last message, and a misspelt option."""
     topic = topics.make()
     topics.numbered(topic, 4)
     queue = topics.queues(topic)[0]
