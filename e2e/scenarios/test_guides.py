@@ -38,7 +38,7 @@ def test_the_tutorial_goes_as_it_says(space: Space) -> None:
 
 
 def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> None:
-    """Its replica, whose volume is bound to the node, is made on another node while orders flow."""
+    """The node's replica, whose volume is bound to the node, is made on another node while orders flow."""
     space.example("quickstart.yaml")
     space.ready(*ALL)
     orders.start()

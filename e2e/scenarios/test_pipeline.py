@@ -137,7 +137,7 @@ def _stop_producing(space: Space) -> None:
 def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     space: Space, orders: Orders, spark_image: str, record_property: Property
 ) -> None:
-    """Its pod is killed during the work, it is suspended, deleted and made again; published files never change."""
+    """The driver's pod is killed, and the pipeline suspended, deleted and made again; published files never change."""
     space.example("quickstart.yaml")
     space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")
     space.apply(_archive(spark_image))
@@ -211,7 +211,7 @@ def test_executors_in_pods_of_their_own_do_the_same(
 def test_an_archive_in_an_object_store_of_the_cluster_holds_every_message_once(
     space: Space, orders: Orders, spark_image: str, record_property: Property
 ) -> None:
-    """Its credentials are in a Secret; the driver's pod is killed once, and once the store's connections are cut."""
+    """The credentials are in a Secret; the driver's pod is killed once, and once the store's connections are cut."""
     if not space.machine.kind:
         pytest.skip("connections are cut at the nodes, which are reached where they are kind's")
     stores.build(space.machine)

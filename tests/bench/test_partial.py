@@ -19,7 +19,7 @@ def test_a_partial_run_refuses_to_write_the_page(
     program: object,
     words: str,
 ) -> None:
-    """It refuses before it begins, because a run takes minutes."""
+    """A partial run refuses before it begins, because a run takes minutes."""
     page = tmp_path / "benchmarks.md"
     monkeypatch.setattr(sys, "argv", ["bench", *words.split(), "--write", str(page)])
 

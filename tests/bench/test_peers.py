@@ -23,7 +23,7 @@ def test_who_stands_for_us_in_a_class_runs_what_the_image_runs() -> None:
 
 
 def test_by_key_says_once_what_ours_runs() -> None:
-    """Its processes start as it was started itself, regardless of the peer of that name."""
+    """The comparison by key starts processes with its own Python, regardless of the peer of that name."""
     assert [title_of(name).count("compiled") for name in OURS] == [1, 1]
 
 

@@ -81,7 +81,7 @@ def test_cpp_gets_what_is_large_or_waits(cluster: LocalCluster, cpp: Cpp) -> Non
 
 
 def test_a_message_that_cpp_fails_comes_again(cluster: LocalCluster, cpp: Cpp) -> None:
-    """It comes with all messages of the same pull, because the client sends these back, too."""
+    """All messages of the same pull come again, because the client sends these back, too."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     run(cpp("send", topic=topic, count=4))
@@ -125,7 +125,7 @@ def test_cpp_works_with_one_of_two_name_servers(cluster: LocalCluster, cpp: Cpp)
 def test_cpps_share_queues_take_those_of_the_killed_and_go_where_a_reset_sends_them(
     cluster: LocalCluster, cpp_command: list[str], cpp: Cpp
 ) -> None:
-    """Its client ids do not end with a process id, so these programs connect only to OrderlyMQ."""
+    """The client's ids do not end with a process id, so these programs connect only to OrderlyMQ."""
     topic = cluster.topic()
     group = cluster.group(topic)
     member = {"topic": topic, "group": group, "seconds": 120}

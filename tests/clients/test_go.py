@@ -131,7 +131,7 @@ def test_go_gets_the_messages_of_the_tags_it_names(cluster: LocalCluster, go: Go
 
 
 def test_go_gets_what_sql_chooses(cluster: LocalCluster, go: Go) -> None:
-    """Its pulls name no kind of expression, so that of its heartbeat counts."""
+    """The client's pulls name no kind of expression, so that of its heartbeat counts."""
     name = fresh("go-sql")
     where = {"ns": cluster.name_server, "topic": name, "keys": 3}
     sent(go, **where, count=9, colours="red,green,blue")
@@ -168,7 +168,7 @@ def test_go_hands_back_what_fails_and_gives_up(cluster: LocalCluster, go: Go) ->
 
 
 def test_go_gives_up_in_order(cluster: LocalCluster, go: Go) -> None:
-    """It pauses as its context says, and then hands the dead letter to the address that stored the message."""
+    """The client pauses as its context says, and then hands the dead letter to the address that stored the message."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
     where = {"ns": cluster.name_server, "topic": topic}
@@ -264,7 +264,7 @@ def test_go_asks_and_answers(cluster: LocalCluster, go: Go) -> None:
 
 
 def test_go_administers_topics(cluster: LocalCluster, go: Go) -> None:
-    """It creates a topic at the broker, lists its queues and those of a group, and deletes it."""
+    """The client creates a topic at the broker, lists its queues and those of a group, and deletes it."""
     topic = cluster.topic()
     where = {"ns": cluster.name_server, "broker": f"127.0.0.1:{cluster.base + 12}"}
 
@@ -310,7 +310,7 @@ def test_go_takes_queues_itself_and_seeks(cluster: LocalCluster, newest_go: Go) 
 def test_a_broadcast_reaches_each_member_which_goes_on_where_it_was(
     cluster: LocalCluster, go: Go, tmp_path: Path
 ) -> None:
-    """It keeps its offsets in a file named by its client id."""
+    """Each member keeps its offsets in a file named by its client id."""
     where = {"ns": cluster.name_server, "topic": cluster.topic("Normal")}
     sent(go, **where, count=6)
     more = {"group": "go-broadcast", "mode": "concurrently", "broadcasting": True}
@@ -376,7 +376,7 @@ def address_server(text: str) -> Iterator[tuple[str, list[str]]]:
 def test_go_finds_name_servers_however_they_are_given(
     cluster: LocalCluster, go: Go, tmp_path: Path
 ) -> None:
-    """They may be given by an HTTP address, next to a dead one, or by a domain, with and without a unit's name."""
+    """Name servers are given by an HTTP address, next to a dead one, or by a domain, with and without a unit's name."""
     topic = cluster.topic()
     live, dead = cluster.name_server, "127.0.0.1:1"
     with address_server(f"{dead};{live}\n") as (domain, asked):
@@ -485,7 +485,7 @@ def check_accounts(guarded: LocalCluster, go: Go, *, tls: bool) -> None:
 
 
 def test_a_group_by_key_says_to_go_what_to_do(cluster: LocalCluster, go: Go) -> None:
-    """Its pulls are refused with a reason, which the client logs; it gets no lock, and no message out of order."""
+    """The client's pulls are refused with a reason, which it logs; it gets no lock, and no message out of order."""
     topic = cluster.topic()
     group = cluster.group(topic, concurrency="Key")
     where = {"ns": cluster.name_server, "topic": topic}

@@ -123,7 +123,7 @@ def test_node_goes_on_where_it_stopped(cluster: LocalCluster, node_folder: Path)
 def test_every_broadcast_member_of_node_gets_everything(
     cluster: LocalCluster, node_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps its offsets in its own file, and continues from there."""
+    """The client keeps its offsets in its own file, and continues from there."""
     monkeypatch.setenv("HOME", str(tmp_path))
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
@@ -139,7 +139,7 @@ def test_every_broadcast_member_of_node_gets_everything(
 
 
 def test_node_works_with_one_of_two_name_servers(cluster: LocalCluster, node_folder: Path) -> None:
-    """This works whichever it asks first, and with the list of an address server."""
+    """The client works whichever name server it asks first, and with the list of an address server."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     dead = f"127.0.0.1:{cluster.base + 9}"
@@ -155,7 +155,7 @@ def test_node_works_with_one_of_two_name_servers(cluster: LocalCluster, node_fol
 def test_node_finds_the_topics_and_groups_of_its_namespace(
     cluster: LocalCluster, node_folder: Path
 ) -> None:
-    """It uses `NAMESPACE%NAME`, and its retries belong to the group of that name."""
+    """The client uses `NAMESPACE%NAME`, and its retries belong to the group of that name."""
     topic = cluster.topic("Normal")
     cluster.command("topic", "create", f"shop%{topic}", "--queues", "2")
     node = Node(node_folder, ns=cluster.name_server, topic=topic, namespace="shop")
@@ -183,7 +183,7 @@ def test_an_ordered_group_says_to_node_what_to_do(cluster: LocalCluster, node_fo
 
 
 def test_what_node_sent_survives_the_leader(cluster: LocalCluster, node_folder: Path) -> None:
-    """Its program repeats a failed send; each acknowledged message is consumed."""
+    """The client's program repeats a failed send; each acknowledged message is consumed."""
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
     node = Node(node_folder, ns=cluster.name_server, topic=topic)

@@ -63,7 +63,7 @@ def test_rust_sends_and_consumes_in_order(cluster: LocalCluster, rust: Rust) -> 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "oneway", "batch"])
 def test_rust_polls_what_it_sent(cluster: LocalCluster, rust: Rust, kind: str) -> None:
-    """Its lite pull consumer continues at the consumer group's offsets."""
+    """The lite pull consumer continues at the consumer group's offsets."""
     topic = cluster.topic("Normal")
     group = f"poll-{topic}"
 

@@ -73,7 +73,7 @@ def test_a_killed_java_client_with_any_instance_name_is_taken_over(
 def test_a_killed_go_client_with_any_instance_name_is_taken_over(
     cluster: LocalCluster, java_498: Java, go: Go
 ) -> None:
-    """It connects only to OrderlyMQ, so that it cannot be confused with another program.
+    """The client connects only to OrderlyMQ, so that it cannot be confused with another program.
 
     The Go client does not unlock a queue that it leaves to another member: if one of the two saw the group
     before the other had joined, the other waits for the end of a lease and its own next rebalance.
@@ -173,7 +173,7 @@ def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
 def test_a_client_that_is_cut_off_consumes_nothing_beside_the_next_holder(
     briefly_leased: LocalCluster, newest_java: Java
 ) -> None:
-    """It continues to run with hundreds of messages, and its connections look healthy to both sides.
+    """The client continues to run with hundreds of messages, and its connections look healthy to both sides.
 
     Its requests arrive when the fault is over, after its lease.
     """

@@ -109,7 +109,7 @@ async def test_a_payment_whose_answer_is_late_is_stored_once(orderlymq_cluster: 
 async def test_the_listener_of_the_page_listens_in_order(
     orderlymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It prints the messages that it gets, and returns."""
+    """The listener prints the messages that it gets, and returns."""
     orderlymq_cluster.create_topic("orders")
     (program,) = programs(PYTHON, "Listen in order")
     listener = (await carry_out(program))["listener"]
@@ -143,7 +143,7 @@ async def test_a_consumer_by_key_books_each_message(orderlymq_cluster: Cluster) 
 async def test_the_loop_of_the_page_prints_what_comes(
     orderlymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It waits for more messages until its task is cancelled."""
+    """The loop waits for more messages until its task is cancelled."""
     orderlymq_cluster.create_topic("orders")
     (program,) = programs(PYTHON, "Loop over messages")
     made = await carry_out(program)

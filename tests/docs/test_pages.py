@@ -156,14 +156,14 @@ def test_every_file_that_a_command_names_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_page_links_to_exists(page: Path) -> None:
-    """This includes source files, which are not part of the site."""
+    """Links may lead to source files, too, which are not part of the site."""
     linked = re.findall(r"\]\((?!\w+:)([^()#\s]+)[^()\s]*\)", _FENCED.sub("", page.read_text()))
 
     assert [each for each in linked if not (page.parent / each).exists()] == []
 
 
 def test_the_program_of_the_readme_is_the_example_that_tests_run() -> None:
-    """They may differ in type hints and docstrings."""
+    """The README's program may differ from the example in type hints and docstrings."""
     (shown,) = (text for language, text in code(ROOT / "README.md") if language == "python")
     example = (ROOT / "examples" / "python" / "quickstart.py").read_text()
 
@@ -248,7 +248,7 @@ def test_every_decision_is_in_the_list() -> None:
 
 
 def test_pictures_are_drawn_by_their_programs_and_need_nothing_from_outside() -> None:
-    """They use no font or script from another host."""
+    """Pictures use no font or script from another host."""
     assert PICTURE.read_text() == draw()
     for picture in (DOCS / "pictures").glob("*.svg"):
         links = set(re.findall(r"https?://[^\s\"')]+", picture.read_text()))

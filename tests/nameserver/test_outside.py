@@ -69,7 +69,7 @@ def test_a_route_without_all_addresses_is_refused(
 
 
 def test_a_route_that_cannot_be_read_is_refused_with_the_reason() -> None:
-    """This happens with a queue list of an earlier time, or if brokers have more queues of a topic than a route may hold."""
+    """A route is unreadable with a queue list of an earlier time, or if brokers have more queues of a topic than allowed."""
     table = KvTable({"ORDER_TOPIC_CONFIG": {"T": "group-a:922337203"}})
     served = NameServerCore(table, expiry_ms=EXPIRY_MS)
     register(served, GROUP_A, registration(1, topic("T")))

@@ -106,7 +106,7 @@ def test_a_replica_that_was_not_restored_itself_ends_no_waiting() -> None:
 
 
 def test_a_group_that_is_gone_again_still_names_the_others() -> None:
-    """Its ordered topics stay published, so clients would see a part of their queues."""
+    """The lost group's ordered topics stay published, so clients would see a part of their queues."""
     server = core()
     register(server, GROUP_A, TOPICS, restored=BOTH)
     server.routes.connection_closed(1)

@@ -100,7 +100,7 @@ def _check_paths(owned: Any, schema: Any) -> None:
 
 
 def test_the_operator_gets_the_charts_rights_and_no_others(bundle: Path) -> None:
-    """They are granted in each namespace that it serves, and for nodes and the like in the cluster."""
+    """Rights are granted in each namespace that the operator serves, and for nodes and the like in the cluster."""
     spec = version(bundle)["spec"]["install"]["spec"]
     (inside,), (outside,) = spec["permissions"], spec["clusterPermissions"]
     (deployment,) = spec["deployments"]
@@ -140,7 +140,7 @@ def test_the_cluster_chooses_as_whom_the_operator_runs(bundle: Path) -> None:
 
 
 def test_the_bundle_has_the_facts_of_the_project_and_examples_that_are_valid(bundle: Path) -> None:
-    """Its name contains its version; each version of a kind has an example, with which OLM's form begins."""
+    """The bundle's name contains its version; each version of a kind has an example, with which OLM's form begins."""
     found = version(bundle)
     examples = json.loads(found["metadata"]["annotations"]["alm-examples"])
     owned = found["spec"]["customresourcedefinitions"]["owned"]

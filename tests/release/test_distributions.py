@@ -166,7 +166,7 @@ def test_the_compiled_server_brings_all_extensions_and_no_source_of_the_sdk(tmp_
 
 
 def test_what_a_text_advises_to_install_exists() -> None:
-    """It is a distribution with an existing extra, or an extra of a checkout."""
+    """Pages and messages name a distribution with an existing extra, or an extra of a checkout."""
     packages = {path for each in ALL.values() for path in modules(each)}
     texts = [path.read_text() for path in packages]
     advised = {

@@ -185,7 +185,7 @@ def test_a_mixed_fleet_takes_brokers_of_rocketmq() -> None:
 
 
 def test_a_broker_of_rocketmq_adds_no_queues_to_an_ordered_topic() -> None:
-    """Its registration would move keys of the cluster's ordered topic."""
+    """The registration of RocketMQ's broker would move keys of the cluster's ordered topic."""
     cluster = Cluster(mixed=True)
     cluster.register()
     before = route(cluster.core, "orders")

@@ -145,7 +145,7 @@ def test_names_are_quoted_so_that_no_identity_is_another_s() -> None:
 
 
 def test_a_certificate_says_who_its_holder_is_and_is_good_for_both_ends(tmp_path: Path) -> None:
-    """It names its holder by URI and DNS names, serves both ends, signs nothing, and ends no later than its authority."""
+    """A certificate has its holder's URI and DNS names, serves both ends, signs nothing, and ends no later than its authority."""
     (replica, *_) = holders(cluster(), "demo-0")
     authority = make_authority("demo", BEGIN)
     late = BEGIN + AUTHORITY_LIFE - timedelta(days=3)

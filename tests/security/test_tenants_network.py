@@ -104,7 +104,7 @@ def test_clients_come_from_namespaces_that_may_use_the_cluster(port: int) -> Non
 
 
 def test_further_clients_are_pods_or_addresses() -> None:
-    """They reach the ports for clients and no others."""
+    """Further clients reach the ports for clients and no others."""
     clients = [
         {"namespace": "edge", "podLabels": {"app": "gateway"}},
         {"cidr": "192.0.2.0/24"},

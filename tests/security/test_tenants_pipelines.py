@@ -384,7 +384,7 @@ async def test_a_spec_that_never_could_be_used_allows_nobody_and_says_so(
 
 
 async def test_a_forbidden_field_makes_no_object_and_ends_what_runs(world: World) -> None:
-    """This includes a Pipeline in the Cluster's own namespace."""
+    """A forbidden field is refused in a Pipeline of the Cluster's own namespace, too."""
     world.put(SHOP, trigger="availableNow")
     await world.settle(SHOP)
     assert any("/jobs/" in path for path in world.made(SHOP))

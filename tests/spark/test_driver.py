@@ -151,7 +151,7 @@ def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_pages_answer_before_spark_has_begun(tmp_path: Path) -> None:
-    """It is alive from the first moment, and ready when it is at work."""
+    """The driver is alive from the first moment, and ready when it is at work."""
     report = begun(tmp_path)
     with serving(report) as port:
         assert get(port, "/healthz") == (200, b"ok\n")

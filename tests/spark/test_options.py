@@ -116,7 +116,7 @@ CONNECTION = {
 def test_settings_of_the_client_have_the_types_that_it_wants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are truth values, numbers and texts of digits; a variable is read by the process that connects, not by a check."""
+    """Settings are truth values, numbers and texts of digits; the process that connects reads variables, not a check."""
     found = parse_source({"topic": "t", **CONNECTION}).connect
     with pytest.raises(OptionError, match="the environment variable SECRET is not set"):
         found.settings()
@@ -140,7 +140,7 @@ def connections(**spec: object) -> list[Connect]:
 
 
 def test_every_pipeline_takes_the_options_of_a_connection() -> None:
-    """This includes pipelines that read no topic; the target of a replay uses the source's connection or its own."""
+    """Pipelines that read no topic take them, too; the target of a replay uses the source's connection or its own."""
     options = {name: value for name, value in CONNECTION.items() if name != "bootstrap"}
     where = {"bootstrap": "east:9876", "options": options}
     expected = parse_connect(CONNECTION)
@@ -240,7 +240,7 @@ def test_every_example_is_well_formed(path: Path) -> None:
     ],
 )
 def test_a_stream_refuses_an_end(name: str, value: str) -> None:
-    """It would read beyond the end; the manifest of such a stream is refused when it is checked."""
+    """A stream would read beyond the end; its manifest is refused when it is checked."""
     source = {"topic": "orders", name: value}
     with pytest.raises(OptionError, match=r"a stream has no end.*ending"):
         OrderlyMQDataSource(source).streamReader(StructType())

@@ -218,7 +218,7 @@ def test_a_name_server_that_begins_again_ends_no_stream(topics: Topics, apache: 
 def test_what_a_real_broker_has_lost_is_named(
     spark: "SparkSession", topics: Topics, apache: RocketMQ, tmp_path: Path
 ) -> None:
-    """Its first file has aged out and a later one is missing: rows and missing ranges together have every offset once.
+    """The broker's first file has aged out and a later one is missing: rows and missing ranges have every offset once.
 
     The broker skips the offsets of the later one without a report.
     """

@@ -144,7 +144,7 @@ def test_a_broker_names_the_port_that_is_taken(
 
 @pytest.mark.parametrize("kind", ["listen", "http"])
 def test_a_name_server_names_the_port_that_is_taken(kind: str, taken: int, tmp_path: Path) -> None:
-    """The same law for both ports of a name server."""
+    """The sentence names the port of the name server that is in use, for both of its ports."""
     free = {"host": "127.0.0.1", "port": free_ports(1)[0]}
     ports = {"listen": free} | {kind: {"host": "127.0.0.1", "port": taken}}
 

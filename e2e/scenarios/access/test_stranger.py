@@ -67,7 +67,7 @@ asyncio.run(main(sys.argv[3:], sys.argv[1], sys.argv[2]))
 @pytest.mark.timeout(600)
 @pytest.mark.ci
 def test_a_pod_without_an_identity_changes_nothing(space: Space, orders: Orders) -> None:
-    """It sends requests of a replica, a broker and an operator, while messages flow in order."""
+    """The pod sends requests of a replica, a broker and an operator, while messages flow in order."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     orders.start()

@@ -49,7 +49,7 @@ def _review(operator: Operator, place: str, right: Right) -> Json:
 def test_the_api_server_grants_the_operator_what_the_chart_says(
     operator: Operator, space: Space
 ) -> None:
-    """It has every right of a served namespace, and none that would lead to all others."""
+    """The operator has every right of a served namespace, and none that would lead to all others."""
     wanted = set(of_file("namespace"))
     denied = set(DENIED if "pipelines.executors=true" not in operator.values else NEVER)
     assert _granted(operator, space.name, wanted | denied) == wanted

@@ -105,7 +105,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
 def test_an_operator_of_a_second_release_stands_by_and_says_so(
     space: Space, operator: Operator
 ) -> None:
-    """It is installed elsewhere for the same namespaces: it is not ready, names the first one, and writes nothing."""
+    """A second operator for the same namespaces is not ready, names the first one, and writes nothing."""
     second = replace(
         operator,
         name=space.name,

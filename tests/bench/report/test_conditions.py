@@ -15,7 +15,7 @@ def test_a_python_says_how_it_was_built() -> None:
 
 
 def test_scheduling_groups_are_told_by_the_switch_of_the_kernel(tmp_path: Path) -> None:
-    """They decide whether one busy node takes CPU time from the others."""
+    """The kernel's scheduling groups decide whether one busy node takes CPU time from the others."""
     switch = tmp_path / "switch"
     assert scheduling(switch) == (
         "this Linux has no autogroup, so all processes share one scheduling group"

@@ -86,7 +86,7 @@ def test_our_share_of_a_limit_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_commit_and_the_day_of_the_results_are_on_the_page(tmp_path: Path) -> None:
-    """It is the day of the measurement, not of writing the page."""
+    """The page names the day of the measurement, not that of writing the page."""
     found = results(tmp_path / "results.jsonl")
     found.lines = [replace(line, at="2026-11-02T10:00:00Z") for line in found.lines]
     page.write(tmp_path / "benchmarks.md", found, "quick", "--quick")
@@ -116,7 +116,7 @@ def test_a_part_of_the_works_does_not_replace_the_page(tmp_path: Path) -> None:
 
 
 def test_the_page_begins_with_where_ours_is_behind(tmp_path: Path) -> None:
-    """These rows come before the pictures."""
+    """The rows in which ours is slower come before the pictures."""
     page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
     text = (tmp_path / "benchmarks.md").read_text()
 

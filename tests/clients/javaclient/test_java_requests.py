@@ -50,7 +50,7 @@ def test_a_request_that_nobody_answers_times_out(cluster: LocalCluster, java: Ja
 def test_the_oldest_and_newest_clients_send_and_consume_in_order(
     cluster: LocalCluster, any_java: Java
 ) -> None:
-    """This includes 4.3.1, which uses port - 2 and JSON with unquoted keys."""
+    """The oldest client is 4.3.1, which uses port - 2 and JSON with unquoted keys."""
     topic = cluster.topic()
     group = cluster.group(topic)
 

@@ -92,7 +92,7 @@ def test_golden_requests_are_read_and_written_alike() -> None:
 
 
 def test_golden_responses_are_read_and_written_alike() -> None:
-    """The same law for the headers of successful answers of real brokers."""
+    """Each header of a successful answer of a real broker is written back unchanged, and no field is left over."""
     count = 0
     for frame in golden.frames():
         declared = RESPONSE_HEADERS.get(frame.code)
@@ -193,7 +193,7 @@ def test_a_pull_needs_only_what_rocketmq_requires() -> None:
 @pytest.mark.parametrize("field", ["queueId", "commitOffset"])
 @pytest.mark.parametrize("text", ["", "x", "1.0", "9223372036854775808", "9" * 5000, "0x1"])
 def test_numbers_that_are_none_are_refused_by_name(field: str, text: str) -> None:
-    """This includes numbers beyond Java's types, and long texts that are slow to convert."""
+    """Refused are also numbers beyond Java's types, and long texts that are slow to convert."""
     ext = {"consumerGroup": "g", "topic": "t", "queueId": "1", "commitOffset": "2"} | {field: text}
 
     with pytest.raises(HeaderError, match=f"<{field}> of request 15 cannot be read"):

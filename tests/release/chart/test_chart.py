@@ -55,7 +55,7 @@ def test_each_object_is_made_once_in_the_namespace_of_the_release(
 
 
 def test_definitions_are_those_that_the_models_make(helm: Path) -> None:
-    """They equal those in crds/; none are rendered if they are installed separately."""
+    """The definitions equal those in crds/; none are rendered if they are installed separately."""
     made = {
         each["metadata"]["name"]: each["spec"]
         for each in render(helm, CHART)
@@ -200,7 +200,7 @@ def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: s
 
 
 def test_the_notes_speak_of_the_namespaces_that_are_served(helm: Path, tmp_path: Path) -> None:
-    """They also name the steps that the values leave to users: pull secrets, and who may scrape the operator."""
+    """The notes also name the steps that the values leave to users: pull secrets, and who may scrape the operator."""
     chart = tmp_path / "chart"
     shutil.copytree(CHART, chart, symlinks=False)
     (chart / "templates" / "shown.yaml").write_text(
@@ -265,7 +265,7 @@ def test_every_name_that_helm_allows_is_one_for_kubernetes(helm: Path, tmp_path:
     ("whole", "account"), [("true", "123"), ("null", "2026-11-27"), ("no", "")]
 )
 def test_chosen_names_stay_texts(helm: Path, tmp_path: Path, whole: str, account: str) -> None:
-    """This includes names that YAML reads as other types; a pull secret may have any valid name of a Secret."""
+    """Names that YAML reads as other types stay texts; a pull secret may have any valid name of a Secret."""
     secret = f"registry.example.{'x' * 230}"
     chosen = {
         **ALL_ON,

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
 def test_every_pod_of_the_chart_runs_on_the_nodes_that_are_chosen(
     helm: Path, tmp_path: Path
 ) -> None:
-    """This includes the hook that runs after the operator and `helm test`: with taints on all nodes, other pods never start."""
+    """All pods have the chosen nodes, even those of hooks and `helm test`, which would never start if all nodes had taints."""
     terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}]
     chosen = {
         "nodeSelector": {"pool": "system"},
@@ -56,7 +56,7 @@ def test_every_pod_of_the_chart_has_the_labels_that_are_chosen(helm: Path, tmp_p
 
 
 def test_what_releases_finalizers_logs_as_the_operator_does(helm: Path, tmp_path: Path) -> None:
-    """Its settings for logs are read by the program itself."""
+    """The job reads the same settings for logs as the operator."""
     chosen = {"logLevel": "DEBUG", "logFormat": "text"}
     made = render(helm, CHART, "--values", values(tmp_path, chosen))
     for kind in ("Deployment", "Job"):

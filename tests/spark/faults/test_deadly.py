@@ -62,7 +62,7 @@ def test_the_second_link_waits_until_somebody_wakes_it(tmp_path: Path) -> None:
 
 
 def test_a_deck_deals_every_card_before_one_comes_again() -> None:
-    """This holds even if some cards do not fit for a while."""
+    """A deck repeats no card before all were dealt, even if some cards do not fit for a while."""
     cards = [Kill(pipeline, place, "all") for pipeline in ("archive", "copy") for place in "abcd"]
     deck = Deck(cards, Random(3))
 

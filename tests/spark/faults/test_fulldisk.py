@@ -60,7 +60,7 @@ def written(writer: ArchiveWriter, batches: list[pa.RecordBatch]) -> list[Part]:
 def test_a_task_that_finds_the_disk_full_leaves_no_file(
     tmp_path: Path, *, kind: str, late: bool
 ) -> None:
-    """It removes the file of the queue that did not fit and all others, finished or not."""
+    """The task removes the file of the queue that did not fit and all others, finished or not."""
     size = ROOM + 100 - size_around_a_body(tmp_path) if late else 2 * ROOM
     batches = [rows(0, 10), rows(1, size), rows(2, 10)]
     writer = ArchiveWriter(location(tmp_path), "app", "none", kind=kind)

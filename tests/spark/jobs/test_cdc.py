@@ -125,7 +125,7 @@ def test_the_table_is_the_source_table_whatever_the_cut_and_the_repeats(
 def test_a_checkpoint_that_began_again_leaves_no_change_out(
     scd: Literal[1, 2], tmp_path: Path
 ) -> None:
-    """Its batches have numbers that the table knows, but contain other changes."""
+    """A new checkpoint's batches have numbers that the table knows, but contain other changes."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     changes = [Change((n,), {"id": n, "name": f"name {n}"}, n) for n in range(4)]
@@ -423,7 +423,7 @@ def test_which_keys_are_one_does_not_depend_on_the_cut(scd: Literal[1, 2], tmp_p
 
 @pytest.mark.parametrize("scd", [1, 2])
 def test_a_column_whose_case_changes_stays_the_column(scd: Literal[1, 2], tmp_path: Path) -> None:
-    """This holds within a batch and between batches, because a table cannot have both columns."""
+    """A column keeps its first spelling within a batch and between batches, because a table cannot have both columns."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     rows: list[Row] = [{"name": "a"}, {"Name": "b"}, {"NAME": "c"}, {"nAme": "d", "more": "x"}]
@@ -522,7 +522,7 @@ def test_a_value_that_postgres_did_not_log_is_no_value(value: Any) -> None:
 def test_a_column_that_an_event_lacks_is_empty_whatever_the_cut(
     scd: Literal[1, 2], cut: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """This is how the source table is after it has lost the column."""
+    """The column is null for such an event, as in a source table that has lost the column."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     rows = [{"id": 1, "city": "Riga"}, {"id": 1, "name": "Eve"}, {"id": 2, "city": "Kyiv"}]
@@ -543,7 +543,7 @@ def test_a_column_that_an_event_lacks_is_empty_whatever_the_cut(
 def test_a_topic_that_was_created_again_needs_another_table(
     scd: Literal[1, 2], tmp_path: Path
 ) -> None:
-    """Its positions begin again, so its changes would look older than the table's; other topics continue."""
+    """The new topic's positions begin again, so its changes would look older than the table's; other topics continue."""
     spec = spec_of(tmp_path, "maxwell", scd=scd)
     apply = cdc.merge if scd == 1 else merge_history
     ids = {("changes", "g"): 7, ("others", "g"): 3}

@@ -223,7 +223,7 @@ def test_a_source_that_was_created_again_is_refused(
 def test_a_source_that_was_wiped_and_filled_again_is_refused(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    """It assigns the same ids and has more messages than were copied; a running mirror notices it, too."""
+    """Such a source assigns the same ids and has more messages than were copied; a running mirror notices it, too."""
     with (
         Group(tmp_path / "source", 1) as group,
         AdminClient(group.name_server_address) as admin,
@@ -382,7 +382,7 @@ def test_another_source_is_refused_where_the_last_copy_has_aged_out(
 def test_the_checkpoint_of_a_stream_is_refused(
     clusters: Clusters, topic: str, tmp_path: Path
 ) -> None:
-    """Its status says which pipeline it belongs to; without this check, another pipeline would continue from there."""
+    """The checkpoint's status names its pipeline; without this check, another pipeline would continue from there."""
     place = location(tmp_path / "checkpoint")
     Status("a", "archive", about={"type": "archive"}).write(Claim(place))
     (place / "spark" / "offsets" / "0").write("v1\n{}\n{}")

@@ -118,7 +118,7 @@ def forget_last_batch(checkpoint: Path) -> None:
 def test_an_iceberg_table_holds_every_offset_once_and_others_can_read_it(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """The same law for an Iceberg table; a second run adds columns, and former snapshots stay readable."""
+    """Every offset is in the Iceberg table once; a second run adds columns, and former snapshots stay readable."""
     topic = topics.make()
     topics.numbered(topic, 60)
     properties = {"uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}

@@ -171,7 +171,7 @@ def test_what_was_redriven_is_known(topics: Topics) -> None:
 
 
 def test_a_letter_that_was_redriven_is_left_out_and_holds_nothing() -> None:
-    """This holds even if its copy was consumed, so that the letter itself counts as overtaken."""
+    """A redriven letter is skipped even if its copy was consumed, so that the letter itself counts as overtaken."""
     letters = [letter(0, "a", 1, overtaken=True), letter(1, "a", 2)]
     letters[0].copy = ORIGIN, 7
 
@@ -207,7 +207,7 @@ def test_a_copy_that_fails_again_goes_before_the_letters_that_wait_behind_it() -
 
 
 def test_a_copy_whose_first_origin_has_aged_out_stands_where_it_is() -> None:
-    """Its own place decides what has overtaken it."""
+    """The place of the failed copy decides what has overtaken it."""
     first, again = letter(0, "a", 1), letter(2, "a", 10)
     first.origin = None
     again.message.properties["UNIQ_KEY"] = first.identity("orders")
@@ -462,7 +462,7 @@ def send_damaged(topics: Topics, topic: str, key: str) -> None:
 def test_a_letter_that_cannot_be_read_is_a_letter_and_stops_its_key_alone(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """It is reported; a redrive would send other bytes, so it does not send it and gives the reason."""
+    """The letter is reported but not sent, with the reason, because a redrive would send other bytes."""
     topic = topics.make(queues=1)
     group = f"damaged-{topic}"
     send_damaged(topics, topic, "key-0")

@@ -39,7 +39,7 @@ def test_histograms_say_what_all_numbers_say(numbers: list[int], zeros: int) -> 
 
 
 def test_a_key_has_the_queue_that_clients_choose() -> None:
-    """This includes a key whose hash has no absolute value in Java."""
+    """One of the keys has a hash without an absolute value in Java."""
     keys = ["", "a", "customer-0", "polygenelubricants", "\U0001f600"]
 
     assert [place_of(key) % 7 for key in keys] == [hash_index(key, 7) for key in keys]

@@ -31,7 +31,7 @@ def test_two_queues_never_share_a_state(root: Location) -> None:
 
 
 def test_a_batch_goes_on_from_the_state_before_it(root: Location) -> None:
-    """This holds for a repeated batch, and for a state of an earlier version."""
+    """A repeated batch starts from the same state, and a state of an earlier version can be read."""
     former = root / "t_x_b:0"
     for batch in (3, 4):
         (former / f"{batch:020}.json").write(orjson.dumps(check(ONE, batch).to_state()))

@@ -32,7 +32,7 @@ FIELDS = [
 
 @pytest.mark.parametrize("address", UNKNOWN)
 def test_an_unknown_scheme_is_refused_with_the_known_ones(address: str) -> None:
-    """This includes a `Path` that was made of an address."""
+    """An address with an unknown scheme is refused even after it was turned into a `Path`."""
     for given in (address, Path(address), Path("s3a://bucket/x")):
         with pytest.raises(
             OptionError,

@@ -93,7 +93,7 @@ def test_a_topic_that_a_run_takes_in_is_read_by_its_first_batch(topics: Topics) 
 def test_a_topic_that_was_created_again_is_reported_when_the_batch_is_planned(
     topics: Topics,
 ) -> None:
-    """This holds for a topic of any length, which is read from its beginning if that is allowed."""
+    """The new topic may have any length, and is read from its beginning if that is allowed."""
     topic = topics.make()
     topics.numbered(topic, 10)
     start = reader(topics, topic).latestOffset()
@@ -111,7 +111,7 @@ def test_a_topic_that_was_created_again_is_reported_when_the_batch_is_planned(
 def test_a_cluster_that_was_wiped_and_filled_again_is_reported_by_the_first_batch(
     tmp_path: Path, filled: int
 ) -> None:
-    """Its topics have the same ids; no message of the present cluster is skipped."""
+    """The present cluster's topics have the same ids; none of its messages is skipped."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
         topics = Topics(group.name_server_address, admin)
         topic = topics.make(queues=1)

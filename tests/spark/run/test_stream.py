@@ -333,7 +333,7 @@ class Stuck(Query):
 def test_the_lag_grows_while_a_batch_lasts(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes the first batch of a run: the checkpoint says how far the stream has read."""
+    """The lag also grows during the first batch of a run: the checkpoint says how far the stream has read."""
     topic = topics.make(queues=1)
     topics.numbered(topic, 3)
     for log, text in (("offsets", to_json({topics.queues(topic)[0]: 2})), ("commits", {})):
@@ -404,7 +404,7 @@ def test_the_checkpoint_of_another_pipeline_is_refused(
 
 
 def test_the_checkpoint_of_a_mirror_is_refused(tmp_path: Path) -> None:
-    """Its status says which source was copied; a mirror without it would accept another source as the same."""
+    """The mirror's status says which source was copied; a mirror without it would accept another source as the same."""
     kept = Status("dr", "mirror", source={"orders": {"g": {"0": 9}}})
     kept.write(Claim(location(tmp_path)))
 

@@ -260,7 +260,7 @@ def test_an_empty_key_is_refused() -> None:
 def test_rows_divided_among_other_tasks_are_the_same_messages(
     rows: list[Row], division: list[int]
 ) -> None:
-    """This holds as long as a key, and all rows without one, are in one task; the sink refuses other divisions."""
+    """Identities stay the same as long as a key, and all rows without one, are in one task; the sink refuses other divisions."""
     tasks: dict[int, list[Row]] = {}
     for row in rows:
         tasks.setdefault(division["ab".find(row["sharding_key"] or "b")], []).append(row)
@@ -366,7 +366,7 @@ def test_rows_that_were_made_of_one_message_are_distinguished() -> None:
 
 
 def test_a_body_that_could_not_be_read_is_not_sent_as_one() -> None:
-    """Its bytes are compressed, but nothing would mark them as such; the error gives the reason and says what to do."""
+    """The body's bytes are compressed, but nothing would mark them as such; the error gives the reason and says what to do."""
     row = {"sharding_key": "a", "body": b"(\xb5/\xfd", "body_error": "install orderlymq[zstd]"}
 
     with pytest.raises(OptionError, match=r"orderlymq\[zstd\].*body_error is null"):

@@ -98,7 +98,7 @@ def test_a_stream_reads_every_offset_once_in_order(
 def test_a_plain_stream_writes_down_where_it_begins_before_it_reads(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
 ) -> None:
-    """It has no start file, so its first batch has no rows; then each message is read once, in later runs, too."""
+    """A plain stream has no start file, so its first batch has no rows; then each message is read once, in later runs, too."""
     topic = topics.make()
     topics.numbered(topic, 30)
     where = checkpoint("plain")

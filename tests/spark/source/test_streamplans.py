@@ -73,7 +73,7 @@ def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
 
 
 def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> None:
-    """This holds if it has messages before the stream knows it, and if the batch with its beginning is repeated."""
+    """The queue may have messages before the stream knows it, and the batch with its beginning may be repeated."""
     topic = topics.make(queues=1, ordered=False)
     stream = reader(topics, topic)
     some(topics, topic, 3, 0)
@@ -362,7 +362,7 @@ def again(topics: Topics, topic: str, count: int) -> None:
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     topics: Topics, tmp_path: Path, count: int
 ) -> None:
-    """This holds for any length, and is an error unless allowed; a repeated batch has the same ranges."""
+    """The new topic may have any length; reading it is an error unless allowed; a repeated batch has the same ranges."""
     topic = topics.make(queues=1, ordered=False)
     some(topics, topic, 30, 0)
     begun = beginning(topics, topic)
@@ -385,7 +385,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
 def test_a_batch_of_a_topic_that_was_created_again_reads_none_of_the_present_one(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Its messages are gone, and others may have their offsets; the next batch begins the present topic."""
+    """The batch's messages are gone, and others may have their offsets; the next batch begins the present topic."""
     topic = topics.make(queues=1, ordered=False)
     some(topics, topic, 30, 0)
     start = reader(topics, topic, startPath=str(tmp_path / "start")).initialOffset()

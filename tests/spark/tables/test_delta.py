@@ -112,7 +112,7 @@ def offsets_in(root: Location) -> list[int]:
 
 
 def test_another_checkpoint_under_the_same_name_is_refused(root: Location) -> None:
-    """Its batches have known numbers: they would be taken for repeats, or contain messages that are already there."""
+    """A new checkpoint's batches have known numbers: they would be taken for repeats, or repeat stored messages."""
     append_files(root, "app", 0, [write(root, "a", 0, 5)])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
     # Commits of another writer are in between.

@@ -93,7 +93,7 @@ UTC_TIME = pa.timestamp("us", "UTC")
 def test_a_value_that_would_be_changed_is_refused(
     tmp_path: Path, there: pa.DataType, here: pa.DataType, good: list[Any], bad: Any, inside: str
 ) -> None:
-    """This includes values in structs, arrays and maps; Delta itself would turn 1.7 into 1, and 1e300 into infinity."""
+    """Values in structs, arrays and maps are checked, too; Delta itself would turn 1.7 into 1, and 1e300 into infinity."""
 
     def table(kind: pa.DataType, *values: Any) -> pa.Table:
         kinds = {

@@ -179,7 +179,7 @@ def test_a_table_may_be_in_an_object_store(
 
 
 def test_another_checkpoint_under_the_same_name_is_refused(lake: Lake) -> None:
-    """Its batches have known numbers: they would be taken for repeats, or contain messages that are already there."""
+    """A new checkpoint's batches have known numbers: they would be taken for repeats, or repeat stored messages."""
     lake.append(0, lake.write(0, 5))
     lake.append(1, lake.write(5, 9))
     # Commits of another writer are in between.

@@ -278,7 +278,7 @@ def test_a_look_is_repeated_when_somebody_takes_files_away_meanwhile(
 def test_a_reader_that_may_not_write_waits_for_who_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads completed commits as usual; a commit that nobody completes is an error, not a finding."""
+    """A read-only reader reads completed commits as usual; a commit that nobody completes is an error, not a finding."""
     monkeypatch.setattr(manifests, "_LOOK_AGAIN_S", 0.0)
     root, reader = location(tmp_path), Watched(str(tmp_path))
     half_compacted(root, 6)

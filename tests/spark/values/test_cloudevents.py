@@ -84,7 +84,7 @@ def test_binary_mode_has_its_attributes_in_properties() -> None:
 
 
 def test_data_by_a_schema_is_columns() -> None:
-    """This holds in both modes, with amounts exactly as written."""
+    """Data has columns in both modes, with amounts exactly as written."""
     wanted = {"id": "4711", "amount": Decimal("12.50")}
     text = json.dumps({**EVENT, "data": "?"}).replace('"?"', BODY.decode()).encode()
 
@@ -264,7 +264,7 @@ def test_modes_write_what_the_java_sdk_reads() -> None:
     ],
 )
 def test_no_bad_event_is_written(event: dict[str, Any], told: str) -> None:
-    """It is refused before the task sends anything."""
+    """A bad event is refused before the task sends anything."""
     with pytest.raises(ValueMisfit, match=told):
         message_of(event, "structured")
 

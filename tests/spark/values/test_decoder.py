@@ -180,7 +180,7 @@ def test_a_decimal_is_exact_or_refused(digits: int, exponent: int) -> None:
 
 @pytest.mark.parametrize("number", ["1e-9999999999999999999", "0e-9999999999999999999"])
 def test_a_number_that_no_decimal_can_hold_stops_nothing(number: str) -> None:
-    """This holds for any field, even one that is not in the schema."""
+    """Any field may hold such a number, even one that is not in the schema."""
     wanted = pa.struct([("amount", pa.decimal128(8, 2)), ("w", pa.float64())])
     for name in ("amount", "w", "unknown"):
         bad, good = decoded(JSON, wanted, b'{"%s": %s}' % (name.encode(), number.encode()), b"{}")
@@ -303,7 +303,7 @@ def test_avro_has_texts_for_uuids_and_types_by_their_full_names() -> None:
 
 
 def test_an_avro_body_of_another_schema_is_reported() -> None:
-    """Its head names the writer's schema; read by another schema, it would give other values."""
+    """The body's head names the writer's schema; read by another schema, it would give other values."""
     former, present = (
         json.dumps(
             {
