@@ -83,7 +83,7 @@ def read(storage: Storage, backup_id: str | None) -> Backup:
     key = manifest_key(backup_id)
     if id_of(key) is None:
         raise BackupNotFound(
-            f"{backup_id[:64]!r} is no id of a backup; `orderlymq backup list` shows them"
+            f"{backup_id[:64]!r} is not the id of a backup; `orderlymq backup list` shows the ids"
         )
     data = bytearray()
     try:
@@ -93,7 +93,7 @@ def read(storage: Storage, backup_id: str | None) -> Backup:
                 break  # `decode` refuses it
     except KeyError:
         raise BackupNotFound(
-            f"{storage} holds no backup {backup_id}; `orderlymq backup list` shows them"
+            f"{storage} does not hold backup {backup_id}; `orderlymq backup list` shows the backups"
         ) from None
     return decode(bytes(data), backup_id)
 
@@ -109,8 +109,8 @@ def _newest(storage: Storage) -> Backup:
             clusters.add(read(storage, backup_id).cluster)
     if len(clusters) > 1:
         raise BackupNotNamed(
-            f"{storage} holds backups of the clusters {', '.join(sorted(clusters))}: name the id of one, "
-            "`orderlymq backup list` shows them"
+            f"{storage} holds backups of the clusters {', '.join(sorted(clusters))}: choose one "
+            "by its id, which `orderlymq backup list` shows"
         )
     return newest
 
@@ -149,7 +149,8 @@ def write(storage: Storage, backup: Backup) -> None:
         for file in part.files:
             if sizes.get(blob_key(file.sha256)) != file.size:
                 raise BackupError(
-                    f"{storage}: the bytes of {file.name} are gone again; make the backup again"
+                    f"{storage}: the bytes of {file.name} have been deleted meanwhile; make the "
+                    "backup again"
                 )
     put_text(storage, manifest_key(backup.id), data)
 
@@ -161,19 +162,26 @@ def remove_damaged(storage: Storage, backup: Backup) -> str:
     found = {digest: _digest(storage, digest) for digest in files}
     bad = {digest: file for digest, file in files.items() if found[digest] != digest}
     if not bad:
-        return f"{storage}: a file of backup {backup.id} could not be read as it was written, now all can; verify it again"
-    outcome = "those that are there were removed, so that no new backup counts on them"
+        return (
+            f"{storage}: a file of backup {backup.id} could not be read as it was written, but "
+            "now all files can be read; verify the backup again"
+        )
+    outcome = "the damaged ones were removed, so that no new backup relies on them"
     try:
         _remove_still_damaged(storage, [each for each in bad if found[each]], backup.id)
     except PlaceBusy as error:
-        outcome = f"none was removed now, because it may be stored again at this moment: {error}. Then verify this one again"
+        outcome = (
+            f"none was removed, because a running backup may be storing it again: {error}. Then "
+            "verify this backup again"
+        )
     except (BackupError, OSError) as error:
-        outcome = f"must be removed before the next backup, which was refused here ({error})"
+        outcome = f"must be removed before the next backup, but the removal failed ({error})"
     names = ", ".join(f"{file.name} ({blob_key(digest)})" for digest, file in bad.items())
     return (
-        f"{storage}: {counted(len(bad), 'file')} damaged or missing, and {outcome}. To cure it make a new backup: it stores "
-        "again what the cluster still has. Then verify the backups that need them, and delete those that are still "
-        f"damaged. The files: {names}. The backups: {', '.join(_users(storage, bad)) or 'none'}"
+        f"{storage}: {counted(len(bad), 'file')} damaged or missing, and {outcome}. To repair it, "
+        "make a new backup, which stores again what the cluster still has. Then verify the "
+        "backups that need these files, and delete those that are still damaged. The files: "
+        f"{names}. The backups: {', '.join(_users(storage, bad)) or 'none'}"
     )
 
 
@@ -250,8 +258,8 @@ def next_id(storage: Storage, wall_ms: int) -> str:
         return new_id(max(wall_ms, _ms_of(known[-1]) + 1))
     except (ValueError, OverflowError) as error:
         raise BackupError(
-            f"{storage}: the name of backup {known[-1]} is no time, and later ones could not be told from it; "
-            "`orderlymq backup delete` it"
+            f"{storage}: the id of backup {known[-1]} is not a time, so later backups could not "
+            "be ordered after it; delete it with `orderlymq backup delete`"
         ) from error
 
 
@@ -288,7 +296,8 @@ def running(
         def refuse_late() -> None:
             if machine_ms() - mark.left_ms > RUNNING_MAX_MS:
                 raise BackupError(
-                    f"{storage}: the mark of backup {backup_id} could not be renewed for a day; make the backup again"
+                    f"{storage}: the mark of backup {backup_id} could not be renewed for a day; "
+                    "make the backup again"
                 )
 
         yield refuse_late
@@ -353,7 +362,12 @@ def _marked(
             try:
                 storage.delete(key)
             except (BackupError, OSError) as error:  # the mark expires by itself
-                _log.warning("%s: the mark %s stays for a time: %s", storage, key, error)
+                _log.warning(
+                    "%s: the mark %s could not be deleted and stays until it expires: %s",
+                    storage,
+                    key,
+                    error,
+                )
 
 
 def deletion(storage: Storage, wall_ms: int) -> str | None:
@@ -365,7 +379,7 @@ def _refuse_running(storage: Storage, wall_ms: int, own_id: str | None = None) -
     for backup_id in _marks(storage, RUNNING, wall_ms, RUNNING_MAX_MS):
         if own_id is None or _own(backup_id) != _own(own_id):
             raise PlaceBusy(
-                f"backup {backup_id} is being made in {storage}; try again when it has ended"
+                f"backup {backup_id} is being made in {storage}; try again when it is complete"
             )
 
 
@@ -374,14 +388,16 @@ def _refuse_readers(storage: Storage, doomed: Collection[str], wall_ms: int) -> 
         backup_id = mark.partition(".")[2]
         if backup_id in doomed:
             raise PlaceBusy(
-                f"backup {backup_id} is being restored or verified from {storage}; try again when that has ended"
+                f"backup {backup_id} is being restored or verified from {storage}; try again when "
+                "that has ended"
             )
 
 
 def _refuse_late(storage: Storage, began_ms: int) -> None:
     if machine_ms() - began_ms > DELETION_MAX_MS:
         raise BackupError(
-            f"the deletion in {storage} took longer than {DELETION_MAX_MS // 60_000} minutes; run it again, and it goes on"
+            f"the deletion in {storage} took longer than {DELETION_MAX_MS // 60_000} minutes; run "
+            "it again to continue"
         )
 
 
@@ -423,7 +439,8 @@ def _read_to_prune(storage: Storage, backup_id: str) -> Backup:
         return read(storage, backup_id)
     except BackupDamaged as error:
         raise BackupDamaged(
-            f"{error}. Nobody knows of which cluster it is, so none is deleted: `orderlymq backup delete` it first"
+            f"{error}. The cluster of this backup is unknown, so no backup is deleted: delete "
+            "this one with `orderlymq backup delete` first"
         ) from error
 
 
@@ -472,7 +489,8 @@ def _delete(
     if unreadable:
         damaged = ", ".join(unreadable)
         tell(
-            f"all bytes stay: nobody knows what {damaged} needs; `orderlymq backup delete` it, too"
+            f"no other data is deleted, because the files that {damaged} needs are unknown; "
+            "delete it with `orderlymq backup delete`, too"
         )
         present = []
     for key in present:

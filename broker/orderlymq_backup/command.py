@@ -55,24 +55,30 @@ _from: Final = click.option("--from", "place", required=True, metavar="PLACE", h
 _id: Final = click.option(
     "--id",
     "backup_id",
-    help="Which backup; without it the newest, where all are of one cluster.",
+    help="The id of the backup; by default the newest one, if all backups are of one cluster.",
 )
 
 _report: Final = click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File that gets the result or the error as JSON of 4096 bytes at most.",
+    help="File for the result or the error, as JSON of at most 4096 bytes.",
 )
 
 _workdir: Final = click.option(
     "--workdir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Where one group at a time is put together; without it the folder for temporary files.",
+    help=(
+        "Folder in which one broker group at a time is put together; by default the folder for "
+        "temporary files."
+    ),
 )
 
 _groups: Final = click.option(
     "--groups",
-    help="All broker groups, with commas between them. Without it those of the newest backup of this cluster must be there.",
+    help=(
+        "All broker groups, separated by commas; by default, those of the newest backup of this "
+        "cluster must be registered."
+    ),
 )
 
 
@@ -93,14 +99,17 @@ def backup(context: click.Context) -> None:
     show_envvar=True,
     default=True,
     show_default=True,
-    help="Read it back before it counts, as `verify` does.",
+    help="Read the backup back before it counts, as `verify` does.",
 )
 @click.option(
     "--label",
     envvar="ORDERLYMQ_BACKUP_LABEL",
     show_envvar=True,
     default="",
-    help=f"What it is made for, in {LABEL_MAX} characters: an attempt with the same label as an earlier one that made a backup makes no other.",
+    help=(
+        f"What the backup is made for, in at most {LABEL_MAX} characters. If an earlier attempt "
+        "with this label has made a backup, no other is made."
+    ),
 )
 @_workdir
 @_report
@@ -187,7 +196,9 @@ def list_command(place: str, output: str) -> None:
 @backup.command("show")
 @_from
 @_id
-@click.option("--groups", help="Broker groups of a new cluster: whether it can be restored there.")
+@click.option(
+    "--groups", help="Broker groups of a new cluster; check that the backup can be restored there."
+)
 @_report
 @reporting
 def show_command(
@@ -234,7 +245,7 @@ def _verify(storage: Storage, workdir: Path | None, found: Backup) -> None:
         try:
             restore.verify(storage, found, Path(folder))
         except TargetRefused as error:
-            raise TargetRefused(f"{error}: name a folder with more room with --workdir") from error
+            raise TargetRefused(f"{error}: name a folder with more space with --workdir") from error
 
 
 @backup.command("restore")
@@ -246,17 +257,20 @@ def _verify(storage: Storage, workdir: Path | None, found: Backup) -> None:
     required=True,
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Settings file of a broker replica that has not started yet; several for several replicas.",
+    help=(
+        "Settings file of a broker replica that has not started yet; repeat the option for "
+        "several replicas."
+    ),
 )
 @click.option(
     "--groups",
     required=True,
-    help="All broker groups of the new cluster, with commas between them.",
+    help="All broker groups of the new cluster, separated by commas.",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Leave a replica that was made from this backup and has not started since as it is.",
+    help="Skip replicas that were made from this backup and have not started since.",
 )
 @_report
 @reporting
@@ -314,8 +328,9 @@ def _refuse_others(
     missing = {group for group, _ in there} | set(groups) - {group for group, _ in here}
     if missing:
         raise BackupNotNamed(
-            f"replicas of {', '.join(sorted(missing))} are not restored here, and the newest may be another one then: name "
-            f"the same backup for all with --id; the newest now is {newest}"
+            f"replicas of {', '.join(sorted(missing))} are not restored by this command, and "
+            "another backup may be the newest one when they are: name the same backup for all "
+            f"with --id; the newest is now {newest}"
         )
 
 
@@ -339,7 +354,10 @@ def hold_command(place: str, backup_id: str, output: str) -> None:
 @backup.command("prune")
 @_from
 @click.option(
-    "--keep", type=click.IntRange(min=1), required=True, help="How many to keep of each cluster."
+    "--keep",
+    type=click.IntRange(min=1),
+    required=True,
+    help="How many backups to keep of each cluster.",
 )
 @reporting
 def prune_command(place: str, keep: int, output: str) -> None:
@@ -364,7 +382,7 @@ def delete_command(place: str, backup_id: str, report: Path | None, output: str)
     if output == "json":
         print_json({"deleted": [backup_id] if gone else []})
     elif not gone:
-        click.echo(f"{place} holds no backup {backup_id}")
+        click.echo(f"{place} does not hold backup {backup_id}")
 
 
 @contextmanager

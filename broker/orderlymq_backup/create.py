@@ -91,11 +91,12 @@ class GroupCopy:
             copy = msgspec.json.decode(answer.body, type=Copy)
         except UNREADABLE as error:
             raise BackupError(
-                f"{address} describes its copy in a way that cannot be read: {error}"
+                f"the description that {address} gave of its copy cannot be read: {error}"
             ) from error
         if copy.group != group:
             raise BackupError(
-                f"{address} is of group {copy.group}, not of {group}; look at `orderlymq status`"
+                f"{address} belongs to broker group {copy.group}, not to {group}; look at "
+                "`orderlymq status`"
             )
         return cls(instance, address, copy)
 
@@ -152,7 +153,7 @@ class GroupCopy:
         }
         answer = await self._read(ext)
         if len(answer.body) != size or str(zlib.crc32(answer.body)) != answer.ext.get("checksum"):
-            raise BackupError(f"a piece of {name} was damaged on its way; make the backup again")
+            raise BackupError(f"a piece of {name} was damaged in transit; make the backup again")
         return answer.body
 
     async def _read(self, ext: dict[str, str]) -> RemotingCommand:
@@ -248,10 +249,11 @@ async def create(
             damage = await _damage(check, backup)
             if damage is None:
                 break
-            tell(f"{damage}; reading all again")
+            tell(f"{damage}; reading everything again")
         else:
             raise BackupError(
-                f"{_not_made(backup, damage)}. It was read twice: run `orderlymq doctor` on the leader's replica"
+                f"{_not_made(backup, damage)}. It was read twice: run `orderlymq doctor` on the "
+                "leader's replica"
             ) from damage
         refuse_late()
         await asyncio.to_thread(catalogue.write, storage, backup)
@@ -273,7 +275,7 @@ async def _damage(check: Callable[[Backup], None] | None, backup: Backup) -> Bac
 
 def _not_made(backup: Backup, error: Exception | None) -> str:
     return (
-        f"backup {backup.id} was not made, because what was stored could not be verified: {error}"
+        f"backup {backup.id} was not made, because the stored data could not be verified: {error}"
     )
 
 
@@ -283,13 +285,13 @@ def _refuse_other(found: Collection[str], expected: Collection[str]) -> None:
         for group in sorted(set(expected) - set(found))
     ]
     problems += [
-        f"broker group {group} is not expected, but registered"
+        f"broker group {group} is registered, but not expected"
         for group in sorted(set(found) - set(expected))
     ]
     if problems:
         raise GroupsDiffer(
-            f"{'; '.join(problems)}: look at `orderlymq status`, and make the backup again when all expected groups "
-            "serve and no other does"
+            f"{'; '.join(problems)}: look at `orderlymq status`, and make the backup again when "
+            "exactly the expected broker groups serve"
         )
 
 
@@ -297,9 +299,9 @@ def _refuse_missing(found: Collection[str], newest: Backup) -> None:
     gone = sorted({part.group for part in newest.parts} - set(found))
     if gone:
         raise GroupsDiffer(
-            f"broker group {', '.join(gone)} is in backup {newest.id} and not registered now: look at "
-            "`orderlymq status`, and make the backup again when it serves. If it was removed on purpose, add "
-            f"--groups {','.join(sorted(found))}"
+            f"broker group {', '.join(gone)} is in backup {newest.id}, but not registered now: "
+            "look at `orderlymq status`, and make the backup again when it serves. If it was "
+            f"removed on purpose, add --groups {','.join(sorted(found))}"
         )
 
 
@@ -308,7 +310,7 @@ async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:
     reported = False
     while mark := await asyncio.to_thread(catalogue.deletion, storage, machine_ms()):
         if not reported:
-            tell(f"deletion {mark} is under way in {storage}; waiting until it has ended")
+            tell(f"deletion {mark} is running in {storage}; waiting for its end")
             reported = True
         await asyncio.sleep(AGAIN_AFTER_S)
 
@@ -328,10 +330,12 @@ async def _read_all(
                 clusters = {each.copy.cluster for each in copies}
                 if len(clusters) != 1:
                     raise BackupError(
-                        f"the name server shows several clusters: {', '.join(sorted(clusters))}"
+                        f"the brokers belong to several clusters: {', '.join(sorted(clusters))}"
                     )
                 refuse_more(sum(len(each.copy.files) for each in copies))
-                tell(f"copied {', '.join(each.copy.group for each in copies)}; reading what is new")
+                tell(
+                    f"copied {', '.join(each.copy.group for each in copies)}; reading the new data"
+                )
                 return await _store_all(copies, storage, known, tell)
         except (BrokerUnreachable, BrokerError) as error:
             if tries == TRIES_MAX or not _lost(error):

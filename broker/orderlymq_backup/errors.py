@@ -26,7 +26,7 @@ class GroupsDiffer(BackupError):  # noqa: N818 - named for what the caller must 
 
 
 class PlaceBusy(BackupError):  # noqa: N818 - named for what the caller must know
-    """Another program makes or deletes backups in the same place; try again when it has ended."""
+    """Another program makes or deletes backups in the same place; try again when it is complete."""
 
 
 class TargetRefused(BackupError):  # noqa: N818 - named for what the caller must know

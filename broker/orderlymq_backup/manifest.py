@@ -126,8 +126,8 @@ class Backup(
         wanted = sorted(groups)
         if len(parts) != len(wanted) or group not in wanted:
             raise TargetRefused(
-                f"backup {self.id} has {len(parts)} broker groups, the new cluster has {len(wanted)}: "
-                f"set spec.groups to {len(parts)}"
+                f"backup {self.id} has {len(parts)} broker groups, the new cluster has "
+                f"{len(wanted)}: set spec.groups to {len(parts)}"
             )
         return parts[wanted.index(group)]
 
@@ -140,8 +140,8 @@ def refuse_more(files: int) -> None:
     """
     if files > BACKUP_FILES_MAX:
         raise BackupError(
-            f"the broker groups have {files} files, of which a backup has at most {BACKUP_FILES_MAX}: let retention keep "
-            "less (of a Cluster spec.retention)"
+            f"the broker groups have {files} files, a backup can have at most {BACKUP_FILES_MAX}: "
+            "let retention keep fewer messages (spec.retention of the Cluster)"
         )
 
 
@@ -167,12 +167,12 @@ def decode(data: bytes, backup_id: str) -> Backup:
         raise BackupDamaged(f"backup {backup_id}: the manifest has no head; use another backup")
     if int(head[1]) not in (_UNLABELLED, FORMAT):
         raise BackupDamaged(
-            f"backup {backup_id} has format {int(head[1])}, this release reads {FORMAT}: "
-            "use the release that made it"
+            f"backup {backup_id} has format {int(head[1])}, this release reads {FORMAT}: use the "
+            "release that made it"
         )
     text = data[head.end() :]
     if hashlib.sha256(text).hexdigest().encode() != head[2]:
-        raise BackupDamaged(f"backup {backup_id}: the manifest is not as it was written")
+        raise BackupDamaged(f"backup {backup_id}: the manifest differs from what was written")
     try:
         backup = msgspec.json.decode(text, type=Backup)
     except UNREADABLE as error:
@@ -183,15 +183,15 @@ def decode(data: bytes, backup_id: str) -> Backup:
 
 def _check(backup: Backup, backup_id: str) -> None:
     if backup.id != backup_id:
-        raise BackupDamaged(f"backup {backup_id}: the manifest is of backup {backup.id}")
+        raise BackupDamaged(f"backup {backup_id}: the manifest belongs to backup {backup.id}")
     groups = [part.group for part in backup.parts]
     if len(set(groups)) != len(groups):
-        raise BackupDamaged(f"backup {backup_id}: a broker group stands in it twice")
+        raise BackupDamaged(f"backup {backup_id}: a broker group is listed twice")
     for part in backup.parts:
         sizes = {file.name: file.size for file in part.files}
         is_named = 0 < sizes.get("CURRENT", 0) <= CURRENT_SIZE_MAX
         if len(sizes) != len(part.files) or not is_named or not part.index:
-            raise BackupDamaged(f"backup {backup_id}: the files of {part.group} are no store")
+            raise BackupDamaged(f"backup {backup_id}: the files of {part.group} are not a store")
 
 
 def manifest_key(backup_id: str) -> str:

@@ -91,7 +91,8 @@ def restore(storage: Storage, part: Part, target: Target) -> None:
         taken = [name for name in _TAKEN if (target.data_dir / name).exists()]
         if taken:
             raise TargetRefused(
-                f"{target.data_dir} holds a replica ({', '.join(taken)}); a backup is restored into an empty directory"
+                f"{target.data_dir} holds a replica ({', '.join(taken)}); a backup can be "
+                "restored only into an empty directory"
             )
         with _fetched(storage, part, target.data_dir / _INCOMING) as directory:
             verify_part(directory, part)
@@ -109,8 +110,9 @@ def refuse_early(backup: Backup, wall_ms: int) -> None:
     written_ms = min(backup.ended_ms, *(part.taken_ms for part in backup.parts))
     if wall_ms < written_ms - CLOCKS_DIFFER_MS:
         raise TargetRefused(
-            f"the clock of this machine is {counted((written_ms - wall_ms) // 1000, 'second')} before backup {backup.id}; "
-            "restore it when the clock is right: retention counts ages from the restore"
+            f"the clock of this machine is {counted((written_ms - wall_ms) // 1000, 'second')} "
+            f"behind the time of backup {backup.id}; set the clock, then restore: retention "
+            "counts ages from the restore"
         )
 
 
@@ -167,7 +169,8 @@ def _fetched(storage: Storage, part: Part, directory: Path) -> Iterator[Path]:
     free = shutil.disk_usage(directory.parent).free
     if free < part.size_bytes + ROOM_MIN:
         raise TargetRefused(
-            f"{directory.parent} has {free} bytes free; {part.group} needs {part.size_bytes + ROOM_MIN}"
+            f"{directory.parent} has {free} bytes free; {part.group} needs "
+            f"{part.size_bytes + ROOM_MIN}"
         )
     directory.mkdir()
     try:
@@ -197,7 +200,7 @@ def _fetch(storage: Storage, file: BackupFile, path: Path) -> None:
         raise failed(path.parent, error) from error
     if size != file.size or digest.hexdigest() != file.sha256:
         raise FileDamaged(
-            f"{storage}: the bytes of {file.name} ({file.sha256}) are not as they were written"
+            f"{storage}: the bytes of {file.name} ({file.sha256}) differ from what was written"
         )
 
 
@@ -209,7 +212,7 @@ def verify_part(directory: Path, part: Part) -> None:
     """
     current = (directory / "CURRENT").read_bytes()
     if not _CURRENT.fullmatch(current) or current[:-1].decode() not in {f.name for f in part.files}:
-        raise BackupDamaged(f"{part.group}: CURRENT names no file of the backup")
+        raise BackupDamaged(f"{part.group}: CURRENT names a file that is not in the backup")
     try:
         verify_values(directory)
         store = RocksStore(directory, read_only=True)
@@ -223,14 +226,14 @@ def verify_part(directory: Path, part: Part) -> None:
     except NONSENSE as error:
         raise BackupDamaged(f"{part.group}: the store is damaged: {error}") from error
     if identity != Identity(part.cluster, part.group, part.node):
-        raise BackupDamaged(f"{part.group}: the store is of {identity}")
+        raise BackupDamaged(f"{part.group}: the store belongs to {identity}")
     if (applied.index, applied.term, applied.physical_end) != (
         part.index,
         part.term,
         part.physical_end,
     ):
         raise BackupDamaged(
-            f"{part.group}: the store stands at {applied}, the manifest says entry {part.index}"
+            f"{part.group}: the store is at {applied}, but the manifest says entry {part.index}"
         )
 
 
@@ -265,7 +268,7 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
         store.write(batch, sync=True)
         store.flush()
     except NONSENSE as error:
-        raise BackupDamaged(f"{part.group}: the state cannot be taken over: {error}") from error
+        raise BackupDamaged(f"{part.group}: the state cannot be restored: {error}") from error
     finally:
         store.close()
 
@@ -275,7 +278,8 @@ def _refuse_loss(state: BrokerState, part: Part, target: Target) -> None:
     size, kept = state.physical_end - state.floor, target.retention_size
     if kept is not None and size > kept + kept // _BETWEEN_ROUNDS:
         raise TargetRefused(
-            f"{part.group} has {size} bytes of messages, and {target.identity.group} keeps the newest {kept}: set its "
-            "storage.retention_size (of a Cluster spec.retention.size, or spec.storage.size, of which three fifths are "
-            f"kept) so that it keeps {size}, and restore again"
+            f"{part.group} has {size} bytes of messages, but {target.identity.group} keeps only "
+            f"the newest {kept}: set its storage.retention_size so that it keeps {size} (in a "
+            "Cluster set spec.retention.size, or spec.storage.size, of which three fifths are "
+            "kept), and restore again"
         )

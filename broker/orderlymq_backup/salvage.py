@@ -87,7 +87,8 @@ def salvage(
     clusters = {each.identity.cluster for each in best.values()}
     if len(clusters) != 1:
         raise BackupError(
-            f"the directories are of the clusters {', '.join(sorted(clusters))}; name those of one"
+            f"the directories belong to the clusters {', '.join(sorted(clusters))}; name "
+            "directories of one cluster"
         )
     (cluster,) = clusters
     _refuse_other(storage, cluster, best, groups)
@@ -122,11 +123,11 @@ def _refuse_other(
         if newest is None:
             return
         differing = {part.group for part in newest.parts} - set(found)
-        reason = f"no directory is of a broker group that backup {newest.id} has:"
+        reason = f"there is no directory of a broker group that is in backup {newest.id}:"
     if differing:
         raise GroupsDiffer(
-            f"{reason} {', '.join(sorted(differing))}. Name a directory of each broker group. If others were removed on "
-            f"purpose, add --groups {','.join(sorted(found))}"
+            f"{reason} {', '.join(sorted(differing))}. Name a directory of each broker group. If "
+            f"others were removed on purpose, add --groups {','.join(sorted(found))}"
         )
 
 
@@ -154,9 +155,10 @@ def _newest(survivors: list[Survivor]) -> Survivor:
     proof = max(survivors, key=lambda each: each.commit)
     if newest.last < proof.commit:
         raise BackupError(
-            f"{newest.data_dir} has the newest log and ends at entry {newest.last}, but {proof.data_dir} proves entries up to "
-            f"{proof.commit}: one of them began empty when the disks of a majority were replaced. Look at both with "
-            "`orderlymq doctor`, and name the directories of one history"
+            f"{newest.data_dir} has the newest log, which ends at entry {newest.last}, but "
+            f"{proof.data_dir} proves that entries up to {proof.commit} were committed: one of "
+            "them started empty when the disks of a majority were replaced. Look at both with "
+            "`orderlymq doctor`, and name only directories of one history"
         )
     return newest
 
@@ -164,8 +166,9 @@ def _newest(survivors: list[Survivor]) -> Survivor:
 def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> Part:
     identity = survivor.identity
     tell(
-        f"{identity.group}: entries up to {survivor.last} of node {identity.node_id}, whose disk proves those up to "
-        f"{survivor.commit}; acknowledged messages that only lost disks had are missing"
+        f"{identity.group}: saves the entries up to {survivor.last} of node {identity.node_id}, "
+        f"whose disk proves that those up to {survivor.commit} were committed; acknowledged "
+        "messages that only lost disks had are missing"
     )
     with catalogue.spooled(storage) as folder:
         source, copy = effective_store(survivor.data_dir), folder / "store"
@@ -173,7 +176,7 @@ def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> 
             each.stat().st_size for each in source.iterdir()
         ):
             raise TargetRefused(
-                f"{folder} has no room for twice the files of {source}; make room first"
+                f"{folder} has no space for twice the files of {source}; free some space first"
             )
         shutil.copytree(source, copy, ignore=shutil.ignore_patterns("LOG*", "LOCK"))
         try:

@@ -228,7 +228,7 @@ def open_storage(url: str) -> Storage:
             return Folder(Path(url))
         case _:
             raise BackupError(
-                f"{url!r} is no place for backups; name a folder, or s3://BUCKET/PREFIX"
+                f"{url!r} is not a place for backups; name a folder, or s3://BUCKET/PREFIX"
             )
 
 

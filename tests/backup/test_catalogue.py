@@ -148,7 +148,7 @@ def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> No
     newest = catalogue.read(place, None)
     own = [made(place, NOW_MS - age_ms, b"current", b"b", cluster="b") for age_ms in (3, 2, 1)]
 
-    with pytest.raises(BackupNotNamed, match="of the clusters a, b: name the id"):
+    with pytest.raises(BackupNotNamed, match="of the clusters a, b: choose one by its id"):
         catalogue.read(place, None)
     gone = catalogue.prune(place, 2, NOW_MS, lambda _: None)
 
@@ -338,7 +338,7 @@ def test_nothing_damaged_is_removed_while_a_backup_is_made(tmp_path: Path) -> No
         catalogue.remove_damaged(place, backup)
 
     assert (
-        f"none was removed now, because it may be stored again at this moment: backup {other}"
+        f"none was removed, because a running backup may be storing it again: backup {other}"
         in told
     )
     assert kept
@@ -543,5 +543,7 @@ def test_no_id_follows_one_that_is_no_time(tmp_path: Path) -> None:
     place = Folder(tmp_path)
     catalogue.put_text(place, manifest_key("20261399T000000000Z-00000000"), b"")
 
-    with pytest.raises(BackupError, match=r"is no time, .* `orderlymq backup delete` it"):
+    with pytest.raises(
+        BackupError, match=r"is not a time, .* delete it with `orderlymq backup delete`"
+    ):
         catalogue.next_id(place, NOW_MS)

@@ -155,7 +155,7 @@ def test_a_damaged_manifest_hides_no_other_backup(place: Path) -> None:
     with pytest.raises(BackupDamaged):
         catalogue.read(storage, None)
     assert catalogue.read(storage, first).id == first
-    with pytest.raises(BackupDamaged, match=f"{second}.*none is deleted"):
+    with pytest.raises(BackupDamaged, match=f"{second}.*no backup is deleted"):
         catalogue.prune(storage, 1, NOW_MS, lambda _: None)
     (place / manifest_key(second)).unlink()
     assert catalogue.ids(storage) == [first]
@@ -194,7 +194,7 @@ def test_of_several_damaged_manifests_each_can_be_deleted(place: Path) -> None:
     assert [key for key, _ in storage.list("blobs")] == blobs
     assert (
         told[-1]
-        == f"all bytes stay: nobody knows what {second} needs; `orderlymq backup delete` it, too"
+        == f"no other data is deleted, because the files that {second} needs are unknown; delete it with `orderlymq backup delete`, too"
     )
 
     assert catalogue.delete(storage, second, NOW_MS, told.append)
@@ -239,7 +239,8 @@ def test_a_restore_that_retention_would_delete_immediately_is_refused(
     size = part.physical_end
 
     with pytest.raises(
-        TargetRefused, match=rf"keeps the newest {size // 2}.*three fifths.*so that it keeps {size}"
+        TargetRefused,
+        match=rf"keeps only the newest {size // 2}.*so that it keeps {size} .*three fifths",
     ):
         restore(Folder(place), part, replace(target, retention_size=size // 2))
     left = sorted(each.name for each in target.data_dir.iterdir())
@@ -444,7 +445,7 @@ def test_replicas_of_a_group_begin_with_one_backup(place: Path, tmp_path: Path) 
     both = invoke((1, 2), "--resume")
 
     assert (refused.exit_code, small.exit_code, left) == (1, 1, [])
-    assert f"--id; the newest now is {newest}" in refused.output
+    assert f"--id; the newest is now {newest}" in refused.output
     assert "storage.retention_size" in small.output
     assert (one.exit_code, both.exit_code) == (0, 0), (one.output, both.output)
     assert len(list(tmp_path.glob("replica-*/store"))) == 2

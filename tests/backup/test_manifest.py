@@ -104,7 +104,7 @@ def test_every_backup_that_is_not_refused_has_room_in_its_manifest() -> None:
     size = len(encode(backup(*large))) + GROUPS_MAX * len(msgspec.json.encode(wide))
 
     assert size <= MANIFEST_SIZE_MAX
-    with pytest.raises(BackupError, match="let retention keep less"):
+    with pytest.raises(BackupError, match="let retention keep fewer messages"):
         refuse_more(BACKUP_FILES_MAX + 1)
 
 
@@ -117,22 +117,22 @@ def test_every_backup_that_is_not_refused_has_room_in_its_manifest() -> None:
         ({"name": "OPTIONS-000007"}, "name"),
         ({"name": "CURRENT\n"}, "name"),
         ({"sha256": "ab" * 32 + "\n"}, "sha256"),
-        ({"name": "000001.sst"}, "no store"),
-        ({"size": 65}, "no store"),
-        ({"size": 0}, "no store"),
+        ({"name": "000001.sst"}, "not a store"),
+        ({"size": 65}, "not a store"),
+        ({"size": 0}, "not a store"),
         ({"size": -1}, "size"),
         ({"size": 2**63}, "size"),
         ({"size": True}, "size"),
         ({"sha256": "../" + "a" * 61}, "sha256"),
         ({"sha256": "AB" * 32}, "sha256"),
-        ({"index": 0}, "no store"),
+        ({"index": 0}, "not a store"),
         ({"index": "7"}, "index"),
         ({"term": 2**62 + 1}, "term"),
         ({"group": ""}, "group"),
         ({"group": "g" * 256}, "group"),
         ({"files": []}, "files"),
         ({"parts": []}, "parts"),
-        ({"id": "20261125T184314123Z-0badcaff"}, "is of backup"),
+        ({"id": "20261125T184314123Z-0badcaff"}, "belongs to backup"),
         ({"id": "../x"}, "id"),
     ],
 )
@@ -150,8 +150,8 @@ def test_what_a_manifest_does_not_have_is_refused() -> None:
     for data, reason in (
         (b"", "no head"),
         (b"orderlymq-backup 3 " + b"0" * 64 + b"\n{}", "format 3"),
-        (encode(backup())[:-1], "not as it was written"),
-        (b"orderlymq-backup 1 " + b"0" * 64 + b"\n{}", "not as it was written"),
+        (encode(backup())[:-1], "differs from what was written"),
+        (b"orderlymq-backup 1 " + b"0" * 64 + b"\n{}", "differs from what was written"),
         (twice, "twice"),
     ):
         with pytest.raises(BackupDamaged, match=reason):

@@ -157,7 +157,7 @@ def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
     """Any other text is refused, with examples of valid places."""
     assert [str(open_storage(each)) for each in ("a/b", "file:///a/b")] == ["a/b", "/a/b"]
     for wrong in ("", "s3://", "http://x/y", "file://host/a", "gs://x"):
-        with pytest.raises(BackupError, match="is no place"):
+        with pytest.raises(BackupError, match="is not a place"):
             open_storage(wrong)
 
 
