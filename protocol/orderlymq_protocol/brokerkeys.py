@@ -27,7 +27,7 @@ class Use(Enum):
     START = "manifest; replicas restart one by one"
     SHOWN = "shown, follows from the manifest elsewhere"
     INERT = "accepted from tools, no effect"
-    ALWAYS = "true is accepted from tools, anything else refused"
+    ALWAYS = "true is accepted from tools, any other value is refused"
     REFUSED = "refused"
 
 
@@ -138,7 +138,8 @@ _SERVED: Final = (
         "autoCreateTopicEnable",
         "true",
         Use.LIVE,
-        "a send to an unknown topic makes a Normal topic out of TBW102; ordered topics are declared",
+        "a send to an unknown topic creates a Normal topic from the template TBW102; ordered "
+        "topics must be declared",
     ),
     _boolean(
         "autoCreateSubscriptionGroup",
@@ -150,7 +151,8 @@ _SERVED: Final = (
         "defaultTopicQueueNums",
         8,
         Use.LIVE,
-        "most queues of a topic that a send creates; the client's own default is 4",
+        "the largest number of queues of a topic that a send creates; the client's own default "
+        "is 4",
         1,
         1024,
     ),
@@ -168,20 +170,21 @@ _SERVED: Final = (
         "rejectTransactionMessage",
         "false",
         Use.LIVE,
-        "half messages are refused with code 16; transactions that are open can still be ended",
+        "half messages are refused with code 16; open transactions can still be ended",
     ),
     _boolean(
         "enablePropertyFilter",
         "false",
         Use.LIVE,
-        "subscriptions by SQL92 are served; on by default, because a refusal surprises more people",
+        "subscriptions by SQL92 are served; on by default, because a refusal would surprise more "
+        "people",
         ours="true",
     ),
     _integer(
         "fileReservedTime",
         72,
         Use.LIVE,
-        "messages older than this go, whole ranges at a time; spec.retention.time in manifests",
+        "older messages are deleted, whole ranges at a time; spec.retention.time in manifests",
         1,
         _HOURS_MAX,
         unit="hours",
@@ -190,7 +193,8 @@ _SERVED: Final = (
         "diskMaxUsedSpaceRatio",
         75,
         Use.LIVE,
-        "above this use of the disk sends answer 14; RocketMQ begins to clean at 75 and refuses at 90",
+        "if more of the disk is used, sends are answered with code 14; RocketMQ begins to clean "
+        "at 75 and refuses at 90",
         10,
         99,
         unit="percent",
@@ -203,7 +207,7 @@ _SERVED: Final = (
         "transactionTimeOut",
         6_000,
         Use.LIVE,
-        "age of a half message when its producer is first asked",
+        "age of a half message when its producer is first asked about it",
         1,
         _DAY_MS,
         unit="ms",
@@ -212,7 +216,7 @@ _SERVED: Final = (
         "transactionCheckInterval",
         60_000,
         Use.LIVE,
-        "from one question about a half message to the next",
+        "time from one question about a half message to the next",
         1,
         _DAY_MS,
         unit="ms",
@@ -221,7 +225,7 @@ _SERVED: Final = (
         "transactionCheckMax",
         15,
         Use.LIVE,
-        "questions without an answer before a half message is put aside",
+        "number of unanswered questions after which a half message is put aside",
         1,
         1_000,
     ),
@@ -229,7 +233,8 @@ _SERVED: Final = (
         "timerWheelEnable",
         "true",
         Use.LIVE,
-        "messages may have a delivery time (TIMER_DELIVER_MS and the like); off: such messages are refused",
+        "messages may have a delivery time (TIMER_DELIVER_MS and the like); if false, such "
+        "messages are refused",
     ),
     _integer(
         "timerMaxDelaySec",
@@ -244,29 +249,30 @@ _SERVED: Final = (
         "recallMessageEnable",
         "false",
         Use.LIVE,
-        "a message with a time of its own can be taken back by the handle of its send (5.3.1 on); on "
-        "by default, because who may send to the topic may cancel by unique key anyway",
+        "a message with a delivery time can be recalled by the handle that its send returned "
+        "(from 5.3.1 on); on by default, because a client that may send to the topic may cancel "
+        "by unique key anyway",
         ours="true",
     ),
     BrokerKey(
         "messageDelayLevel",
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         Use.START,
-        "the delay levels, from level 1 on; messages that wait keep the time they were given",
+        "the delay levels, from level 1 on; messages that already wait keep their due time",
     ),
     BrokerKey(
         "flushDiskType",
         "ASYNC_FLUSH",
         Use.START,
-        "SYNC_FLUSH: acknowledged is on disk at a majority; ASYNC_FLUSH: in memory at a majority. "
-        "spec.flushDiskType in manifests; durable by default",
+        "SYNC_FLUSH: acknowledged messages are on the disks of a majority; ASYNC_FLUSH: in the "
+        "memory of a majority. spec.flushDiskType in manifests; durable by default",
         ours="SYNC_FLUSH",
     ),
     _integer(
         "registerNameServerPeriod",
         30_000,
         Use.START,
-        "from one registration with the name servers to the next",
+        "time from one registration with the name servers to the next",
         10_000,
         60_000,
         unit="ms",
@@ -275,16 +281,19 @@ _SERVED: Final = (
         "rocketmq.broker.rebalance.lockMaxLiveTime",
         60_000,
         Use.START,
-        "how long a silent holder keeps its queues (a system property there); "
+        "how long a holder that sends nothing keeps its queues (a system property in RocketMQ); "
         "spec.lock.leaseSeconds in manifests",
         LOCK_LEASE_MS_MIN,
         300_000,
         unit="ms",
     ),
     _boolean(
-        "traceTopicEnable", "false", Use.START, "the topic RMQ_SYS_TRACE_TOPIC is made at the start"
+        "traceTopicEnable",
+        "false",
+        Use.START,
+        "the topic RMQ_SYS_TRACE_TOPIC is created at the start",
     ),
-    _boolean("aclEnable", "false", Use.START, "only signed requests of a User are served"),
+    _boolean("aclEnable", "false", Use.START, "only requests that a User has signed are served"),
 )
 
 _SHOWN: Final = tuple(
@@ -294,18 +303,23 @@ _SHOWN: Final = tuple(
         (
             "brokerName",
             "the host's name",
-            "the name of the Cluster and the index of the group",
+            "the name of the Cluster and the index of the broker group",
             None,
         ),
-        ("brokerId", "0", "always 0: every group has one stable address, its leader's", None),
-        ("brokerIP1", "the host's address", "the group's stable address", None),
-        ("listenPort", "10911", "the port of that address; port - 2 answers too", None),
+        (
+            "brokerId",
+            "0",
+            "always 0: every broker group has one stable address, its leader's",
+            None,
+        ),
+        ("brokerIP1", "the host's address", "the broker group's stable address", None),
+        ("listenPort", "10911", "the port of that address; port - 2 is served, too", None),
         ("namesrvAddr", "", "all name servers of the Cluster", None),
-        ("brokerRole", "ASYNC_MASTER", "a majority has what is acknowledged", "SYNC_MASTER"),
-        ("enableDLegerCommitLog", "false", "every group is replicated by raft", "true"),
+        ("brokerRole", "ASYNC_MASTER", "acknowledged messages are at a majority", "SYNC_MASTER"),
+        ("enableDLegerCommitLog", "false", "every broker group is replicated by raft", "true"),
         ("storePathRootDir", "~/store", "the replica's data directory", None),
-        ("filterServerNums", "0", "class filters are gone since RocketMQ 4.3.0", None),
-        ("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "the name is fixed", None),
+        ("filterServerNums", "0", "RocketMQ removed class filters in 4.3.0", None),
+        ("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "the name cannot be changed", None),
         (
             "slaveReadEnable",
             "false",
@@ -314,14 +328,19 @@ _SHOWN: Final = tuple(
         ),
         ("traceOn", "true", "clients decide whether they write traces", None),
         ("useTLS", "false", "spec.tls of the Cluster", None),
-        ("maxMsgsNumBatch", "64", "most messages that one query by key gives", None),
+        (
+            "maxMsgsNumBatch",
+            "64",
+            "the largest number of messages that one query by key returns",
+            None,
+        ),
     )
 )
 
-_FLUSHING: Final = "what is acknowledged is stored: there is nothing to flush later"
-_WAITING: Final = "no request waits for a thread here, so none waits too long"
-_CLEANING: Final = "RocksDB gives space back by itself, see spec.retention"
-_INSIDE: Final = "it tunes the inside of RocketMQ's broker, and nobody sees a difference"
+_FLUSHING: Final = "acknowledged messages are stored already: there is nothing to flush later"
+_WAITING: Final = "requests do not wait for threads here, so none waits too long"
+_CLEANING: Final = "RocksDB frees space by itself; see spec.retention"
+_INSIDE: Final = "it tunes internals of RocketMQ's broker and has no visible effect"
 
 # Keys that tools set by habit. Every value is accepted, because none makes a difference here.
 _INERT: Final = tuple(
@@ -379,13 +398,11 @@ _ALWAYS_ON: Final = tuple(
 )
 
 _THREADS: Final = (
-    "a replica is one event loop and one writer thread; more groups give more throughput"
+    "a replica has one event loop and one writer thread; more broker groups give more throughput"
 )
 _FILES: Final = "messages are kept in RocksDB, not in mapped files; see spec.storage"
-_CACHE: Final = "there is no page cache lock; set tailCacheSize and blockCacheSize of config"
-_REPLICATION: Final = (
-    "replication is raft's; see replicasPerGroup, raftHeartbeat, raftElectionTimeout"
-)
+_CACHE: Final = "there is no page cache lock; set tailCacheSize and blockCacheSize in config"
+_REPLICATION: Final = "raft replicates; see replicasPerGroup, raftHeartbeat, raftElectionTimeout"
 _POP: Final = "POP consumption is not served; clients fall back to pull"
 
 _REFUSED: Final = tuple(
@@ -451,7 +468,10 @@ _REFUSED: Final = tuple(
             },
         ),
         (
-            "a setting of each group: retry.maxTimes of the ConsumerGroup, or updateSubGroup -r",
+            (
+                "a setting of each consumer group: retry.maxTimes of the ConsumerGroup, or "
+                "updateSubGroup -r"
+            ),
             {"retryMaxTimes": "16"},
         ),
         (
@@ -480,14 +500,14 @@ def why_not(name: str) -> str:
     """Say why a key cannot be set in a running broker; works for every key, known or not."""
     key = BROKER_KEYS.get(name)
     if key is None:
-        return "there is no such key; docs/reference/settings.md lists those that there are"
+        return "there is no such key; docs/reference/settings.md lists the existing ones"
     match key.use:
         case Use.LIVE:
             return "it can be changed while the broker runs"
         case Use.INERT:
             return f"it has no effect: {key.effect}"
         case Use.START:
-            return "it counts from a replica's start; change the cluster's manifest"
+            return "it takes effect when a replica starts; change the cluster's manifest"
         case Use.SHOWN:
             return f"it follows from the cluster's manifest: {key.effect}"
         case Use.ALWAYS:

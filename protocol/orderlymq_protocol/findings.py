@@ -44,39 +44,42 @@ FINDINGS: Final[Mapping[str, Finding]] = {
     "expiring": Finding(
         ("group", "topic", "queue", "holder"),
         "The lock of queue {queue} of {topic} in group {group} ends in {leftSeconds} s: {holder} has missed renewals.",
-        "Look whether the holder hangs; another member takes the queue over when the lease ends.",
+        "Check whether the holder hangs; another member takes the queue over when the lease ends.",
     ),
     "disagreeing": Finding(
         ("group", "members"),
         "Members of group {group} disagree: {members} differ in {difference}.",
-        "Give all members the same subscriptions and settings, or groups of their own, or messages are passed over.",
+        "Give all members the same subscriptions and settings, or consumer groups of their own; "
+        "otherwise messages are skipped.",
     ),
     "duplicates": Finding(
         ("clientId",),
         "Two clients have the id {clientId} on two connections at the same time: {addresses}.",
-        "Give each process another instance name; both consume the same queues now.",
+        "Give each process its own instance name; both consume the same queues now.",
     ),
     "notHolding": Finding(
         ("group",),
-        "Group {group} says onDeadLetter: HoldKey, and a member handed a dead letter over without holding its key, as "
-        "clients of RocketMQ do; the later messages of the key go on.",
-        "Consume with the Python SDK, or choose StopQueue, which all clients obey.",
+        "Group {group} has onDeadLetter: HoldKey, but a member reported a dead letter without "
+        "holding its key, as clients of RocketMQ do; the later messages of the key are delivered.",
+        "Consume with the Python SDK, or choose StopQueue, which works with all clients.",
     ),
     "holdsFull": Finding(
         ("group",),
-        "Group {group} has parked {keys} keys, the most there may be: its next dead letter stops a queue.",
-        "Repair what fails and release keys (orderlymq group parked, orderlymq group release).",
+        "Group {group} has parked {keys} keys, the largest number allowed: its next dead letter "
+        "stops a queue.",
+        "Repair the cause and release the keys (orderlymq group parked, orderlymq group release).",
     ),
     "hotQueues": Finding(
         ("topic", "queue_id"),
         "Queue {queue_id} of {topic} got {share:.0%} of the topic's messages in a minute.",
-        "Look for a key that is too coarse (orderlymq pipeline run skew-report), or for producers that name the queue "
-        "themselves. More queues do not help one key.",
+        "Look for a key that is too coarse (orderlymq pipeline run skew-report), or for "
+        "producers that choose the queue themselves. More queues do not help one key.",
     ),
     "hotKeys": Finding(
         ("topic", "key"),
         "Key {key} has about {share:.0%} of the messages of {topic}.",
-        "Choose a finer key if the order allows it: one key is consumed one message after the other.",
+        "Choose a finer key if the order allows it: the messages of one key are consumed one "
+        "after the other.",
     ),
 }
 
@@ -122,7 +125,7 @@ def _shown(value: Any) -> Any:
 
 def _listener(row: Mapping[str, Any]) -> str:
     """Return the consumer's report about its listener; brokers of earlier releases do not ask for it."""
-    said = str(row.get("listener") or "its consumer reports nothing of its listener")
+    said = str(row.get("listener") or "its consumer reports nothing about its listener")
     called = row.get("listenerCalled")
     if called and row.get("listenerRunning"):
         return said.replace("was called", f"was called at {time_of(called)}")
@@ -134,20 +137,20 @@ def _cure_of_blocked(row: Mapping[str, Any]) -> str:
     """Return the advice for a queue that stands still; a holder that is not connected has no log to read."""
     if row.get("connected") is False and row.get("leaseMillis"):
         return (
-            f"Another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, or when its death is proven. "
-            "Look at the process: if it hangs, end it."
+            f"Another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, "
+            "or when its death is proven. Look at the process: if it hangs, end it."
         )
     if row.get("byKey"):
         return (
-            "The group takes keys: look at its lanes, and whether its members fetch; a reset of its offsets ends what all "
-            "lanes of the queue owe."
+            "The group consumes by key: look at its lanes, and check whether its members fetch. "
+            "A reset of its offsets drops all messages that still wait in lanes of the queue."
         )
     if row.get("listenerRunning"):
         return (
-            "Look at its stack in the console, and restart that process, or skip the message there."
+            "Look at its stack in the console, and restart that process or skip the message there."
         )
 
     return (
-        "See the listener's log and repair the cause, or skip the message in the console; `orderlymq group reset` moves "
-        "the offsets of the topic."
+        "See the listener's log and repair the cause, or skip the message in the console; "
+        "`orderlymq group reset` moves the group's offsets of the topic."
     )

@@ -27,7 +27,7 @@ def read_integer(text: str, low: int = INT64_MIN, high: int = INT64_MAX) -> int:
     """
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal():
-        raise ValueError(f"{text[:24]!r} is no whole number")
+        raise ValueError(f"{text[:24]!r} is not a whole number")
     if len(text) > _LENGTH_MAX:
         raise ValueError(f"{text[:24]} is not between {low} and {high}")
 

@@ -164,12 +164,12 @@ def is_system_group(group: str) -> bool:
 
 def _check(kind: str, name: object, length_max: int) -> None:
     if not isinstance(name, str | None):
-        raise InvalidName(f"the {kind} name is {name!r}, which is no text")
+        raise InvalidName(f"the {kind} name is {name!r}, which is not a text")
     if not name:
         raise InvalidName(f"the {kind} name is empty")
     if len(name) > length_max:
         raise InvalidName(f"the {kind} name has {len(name)} characters, the limit is {length_max}")
     if _ALLOWED.fullmatch(name) is None:
         raise InvalidName(
-            f"the {kind} name {name!r} has characters outside ^[%|a-zA-Z0-9_-]+$; use only those"
+            f"the {kind} name {name!r} has characters outside ^[%|a-zA-Z0-9_-]+$; use only these"
         )

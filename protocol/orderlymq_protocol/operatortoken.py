@@ -36,6 +36,6 @@ def token_after(former: Iterable[int], wall_s: float) -> int:
 def stale_operator(token: int, greatest: int) -> str:
     """Return why an operator's request is refused."""
     return (
-        f"operatorToken {token} is smaller than {greatest}, the greatest one seen: another operator "
-        f"has taken over; read the Lease again before asking for changes"
+        f"operatorToken {token} is smaller than {greatest}, the greatest one received: another "
+        "operator has taken over; read the Lease again before you request changes"
     )

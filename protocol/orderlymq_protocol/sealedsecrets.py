@@ -49,14 +49,16 @@ def unseal(text: str, access_key: str, operator_secret: str) -> str:
         ) from missing
     try:
         if len(text) > SEALED_LENGTH_MAX:
-            raise ValueError(f"it has {len(text)} characters, at most {SEALED_LENGTH_MAX}")
+            raise ValueError(
+                f"it has {len(text)} characters, at most {SEALED_LENGTH_MAX} are allowed"
+            )
         sealed = base64.b64decode(text.encode(), validate=True)
         nonce, rest = sealed[:NONCE_SIZE], sealed[NONCE_SIZE:]
         opened = AESGCM(_key(operator_secret)).decrypt(nonce, rest, access_key.encode())
         return opened.decode()
     except (InvalidTag, ValueError, binascii.Error) as broken:
         raise SealBroken(
-            f"{EXT_SEALED} is not sealed for account {access_key} by the operator of this cluster"
+            f"{EXT_SEALED} was not sealed for account {access_key} by the operator of this cluster"
         ) from broken
 
 

@@ -109,9 +109,9 @@ def verified(request: RemotingCommand, secrets_of_key: Iterable[bytes]) -> Stamp
     digits = ext.get(TIME, "")
     # 18 digits are beyond any time, and fit into 64 bits.
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise SignatureRefused(f"the field {TIME} of the signature is no time in milliseconds")
+        raise SignatureRefused(f"the field {TIME} of the signature is not a time in milliseconds")
     if not 0 < len(nonce) <= _NONCE_LENGTH_MAX:
-        raise SignatureRefused(f"the field {NONCE} has 1 to {_NONCE_LENGTH_MAX} characters")
+        raise SignatureRefused(f"the field {NONCE} must have 1 to {_NONCE_LENGTH_MAX} characters")
     named = _named_digest(request)
     digest = named or hashlib.sha256(request.body).digest()
     for secret in secrets_of_key:
@@ -133,7 +133,8 @@ def _named_digest(request: RemotingCommand) -> bytes | None:
     if text is None:
         if len(request.body) > READ_MAX:
             raise SignatureRefused(
-                f"a signed body of more than {READ_MAX} bytes needs its digest in the field {BODY}; update who signs"
+                f"a signed body of more than {READ_MAX} bytes needs its digest in the field "
+                f"{BODY}; upgrade the client that signs"
             )
         return None
     try:
@@ -141,7 +142,7 @@ def _named_digest(request: RemotingCommand) -> bytes | None:
     except ValueError:
         digest = b""
     if len(digest) != hashlib.sha256().digest_size:
-        raise SignatureRefused(f"the field {BODY} is no SHA-256 in hexadecimal digits")
+        raise SignatureRefused(f"the field {BODY} is not a SHA-256 in hexadecimal digits")
     return digest
 
 
@@ -175,7 +176,7 @@ class ReplayGuard:
             SignatureRefused: The clocks differ too much, or it was accepted before.
         """
         if stamp.server != self.mark:
-            raise SignAgain("the request was signed before this server began; sign it again")
+            raise SignAgain("the request was signed before this server started; sign it again")
         difference_ms = stamp.time_ms - now_ms
         if abs(difference_ms) > DIFFERENCE_MS_MAX:
             side = "ahead of" if difference_ms > 0 else "behind"
@@ -192,14 +193,14 @@ class ReplayGuard:
             raise SignAgain("the clock of this server was set back; sign the request again")
         self._forget(now_ms - DIFFERENCE_MS_MAX - 1)
         if stamp.time_ms <= self._forgotten_ms:
-            raise SignAgain("younger requests were taken already; sign it again")
+            raise SignAgain("the server has already accepted newer requests; sign this one again")
         once = (stamp.key, stamp.nonce)
         if once in self._taken:
-            raise SignatureRefused("the signed request was taken before; each is taken once")
+            raise SignatureRefused("this signed request was accepted before; each is accepted once")
         if len(self._taken) >= self._capacity:
             self._forget(self._by_time[0][0])
         if stamp.time_ms <= self._forgotten_ms:
-            raise SignAgain("younger requests were taken already; sign it again")
+            raise SignAgain("the server has already accepted newer requests; sign this one again")
         self._taken.add(once)
         heappush(self._by_time, (stamp.time_ms, *once))
 

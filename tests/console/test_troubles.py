@@ -62,7 +62,7 @@ PATHS: Final = {
     ),
     "doubled client id": (
         ("#live a[href='/groups/doubled']",),
-        ("Two clients have the id twin@pod", "Give each process another instance name"),
+        ("Two clients have the id twin@pod", "Give each process its own instance name"),
     ),
     "members that disagree": (
         ("#live a[href='/groups/split']",),
@@ -74,7 +74,7 @@ PATHS: Final = {
     ),
     "hot queue": (
         ("#live a[href='/topics/lopsided']",),
-        ("queue broker-a:0 got", "producers that name the queue themselves"),
+        ("queue broker-a:0 got", "producers that choose the queue themselves"),
     ),
     "parked lane": (
         ("nav a[href='/blocked']",),

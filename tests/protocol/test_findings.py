@@ -39,7 +39,7 @@ def test_a_finding_is_a_sentence_and_a_cure() -> None:
     ("more", "cure"),
     [
         ({"connected": False, "leaseMillis": 60_000}, "lease of 60 s ends"),
-        ({"byKey": True}, "ends what all lanes of the queue owe"),
+        ({"byKey": True}, "drops all messages that still wait in lanes"),
         ({"listenerRunning": True}, "its stack in the console"),
         ({}, "`orderlymq group reset`"),
     ],
@@ -51,7 +51,7 @@ def test_the_cure_of_a_queue_that_stands_still_depends_on_its_holder(
     sentence, advice = words("blocked", {**BLOCKED, **more})
 
     assert "at offset 17 since 2023-11-14T22:13:20+00:00" in sentence
-    assert "held by nobody; its consumer reports nothing of its listener." in sentence
+    assert "held by nobody; its consumer reports nothing about its listener." in sentence
     assert cure in advice
 
 

@@ -123,14 +123,14 @@ def test_what_is_no_digest_is_refused(digest: str) -> None:
     """Law: every malformed digest gets the same refusal."""
     ext = {**_signed(_signer()).ext, BODY: digest}
 
-    with pytest.raises(SignatureRefused, match="no SHA-256"):
+    with pytest.raises(SignatureRefused, match="not a SHA-256"):
         verified(request(215, ext), [SECRET])
 
 
 def test_a_large_body_needs_its_digest() -> None:
     """Law: earlier signers may sign requests of up to 1 MiB without a digest; for larger ones the error says what to do."""
     signed = dict(_signed(_signer()).ext)
-    for size, why in ((READ_MAX, None), (READ_MAX + 1, "update who signs")):
+    for size, why in ((READ_MAX, None), (READ_MAX + 1, "upgrade the client that signs")):
         body = bytes(size)
         signed[SIGNATURE] = signature(215, signed, body, SECRET)
         if why is None:

@@ -148,10 +148,10 @@ def test_a_copy_is_taken_neither_now_nor_by_the_next_leader() -> None:
     seen = request(20502, signer.sign("b", 20502, DEAD, b""))
     assert attacked.judge(seen) is None
 
-    assert "taken before" in str(attacked.judge(seen))
+    assert "accepted before" in str(attacked.judge(seen))
     attacked.shell.follow()
     attacked.shell.lead()
-    assert "before this server began" in str(attacked.judge(seen))
+    assert "before this server started" in str(attacked.judge(seen))
     assert attacked.judge_signed(signer, 20502, DEAD) is None
 
 

@@ -221,7 +221,7 @@ def _named(names: Sequence[str]) -> Convert:
             return _text(value)
         if not 0 <= value < len(names):
             raise ModelError(
-                f"{str(value)[:24]} is none of 0 to {len(names) - 1}: {', '.join(names)}"
+                f"{str(value)[:24]} is not one of 0 to {len(names) - 1}: {', '.join(names)}"
             )
         return names[value]
 

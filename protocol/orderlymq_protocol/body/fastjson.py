@@ -59,7 +59,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
         text, marked = _quote_keys(bytes(data))
         return _unmark(orjson.loads(text), marked, 0)
     except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
-        raise JsonError(f"the text is no JSON: {error}") from error
+        raise JsonError(f"the text is not JSON: {error}") from error
 
 
 def loads_standard(data: bytes | bytearray | memoryview) -> Any:
@@ -71,7 +71,7 @@ def loads_standard(data: bytes | bytearray | memoryview) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise JsonError(f"the text is no JSON: {error}") from error
+        raise JsonError(f"the text is not JSON: {error}") from error
 
 
 def dumps(value: object) -> bytes:
@@ -97,7 +97,7 @@ def _plain(value: object) -> object:
         return sorted(value)
     convert = getattr(value, "to_json_value", None)
     if convert is None:
-        raise TypeError(f"no JSON form for {type(value).__name__}")
+        raise TypeError(f"{type(value).__name__} has no JSON form")
     return convert()
 
 
@@ -109,7 +109,7 @@ def _write(value: object, depth: int) -> list[bytes]:
         return [orjson.dumps(value, _plain, _OPTIONS)]
     except TypeError as error:
         if isinstance(value, str | int | float) or value is None:
-            raise JsonError(f"no JSON form: {error}") from error
+            raise JsonError(f"the value has no JSON form: {error}") from error
     if isinstance(value, Mapping):
         return _write_members(value, depth)
     if isinstance(value, list) or type(value) is tuple:
@@ -129,7 +129,7 @@ def _write_members(value: Mapping[object, object], depth: int) -> list[bytes]:
         elif isinstance(key, str | int) and not isinstance(key, bool):
             parts += _write(str(key), depth + 1)
         else:
-            raise JsonError(f"no JSON form for a key of type {type(key).__name__}")
+            raise JsonError(f"a key of type {type(key).__name__} has no JSON form")
         parts.append(b":")
         parts += _write(item, depth + 1)
     parts.append(b"}" if parts else b"{}")

@@ -105,11 +105,11 @@ class LanesFetched(JsonModel):
             JsonError: the same.
         """
         if len(body) < _HEAD.size:
-            raise ModelError(f"an answer to a fetch of lanes has {len(body)} bytes")
+            raise ModelError(f"a response to a fetch of lanes has {len(body)} bytes")
         (size,) = _HEAD.unpack_from(body)
         end = _HEAD.size + size
         if end > len(body):
-            raise ModelError(f"{size} bytes of lanes are announced, {len(body)} are there")
+            raise ModelError(f"{size} bytes of lanes are announced, but {len(body)} are present")
 
         return cls.from_json(body[_HEAD.size : end]), memoryview(body)[end:]
 
@@ -193,7 +193,7 @@ class LaneVerdicts(JsonModel):
                 verdict, following = following, next(named, None)
             found.append(verdict)
         if following is not None:
-            raise ModelError(f"a verdict about attempt {following.attempt}, which was not reported")
+            raise ModelError(f"a verdict on attempt {following.attempt}, which was not reported")
 
         return tuple(found)
 

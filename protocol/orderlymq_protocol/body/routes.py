@@ -119,7 +119,8 @@ class TopicRouteData(JsonModel):
         queues = max(queues, sum(count or 0 for _, count in declared))
         if queues > ROUTE_QUEUES_MAX:
             raise ModelError(
-                f"a route of {queues} queues, the limit is {ROUTE_QUEUES_MAX}; see which brokers register the topic"
+                f"the route has {queues} queues, the limit is {ROUTE_QUEUES_MAX}; check which "
+                "brokers register the topic"
             )
         return route
 
@@ -177,7 +178,7 @@ def _inflate(body: bytes) -> RegisterBrokerBody:
     try:
         data = inflater.decompress(body, REGISTRATION_SIZE_MAX)
         if not inflater.eof:
-            raise ModelError("the compressed registration is torn or too large")
+            raise ModelError("the compressed registration is cut short or too large")
         version, at = _take(data, 0)
         (count,) = _INT32.unpack_from(data, at)
         at += 4
@@ -203,8 +204,8 @@ def _inflate(body: bytes) -> RegisterBrokerBody:
 def _check_topics(count: int) -> None:
     if count > REGISTRATION_TOPICS_MAX:
         raise ModelError(
-            f"{count} topics in one registration, the limit is {REGISTRATION_TOPICS_MAX}; "
-            "divide them over several groups of brokers"
+            f"the registration has {count} topics, the limit is {REGISTRATION_TOPICS_MAX}; divide "
+            "them over several broker groups"
         )
 
 

@@ -30,7 +30,7 @@ class HeaderFormatError(ValueError):
 
 def too_many(count: int) -> HeaderFormatError:
     """Return the error for a header with too many fields."""
-    return HeaderFormatError(f"{count} fields are more than {FIELDS_MAX}")
+    return HeaderFormatError(f"{count} fields are more than the limit, {FIELDS_MAX}")
 
 
 def encode(command: RemotingCommand) -> bytes:
@@ -51,7 +51,9 @@ def encode(command: RemotingCommand) -> bytes:
             len(remark),
         )
     except (struct.error, UnicodeEncodeError) as error:
-        raise HeaderFormatError(f"not representable in a binary header: {error}") from error
+        raise HeaderFormatError(
+            f"the value cannot be written in a binary header: {error}"
+        ) from error
     return b"".join((fixed, remark, _INT32.pack(len(ext)), ext))
 
 

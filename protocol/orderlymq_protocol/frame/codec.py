@@ -180,7 +180,7 @@ class FrameDecoder:
 def oversize(word: int, size: int, size_max: int) -> str:
     """Say why a frame of *size* bytes is not read; *word* is the number in its first four bytes."""
     if word >> 8 in _TLS_HANDSHAKES:
-        return "a TLS connection where TLS is off"
+        return "TLS was received, but TLS is off here"
     return f"a frame of {size} bytes is announced, the limit is {size_max}"
 
 
@@ -289,7 +289,7 @@ def _decode_unusual(header: bytes | memoryview, body: bytes | memoryview) -> Rem
     try:
         _FOUR_INT32.pack(code, opaque, flag, version)
     except struct.error as too_large:
-        raise HeaderFormatError("a number of the header is not an int32") from too_large
+        raise HeaderFormatError("a number in the header is not an int32") from too_large
 
     ext = get("extFields")
     if ext is None:
@@ -330,8 +330,8 @@ def _integer(name: str, value: object, default: int | None) -> int:
         try:
             return read_integer(value, INT32_MIN, INT32_MAX)
         except ValueError as error:
-            raise HeaderFormatError(f"{name} of the header is not a number") from error
-    raise HeaderFormatError(f"{name} of the header is missing or not a number")
+            raise HeaderFormatError(f"{name} in the header is not a number") from error
+    raise HeaderFormatError(f"{name} in the header is missing or not a number")
 
 
 def _text(value: object) -> str:

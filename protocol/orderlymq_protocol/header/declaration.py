@@ -150,7 +150,7 @@ def _reader(hint: Any) -> Read:
         return lambda text: read_integer(text, low, high)
     if hint is bool:
         return boolean
-    assert hint is str, f"no reader for {hint}"
+    assert hint is str, f"there is no reader for {hint}"
     return str
 
 

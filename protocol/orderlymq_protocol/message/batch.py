@@ -56,9 +56,9 @@ def read_batch(body: bytes) -> Iterator[BatchEntry]:
             number += 1
             at = end
     except struct.error as error:
-        raise BatchError(f"message {number} of the batch is torn: {error}") from error
+        raise BatchError(f"message {number} of the batch is damaged: {error}") from error
     if not number:
-        raise BatchError("the batch holds no message")
+        raise BatchError("the batch has no message")
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
@@ -72,8 +72,8 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
         for entry in entries:
             if len(entry.properties) > _PROPERTIES_BYTES_MAX:
                 raise BatchError(
-                    f"{len(entry.properties)} bytes of properties, the limit is"
-                    f" {_PROPERTIES_BYTES_MAX}"
+                    f"the properties have {len(entry.properties)} bytes, the limit is "
+                    f"{_PROPERTIES_BYTES_MAX}"
                 )
             total = _FIXED_SIZE + len(entry.body) + len(entry.properties)
             parts.append(_HEAD.pack(total, 0, 0, entry.flag, len(entry.body)))
@@ -81,5 +81,5 @@ def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
             parts.append(_UINT16.pack(len(entry.properties)))
             parts.append(entry.properties)
     except struct.error as error:
-        raise BatchError(f"a number of the message does not fit its field: {error}") from error
+        raise BatchError(f"a number in the message does not fit its field: {error}") from error
     return b"".join(parts)

@@ -78,7 +78,7 @@ def decompress(body: bytes, sys_flag: int, size_max: int, *, cut: bool = False) 
         return inflated
     if cut:
         return inflated[:size_max]
-    raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
+    raise CompressionError(f"the body has more than {size_max} bytes after decompression")
 
 
 # One byte more than allowed is asked for, to distinguish "exactly the limit" from "more than it".
@@ -89,9 +89,9 @@ def _unzlib(body: bytes, size_max: int) -> bytes:
     try:
         inflated = inflater.decompress(body, size_max + 1)
     except zlib.error as error:
-        raise CompressionError(f"the body is no zlib stream: {error}") from error
+        raise CompressionError(f"the body is not a zlib stream: {error}") from error
     if not inflater.eof and len(inflated) <= size_max:
-        raise CompressionError("the zlib stream of the body is torn")
+        raise CompressionError("the zlib stream of the body is cut short")
     return inflated
 
 
@@ -100,9 +100,9 @@ def _unlz4(body: bytes, size_max: int) -> bytes:
     try:
         inflated: bytes = inflater.decompress(body, max_length=size_max + 1)
     except (RuntimeError, EOFError) as error:
-        raise CompressionError(f"the body is no LZ4 frame: {error}") from error
+        raise CompressionError(f"the body is not an LZ4 frame: {error}") from error
     if not inflater.eof and len(inflated) <= size_max:
-        raise CompressionError("the LZ4 frame of the body is torn")
+        raise CompressionError("the LZ4 frame of the body is cut short")
     return inflated
 
 
@@ -111,7 +111,7 @@ def _zstandard() -> Any:
         return importlib.import_module("zstandard")
     except ImportError as error:
         raise CompressionError(
-            "the body needs the library of Zstandard: install orderlymq[zstd]"
+            "decompressing the body needs the Zstandard library: install orderlymq[zstd]"
         ) from error
 
 
@@ -133,7 +133,7 @@ def _unzstd(body: bytes, size_max: int) -> bytes:
         whole = inflater.decompressobj()
         inflated: bytes = whole.decompress(body)
     except zstandard.ZstdError as error:
-        raise CompressionError(f"the body is no Zstandard frame: {error}") from error
+        raise CompressionError(f"the body is not a Zstandard frame: {error}") from error
     if not whole.eof:
-        raise CompressionError("the Zstandard frame of the body is torn")
+        raise CompressionError("the Zstandard frame of the body is cut short")
     return inflated

@@ -33,7 +33,7 @@ def encode_offset_message_id(host: str, port: int, physical_offset: int) -> str:
     try:
         return (pack_host(host, port) + _OFFSET.pack(physical_offset)).hex().upper()
     except (RecordError, struct.error) as error:
-        raise MessageIdError(f"no id for {host}:{port} at {physical_offset}: {error}") from error
+        raise MessageIdError(f"{host}:{port} at {physical_offset} has no id: {error}") from error
 
 
 def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:

@@ -168,7 +168,7 @@ def _needles(key: str | bytes) -> tuple[bytes, bytes]:
 def _entry(key: str, value: str) -> bytes:
     text = f"{key}\x01{value}\x02"
     if not key or text.count("\x01") != 1 or text.count("\x02") != 1:
-        raise PropertyError(f"the property {key!r} is empty or holds a separator (0x01, 0x02)")
+        raise PropertyError(f"the property {key!r} is empty or contains a separator (0x01, 0x02)")
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -194,7 +194,7 @@ def encode_with_positions(
 
 def _long_topic(size: int) -> int:
     if not 0 < size <= TOPIC_V2_BYTES_MAX:
-        raise RecordError(f"a topic of {size} bytes cannot be stored")
+        raise RecordError(f"the topic has {size} bytes and cannot be stored")
     return size
 
 
@@ -225,7 +225,7 @@ def record_properties(record: bytes | memoryview) -> bytes:
             topic_at += 1
         return bytes(record[topic_at + topic_size + 2 :])
     except (struct.error, IndexError) as error:
-        raise RecordError(f"the record is torn: {error}") from error
+        raise RecordError(f"the record is damaged: {error}") from error
 
 
 def iter_records(body: bytes | bytearray | memoryview) -> Iterator[StoredMessage]:
@@ -268,11 +268,11 @@ def _decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[Stored
             or end > len(buffer)
         ):
             raise RecordError(
-                f"the record at {offset} states {size} bytes, which its parts do not fill"
+                f"the record at {offset} states {size} bytes, but its parts have another size"
             )
         topic = str(buffer[topic_at : properties_at - 2], "utf-8")
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise RecordError(f"the record at {offset} is torn: {error}") from error
+        raise RecordError(f"the record at {offset} is damaged: {error}") from error
 
     message = StoredMessage(
         topic,

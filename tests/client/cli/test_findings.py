@@ -109,7 +109,7 @@ def test_a_blocked_queue_shows_what_its_listener_said() -> None:
         "failed 12 times, last with ValueError: no such order, called last at 2023-11-14T22:14"
         in said
     )
-    assert "its consumer reports nothing of its listener" in unsaid
+    assert "its consumer reports nothing about its listener" in unsaid
 
 
 def test_a_queue_that_nobody_has_locked_is_held_by_nobody() -> None:
@@ -177,13 +177,13 @@ def test_a_listener_that_hangs_is_reported_with_its_call_and_the_way_out() -> No
 
     assert "its listener was called at 2023-11-14T22:14:20+00:00 and has not returned." in said
     assert "Look at its stack in the console" in said
-    assert "restart that process, or skip the message" in said
+    assert "restart that process or skip the message" in said
 
 
 def test_a_queue_of_lanes_is_not_to_be_reset() -> None:
     """A reset ends what all lanes of the queue owe, and not the message that it stands at alone."""
     (said,) = lines(findings([status(blocked=[{**BLOCKED, "byKey": True}])], "billing"))
 
-    assert "The group takes keys: look at its lanes" in said
+    assert "The group consumes by key: look at its lanes" in said
     assert "skip the message" not in said
     assert "`orderlymq group reset`" not in said

@@ -575,4 +575,4 @@ def test_a_tls_greeting_is_called_by_its_name(minor: int, *, is_tls: bool) -> No
     with pytest.raises(FrameError) as caught:
         FrameDecoder().receive_data(hello)
 
-    assert (str(caught.value) == "a TLS connection where TLS is off") is is_tls
+    assert (str(caught.value) == "TLS was received, but TLS is off here") is is_tls

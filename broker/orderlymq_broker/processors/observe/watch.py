@@ -433,7 +433,7 @@ class Watch:
         held = self._holder(suspect)
         config = self._context.state.groups.get(suspect.group)
         silent = (
-            "its consumer reports nothing of its listener"
+            "its consumer reports nothing about its listener"
             if held["connected"] is not False
             else "its holder is not connected"
         )

@@ -69,8 +69,8 @@ def test_retention_and_the_disk_mark_can_be_changed(admin: AdminShell) -> None:
     ("body", "part"),
     [
         (b"brokerName=other\n", "brokerName"),
-        (b"sendMessageThreadPoolNums=16\n", "more groups give more throughput"),
-        (b"messageDelayLevel=1s 2s\n", "counts from a replica's start"),
+        (b"sendMessageThreadPoolNums=16\n", "more broker groups give more throughput"),
+        (b"messageDelayLevel=1s 2s\n", "takes effect when a replica starts"),
         (b"brokerPermission=3\n", "write one of 2, 4, 6: 6 read and write, 4 read only"),
         (b"transactionCheckMax=0\n", "from 1 to 1000"),
         (b"noSuchKey=1\n", "noSuchKey"),

@@ -138,7 +138,7 @@ def test_who_is_silent_is_asked_again_and_one_question_at_a_time(still: AdminShe
     still.pass_time(BLOCKED_MS, step=500)
 
     assert 1 <= len(questions(still)) <= BLOCKED_MS // TIMEOUT_MS
-    assert blocked(still)["listener"] == "its consumer reports nothing of its listener"
+    assert blocked(still)["listener"] == "its consumer reports nothing about its listener"
 
 
 def test_a_late_answer_and_one_over_another_connection_count_for_nothing(still: AdminShell) -> None:
