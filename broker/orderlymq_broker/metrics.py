@@ -50,19 +50,19 @@ class BrokerMetrics:
         self.registry.register(InputBudgetCollector(budget))
         self._commit_seconds = Histogram(
             "orderlymq_commit_seconds",
-            "Seconds from the proposal of an entry until it is applied",
+            "Seconds from the proposal of an entry until this replica has applied it",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._batch_size = Histogram(
             "orderlymq_raft_batch_size",
-            "Proposals per raft entry (group commit)",
+            "Number of proposals in one raft entry (group commit)",
             buckets=_COUNTS,
             registry=self.registry,
         )
         self._sync_seconds = Histogram(
             "orderlymq_sync_seconds",
-            "Seconds of one synced write to the store",
+            "Seconds of one synchronous write to the store",
             buckets=_SECONDS,
             registry=self.registry,
         )
@@ -99,21 +99,21 @@ class _Readings(Collector):
             family(
                 CounterMetricFamily,
                 "orderlymq_events",
-                "Events of the broker by kind, since the process began",
+                "Events of the broker by kind, since the process started",
                 ["event"],
                 _sorted_rows(reading.events),
             ),
             family(
                 CounterMetricFamily,
                 "orderlymq_task_failures",
-                "Failures of background tasks by their kind",
+                "Failures of background tasks, by task",
                 ["task"],
                 _sorted_rows(reading.task_failures),
             ),
             family(
                 GaugeMetricFamily,
                 "orderlymq_replica_lag_entries",
-                "Raft entries that a replica has not stored yet, as the leader knows it",
+                "Raft entries that a replica has not stored yet, as far as the leader knows",
                 ["node"],
                 _sorted_rows(reading.lag_by_replica),
             ),

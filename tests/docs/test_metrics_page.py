@@ -179,7 +179,7 @@ def render() -> str:
         "| --- | --- |",
         *(f"| `{kind}` | {EVENTS[kind]} |" for kind in kinds()),
     ]
-    text = "`orderlymq_events_total` has a row for each kind of event that there was since the process began."
+    text = "`orderlymq_events_total` has a row for each kind of event that there was since the process started."
     events = f"\n## Events\n\n{text}\n\n" + "\n".join(lines) + "\n"
     return HEAD + "".join(tables) + events
 

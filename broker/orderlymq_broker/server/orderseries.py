@@ -37,13 +37,13 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
     return {
         **series(
             ("group", "topic", "queue", "holder"),
-            {"queue_lock_epoch": ("Epoch of the lock of a queue, by its holder", holders)},
+            {"queue_lock_epoch": ("Epoch of a queue's lock, by holder", holders)},
         ),
         **series(
             ("group",),
             {
                 "parked_oldest_seconds": (
-                    "Age of the oldest key or lane of a group that waits for a release",
+                    "Age of the oldest key or lane of a consumer group that waits for a release",
                     ages,
                 )
             },
@@ -52,7 +52,10 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
             ("group", "state"),
             {
                 "lane_oldest_seconds": (
-                    "For how long the oldest lane of a group in a state has been in it",
+                    (
+                        "Time for which the oldest lane of a consumer group in a state has been in "
+                        "that state"
+                    ),
                     _ages(lanes, wall_ms),
                 )
             },
@@ -87,7 +90,10 @@ def backlog_series(
         ("group",),
         {
             "group_backlog_messages": (
-                "Messages that a group has not consumed, of all its topics; 0 where it has consumed all",
+                (
+                    "Messages of all topics that a consumer group has not consumed; 0 if it has "
+                    "consumed all"
+                ),
                 [((group,), float(count)) for group, count in counts.most_common(SERIES_MAX)],
             )
         },

@@ -40,7 +40,7 @@ _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
 
 # Figures that the core reports about the state, by their names there.
 _GROUP_GAUGES: Final = {
-    "topics": ("topics", "Topics, system topics included"),
+    "topics": ("topics", "Topics, including system topics"),
     "groups": ("consumer_groups", "Consumer groups"),
     "members": ("members", "Members of consumer groups"),
     "locksHeld": ("locks_held", "Queue locks that have a holder"),
@@ -51,7 +51,7 @@ _GROUP_GAUGES: Final = {
     ),
     "duplicateWindow": (
         "duplicate_window",
-        "Sends of ordered topics whose repeat would be recognised",
+        "Sends to ordered topics of which a repetition would be recognised",
     ),
 }
 
@@ -195,11 +195,11 @@ class Reporter:
             return False, hindered
         loop, node = self._instance.loop, self._instance.node
         if self._serves and self._instance.core.context.disk_full:
-            return True, "leads, and refuses sends because the disk is full"
+            return True, "leads, but refuses sends because the disk is full"
         if self._serves:
             return True, "leads and serves"
         if loop.serving:
-            return False, "leads, and writes what a new group begins with"
+            return False, "leads, and writes the first entries of a new group"
         if node.is_leader:
             return False, "leads, but has not applied the whole log yet"
         if node.leader is None:
@@ -281,11 +281,14 @@ class Reporter:
             "applied_index": ("Index of the highest applied raft entry", float(status.applied)),
             "last_index": ("Index of the last raft entry", float(status.last_index)),
             "connections": (
-                "Connections of clients, forwarded ones included",
+                "Connections of clients, including forwarded ones",
                 float(len(self._router)),
             ),
             "identified_clients": (
-                "Clients of this machine whose processes are known, so that their death can be proven",
+                (
+                    "Clients on this machine whose processes are known, so that their death can be "
+                    "proven"
+                ),
                 float(self._identified()),
             ),
             "waiting_requests": (
@@ -297,17 +300,23 @@ class Reporter:
                 float(self._instance.loop.pending),
             ),
             "clock_ahead_seconds": (
-                "How far this machine's clock is ahead of a majority of its group, negative behind it",
+                (
+                    "Seconds by which this machine's clock is ahead of a majority of its broker "
+                    "group; negative if it is behind"
+                ),
                 self._clock.ahead_s(),
             ),
             "clock_confirmed": (
-                "1 when a majority of the group shows the time that this replica goes by",
+                (
+                    "1 when a majority of the broker group agrees with the time that this replica "
+                    "uses"
+                ),
                 float(self._clock.now().is_confirmed),
             ),
             "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
             "store_size_bytes": ("Bytes of the store on the disk", float(self._size_bytes)),
             "cpu_ratio": (
-                "Share of one CPU that this process used, over about a minute",
+                "Share of one CPU that this process used, averaged over about a minute",
                 self._cpu,
             ),
         }
@@ -352,19 +361,25 @@ class Reporter:
                 figures.entries_proposed,
             ),
             "entries_applied": ("Raft entries applied", figures.entries_applied),
-            "proposals": ("Proposals in the entries of this leader", figures.proposals),
+            "proposals": ("Proposals in the entries that this leader proposed", figures.proposals),
             "proposals_lost": (
-                "Proposals that another leader has overwritten",
+                "Proposals that another leader's entries have overwritten",
                 figures.proposals_lost,
             ),
             "proposed_bytes": ("Bytes proposed by this leader", figures.bytes_proposed),
             "writes": ("Writes of the log to the store", figures.tickets),
             "peer_violations": (
-                "Connections between replicas that were closed for a violation of the protocol",
+                (
+                    "Connections between replicas that were closed because of a violation of the "
+                    "protocol"
+                ),
                 self._transport.violations,
             ),
             "peer_closes": (
-                "Connections of replicas that were refused, silent, or followed by another one",
+                (
+                    "Connections of replicas that were refused, sent nothing, or were replaced by a "
+                    "newer one"
+                ),
                 self._transport.closes,
             ),
             "disk_stalls": (

@@ -23,7 +23,8 @@ class LoopStall:
     def __init__(self, registry: CollectorRegistry) -> None:
         histogram = Histogram(
             "orderlymq_loop_stall_seconds",
-            "How late the event loop came to a timer; clock=cpu counts only the CPU time of its thread",
+            "Seconds by which the event loop was late for a timer; clock=cpu counts only the CPU "
+            "time of its thread",
             labelnames=["clock"],
             buckets=_SECONDS,
             registry=registry,

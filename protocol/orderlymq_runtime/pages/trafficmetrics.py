@@ -50,7 +50,7 @@ class TrafficCollector(Collector):
             family(
                 CounterMetricFamily,
                 "orderlymq_remoting_connections_opened",
-                "Connections opened since the start",
+                "Connections opened since the process started",
                 ["role"],
                 [([role], each.accepted) for role, each in roles],
             ),
@@ -71,7 +71,7 @@ class TrafficCollector(Collector):
             family(
                 CounterMetricFamily,
                 "orderlymq_remoting_errors",
-                "Connections that this process closed or lost and calls that failed, by kind",
+                "Connections that this process closed or lost, and calls that failed, by kind",
                 ["role", "kind"],
                 [
                     ([role, kind], count)
@@ -109,7 +109,8 @@ class InputBudgetCollector(Collector):
             family(
                 CounterMetricFamily,
                 "orderlymq_input_refusals",
-                "Peers that were closed because the budget for unfinished input was full, by its use",
+                "Connections that were closed because the budget for unfinished input was full, "
+                "by use",
                 ["use"],
                 [([use], count) for use, count in sorted(budget.refusals.items())],
             ),

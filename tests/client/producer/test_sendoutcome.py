@@ -162,7 +162,7 @@ def test_a_missing_topic_is_named_with_the_cure() -> None:
         (Message(topic="T", body=b"x", key=""), "the key is empty"),
         (Message(topic="T", body=b"x", key=1.5), "text or an integer, not float"),  # type: ignore[arg-type]  # as users err
         (Message(topic="T", body=b"x", flag=2**31), "32 bits"),
-        (Message(topic=b"T", body=b"x"), "which is no text"),  # type: ignore[arg-type]  # these too
+        (Message(topic=b"T", body=b"x"), "which is not a text"),  # type: ignore[arg-type]  # these too
         (Message(topic="T", body=b"x", tags=5), "the property 'tags' is 5"),  # type: ignore[arg-type]
         (Message(topic="T", body=b"x", properties={"a": 1}), "the property 'a' is 1"),  # type: ignore[dict-item]
         (Message(topic="T", body=b"x", properties={1: "a"}), "both must be texts"),  # type: ignore[dict-item]

@@ -530,5 +530,5 @@ def test_a_registration_has_a_limited_number_of_topics(*, compressed: bool) -> N
     topics = {str(number): topic for number in range(REGISTRATION_TOPICS_MAX + 1)}
     body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)))
 
-    with pytest.raises(ModelError, match="the registration has .* topics"):
+    with pytest.raises(ModelError, match=r"the registration has .* topics"):
         RegisterBrokerBody.decode(body.encode(compressed=compressed), compressed=compressed)

@@ -52,7 +52,7 @@ def test_a_header_of_as_many_fields_as_may_be_is_read_and_no_longer_one_is_writt
     most.serialize_type = kind
 
     assert FrameDecoder().receive_data(encode(most)) == [most]
-    with pytest.raises(FrameError, match="257 fields are more than 256"):
+    with pytest.raises(FrameError, match="257 fields are more than the limit, 256"):
         encode(replace(most, ext={**most.ext, "more": ""}))
 
 

@@ -63,7 +63,7 @@ def test_a_bomb_does_not_go_off(kind: CompressionType) -> None:
     assert len(bomb) < 1024 * 1024
     tracemalloc.start()
     try:
-        with pytest.raises(CompressionError, match="longer than 1048576"):
+        with pytest.raises(CompressionError, match="more than 1048576 bytes"):
             decompress(bomb, sysflag.with_compression(0, kind), 1024 * 1024)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -269,5 +269,5 @@ def test_properties_are_found_without_reading_the_rest(message: StoredMessage) -
 
 def test_properties_of_torn_bytes_are_an_error() -> None:
     """Torn bytes raise RecordError, and never an IndexError in the middle of a pull."""
-    with pytest.raises(RecordError, match="torn"):
+    with pytest.raises(RecordError, match="damaged"):
         record_properties(b"too short")

@@ -131,7 +131,10 @@ def quota_series(context: Context) -> dict[str, Series]:
     rows: list[tuple[tuple[str, ...], float]] = [
         (labels, float(count)) for labels, count in found[:SERIES_MAX]
     ]
-    text = "Requests that a quota refused, by quota and account; no account for those of addresses"
+    text = (
+        "Requests that a quota refused, by quota and account; the account is empty for quotas of "
+        "addresses"
+    )
 
     return {"quota_refusals": Series(text, ("quota", "account"), rows, rises=True)}
 

@@ -68,8 +68,12 @@ _Part = Generator[int, None, list[Row]]
 # Metrics that count findings: name, what is counted, text.
 _COUNTED: Final = (
     ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
-    ("duplicate_clients", "duplicates", "Client ids on two live connections"),
-    ("disagreeing_consumer_groups", "disagreeing", "Consumer groups whose members disagree"),
+    ("duplicate_clients", "duplicates", "Client ids that are on two live connections"),
+    (
+        "disagreeing_consumer_groups",
+        "disagreeing",
+        "Consumer groups whose members have different subscriptions or settings",
+    ),
     ("hot_queues", "hotQueues", "Queues with far more than their share of messages"),
     ("hot_keys", "hotKeys", "Keys with a fifth or more of their topic's messages"),
 )
@@ -168,11 +172,14 @@ class Watch:
                 ("group", "topic"),
                 {
                     "group_lag_messages": (
-                        "Messages that a group has not consumed of a topic",
+                        "Messages of a topic that a consumer group has not consumed",
                         [((each.group, each.topic), each.messages) for each in self._lags],
                     ),
                     "group_lag_seconds": (
-                        "Age of the oldest message that a group has not consumed of a topic",
+                        (
+                            "Age of the oldest message of a topic that a consumer group has not "
+                            "consumed"
+                        ),
                         [
                             ((each.group, each.topic), each.seconds)
                             for each in self._lags
@@ -185,18 +192,21 @@ class Watch:
                 ("group",),
                 {
                     "blocked_queues": (
-                        "Queues of a group without progress though there are messages and members",
+                        (
+                            "Queues in which a consumer group makes no progress, although there are "
+                            "messages and members"
+                        ),
                         [((group,), count) for group, count in self._blocked.items()],
                     ),
                     "parked_keys": (
-                        "Keys of a group that are parked behind a dead letter",
+                        "Keys of a consumer group that are parked behind a dead letter",
                         [
                             ((group,), count)
                             for group, count in self._context.state.parked.counts().items()
                         ],
                     ),
                     "failing_messages": (
-                        "Messages of a group that failed several times in the last hour",
+                        "Messages of a consumer group that failed several times in the last hour",
                         [((group,), count) for group, count in self.failures.counts()],
                     ),
                 },
@@ -213,11 +223,14 @@ class Watch:
                 ("topic",),
                 {
                     "topic_greatest_queue_share": (
-                        "Share of the busiest queue in a topic's messages of the last minute",
+                        "Share of the busiest queue in the messages of a topic in the last minute",
                         [((topic,), share) for topic, (share, _) in shares],
                     ),
                     "topic_greatest_key_share": (
-                        "Share of the most frequent key in a topic's messages of the last minute",
+                        (
+                            "Share of the most frequent key in the messages of a topic in the last "
+                            "minute"
+                        ),
                         [((topic,), share) for topic, (_, share) in shares],
                     ),
                 },
@@ -229,7 +242,7 @@ class Watch:
             ("group", "state"),
             {
                 "lanes": (
-                    "Key lanes of a group that are not idle, by state",
+                    "Key lanes of a consumer group that are not idle, by state",
                     [
                         ((group, NAMES[state]), count)
                         for (group, state), count in self._context.state.lanes.counts().items()
