@@ -37,7 +37,7 @@ EXIT_UNUSABLE: Final = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the broker that the command line describes and return the exit code."""
-    parser = argparse.ArgumentParser(prog="orderlymq_broker", description="One broker replica.")
+    parser = argparse.ArgumentParser(prog="orderlymq_broker", description="Run one broker replica.")
     parser.add_argument("--settings", type=Path, required=True, help="a JSON file")
     given = parser.parse_args(arguments)
     try:
@@ -87,23 +87,27 @@ def check(settings: BrokerSettings) -> None:
             "add this replica's own raft address to peers"
         )
     if settings.node_id <= 0:
-        raise SettingsError(f"node_id {settings.node_id} is not positive; number replicas from 1")
+        raise SettingsError(
+            f"node_id {settings.node_id} is not positive; number the replicas from 1"
+        )
     if len(settings.peers) > 1 and not settings.cluster_secret:
         raise SettingsError(
-            "a group of several replicas needs cluster_secret_file, by which they know each other; "
-            "write 32 or more random characters into one file and name it in the settings of each"
+            "a group of several replicas needs cluster_secret_file, with which they authenticate "
+            "each other; write 32 or more random characters into one file and name it in the "
+            "settings of each replica"
         )
     raft = settings.raft
     if not 0 < raft.tick_ms <= raft.heartbeat_ms or raft.election_ms < 2 * raft.heartbeat_ms:
         raise SettingsError(
             f"raft.tick_ms {raft.tick_ms}, heartbeat_ms {raft.heartbeat_ms} and election_ms "
-            f"{raft.election_ms} do not fit: tick <= heartbeat and 2 * heartbeat <= election"
+            f"{raft.election_ms} do not fit together; required: tick <= heartbeat and 2 * "
+            "heartbeat <= election"
         )
     storage = settings.storage
     if storage.disk_resume_ratio > storage.disk_refuse_ratio:
         raise SettingsError(
             f"storage.disk_resume_ratio {storage.disk_resume_ratio} is above disk_refuse_ratio "
-            f"{storage.disk_refuse_ratio}: sends would be refused and taken in turns"
+            f"{storage.disk_refuse_ratio}: sends would be refused and accepted in turns"
         )
     try:
         parse_delay_levels(settings.timers.delay_levels)

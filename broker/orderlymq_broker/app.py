@@ -314,7 +314,7 @@ class BrokerProcess:
         ended = await finish_in_thread(self.instance.close)
         if not ended:
             self._is_disk_hung = True
-            _log.error("the disk does not end a write; the store is left as after a crash")
+            _log.error("a write to the disk does not end; the store is left as after a crash")
         return ended
 
     def _close_replica(self) -> None:
@@ -450,7 +450,7 @@ class BrokerProcess:
         voters, learners = sorted(membership.voters), sorted(membership.learners)
         _log.info("members from entry %d on: voters %s, learners %s", index, voters, learners)
         if self._node_id not in membership.members:
-            _log.warning("this replica is not a member of its group any more; it may be stopped")
+            _log.warning("this replica is no longer a member of its group; it can be stopped")
         self._peers.call()
         at = Index(index)
         self._admin_requests.membership_applied(at, self.instance.log.term(at))
@@ -496,7 +496,7 @@ class BrokerProcess:
             self.instance.core.set_environment(self._disk_ratio(), status)
 
     def _store_failed(self, error: StoreError) -> None:
-        _log.critical("the store failed, this process ends: %s", error)
+        _log.critical("the store failed, so this process ends: %s", error)
         self._end(EXIT_STORE_FAILED)
 
     def _send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
@@ -528,14 +528,16 @@ class BrokerProcess:
         await self._backups.quiet()
         leader = self.instance.node.leader
         if not await self._stop_writing(orderly=False):
-            raise StoreFailed("the disk does not end a write, so no snapshot can take its place")
+            raise StoreFailed(
+                "a write to the disk does not end, so a snapshot cannot replace the store"
+            )
         await finish_in_thread(self._replica.replace, staged, hard_state)
         self._open_instance()
         self._swapping = self._peers.is_swapping = False
         self._registration.state = self.instance.state
         self.instance.loop.start()
         elapsed_ms = 1000 * (self._clock.seconds() - self._swapping_since)
-        _log.info("the state up to entry %d was taken over in %.0f ms", meta.index, elapsed_ms)
+        _log.info("installed the state up to entry %d in %.0f ms", meta.index, elapsed_ms)
         if leader is not None:
             self._peers.send(
                 [InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)]

@@ -390,7 +390,7 @@ def _message() -> RemotingCommand:
     ("changes", "reason"),
     [
         ({"node_id": 2}, "not among peers"),
-        ({"node_id": -1, "peers": {-1: Address("h", 1)}}, "number replicas from 1"),
+        ({"node_id": -1, "peers": {-1: Address("h", 1)}}, "number the replicas from 1"),
         ({"raft": RaftSettings(heartbeat_ms=100, election_ms=199)}, "do not fit"),
         ({"log_level": "LOUD"}, "use DEBUG"),
         ({"peers": {1: Address("h", 1), 2: Address("h", 2)}}, "needs cluster_secret_file"),

@@ -44,7 +44,7 @@ def test_an_io_error_ends_a_replica_with_the_code_for_it(tmp_path: Path) -> None
 
         assert code == EXIT_STORE_FAILED, log
         assert "Traceback" not in log
-        assert "the store failed, this process ends" in log
+        assert "the store failed, so this process ends" in log
         replica.start()
         cluster.wait_for_leader()
         assert cluster.stop() == {1: 0}

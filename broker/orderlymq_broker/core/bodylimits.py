@@ -62,8 +62,8 @@ def excess(request: RemotingCommand) -> str:
         return ""
 
     return (
-        f"the body of a request {request.code} has {len(request.body)} bytes; at most {maximum} are read: "
-        f"send less in one request"
+        f"the body of a request {request.code} has {len(request.body)} bytes; at most {maximum} "
+        "are allowed: send less in one request"
     )
 
 
@@ -95,5 +95,6 @@ def _list(value: object) -> list[object]:
 def _check(what: str, count: int, maximum: int) -> None:
     if count > maximum:
         raise ModelError(
-            f"the heartbeat has {count} {what}, at most {maximum} are taken: divide them over several clients"
+            f"the heartbeat has {count} {what}, at most {maximum} are allowed: divide them over "
+            "several clients"
         )

@@ -117,8 +117,8 @@ class ClientCalls:
         if not room.has_room(owner, 1):
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{room.used} requests to clients are open in all, {room.part(owner)} of them of your account or address; "
-                "try again later",
+                f"{room.used} requests to clients are open in total, {room.part(owner)} of them "
+                "by your account or address; try again later",
             )
         self._uses.update(limits.keys())
         room.take(owner, 1)

@@ -143,7 +143,7 @@ class Sessions:
         if client_id not in session.client_ids:
             if len(session.client_ids) >= CLIENTS_MAX:
                 raise TooManyClients(
-                    f"{CLIENTS_MAX} clients have named themselves over this connection; open another one"
+                    f"{CLIENTS_MAX} clients use this connection already; open another one"
                 )
             self._clients.setdefault(client_id, set()).add(peer.connection)
         session.client_ids[client_id] = peer.account
@@ -182,16 +182,17 @@ class Sessions:
             return
         if sum(said.values()) + grows > SAID_OF_CONNECTION_MAX:
             raise TooMuchSaid(
-                f"the heartbeats of one connection have {SAID_OF_CONNECTION_MAX} bytes at most: "
-                f"divide the clients over several connections"
+                f"the heartbeats of one connection may have {SAID_OF_CONNECTION_MAX} bytes in "
+                "total: divide the clients over several connections"
             )
         owner = owner_of(peer if session is None else session.peer)
         if not self.said.has_room(owner, grows) or (
             grows_large > 0 and not self.said_large.has_room(owner, grows_large)
         ):
             raise TooMuchSaid(
-                f"the heartbeats of all clients have {self.said.used} bytes already, {self.said.part(owner)} of them from your account "
-                f"or address: subscribe to fewer topics and tags, or use another group of brokers"
+                f"the heartbeats of all clients have {self.said.used} bytes in total already, "
+                f"{self.said.part(owner)} of them from your account or address: subscribe to "
+                "fewer topics and tags, or use another broker group"
             )
 
     def take_said(

@@ -99,7 +99,7 @@ _Item = TypeVar("_Item")
 OFFSET_MOVES: Final = ("offsets",)
 # The answer to a proposal that was admitted but cannot be built.
 UNBUILT: Final = Refusal(
-    ResponseCode.SYSTEM_ERROR, "the broker could not store the request; its log says why"
+    ResponseCode.SYSTEM_ERROR, "the broker could not store the request; its log has the reason"
 )
 
 
@@ -196,7 +196,8 @@ class EntryBuilder:
         if size > PROPOSAL_SIZE_MAX:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the request would take {size} bytes or more in the log, the limit is {PROPOSAL_SIZE_MAX}; split it",
+                f"the request would take at least {size} bytes in the log, the limit is "
+                f"{PROPOSAL_SIZE_MAX}; split it",
             )
         new = [record for record in others if self._is_new(record)] if others else []
         if new:
@@ -205,9 +206,11 @@ class EntryBuilder:
             if not self._is_room(len(new), rows_size, is_ours=is_ours):
                 return Refusal(
                     ResponseCode.SYSTEM_ERROR,
-                    f"{new[0].name} cannot be made: this group of brokers has {len(self._state.topics.by_name)} topics and "
-                    f"{len(self._state.groups.by_name)} consumer groups, the limit is {self.names_max}, and "
-                    f"{self.rows_size_max >> 20} MiB of topics in a registration; delete some, or use another group of brokers",
+                    f"{new[0].name} cannot be created: this broker group has "
+                    f"{len(self._state.topics.by_name)} topics and "
+                    f"{len(self._state.groups.by_name)} consumer groups, the limits are "
+                    f"{self.names_max} names and {self.rows_size_max >> 20} MiB of topics in a "
+                    "registration; delete some, or use another broker group",
                 )
             proposal.creations, proposal.rows_size = len(new), rows_size
             self._creations += len(new)
@@ -369,7 +372,8 @@ class EntryBuilder:
         elif offset != wanted:
             return Refusal(
                 ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE,
-                f"the queue goes on at {offset}, the copies at {wanted}; nothing was stored",
+                f"the next offset of the queue is {offset}, but the copies begin at {wanted}; "
+                "nothing was stored",
             )
 
         return None

@@ -37,11 +37,11 @@ BODY_SIZE_MAX: Final = FRAME_SIZE_MAX - (64 << 10)
 
 _BUSY: Final = Refusal(
     ResponseCode.SYSTEM_BUSY,
-    f"{WAITING_MAX} lists are asked for and not written yet; try again later",
+    f"{WAITING_MAX} lists are requested and not written yet; try again later",
 )
 _TOO_LONG: Final = Refusal(
     ResponseCode.SYSTEM_ERROR,
-    f"the list has more than {BODY_SIZE_MAX} bytes, and no answer can have more: ask for single ones",
+    f"the list has more than {BODY_SIZE_MAX} bytes, the limit of a response: request single items",
 )
 
 T = TypeVar("T")

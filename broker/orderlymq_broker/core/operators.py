@@ -32,8 +32,8 @@ def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
         context.counters["impossible_operators"] += 1
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"operatorToken {token} is greater than {maximum}, the greatest one that an operator can have "
-            f"at this broker's time; compare the clocks of operator and brokers",
+            f"operatorToken {token} is greater than {maximum}, the greatest value that is "
+            "possible at this broker's time; compare the clocks of operator and brokers",
         )
     if token < greatest:
         context.counters["stale_operators"] += 1

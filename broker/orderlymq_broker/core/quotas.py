@@ -52,7 +52,7 @@ class _Kind(NamedTuple):
 
 
 _ADDRESS: Final = _Kind("address", "raise spec.addressQuotas of the Cluster")
-_ACCOUNT: Final = _Kind("account", "let an administrator raise spec.quotas of the User")
+_ACCOUNT: Final = _Kind("account", "ask an administrator to raise spec.quotas of the User")
 
 
 class Bucket:
@@ -213,7 +213,7 @@ class Quotas:
         use.limit(quota, now.monotonic_ms)
         if peer.connection not in use.connections:
             if 0 < quota.connections <= len(use.connections):
-                text = f"has {counted(len(use.connections), 'connection')} already; close some"
+                text = f"already has {counted(len(use.connections), 'connection')}; close some"
                 return self._refuse(kind, name, "connections", quota.connections, text)
             use.connections.add(peer.connection)
             self._of_connection.setdefault(peer.connection, set()).add(key)
@@ -221,7 +221,7 @@ class Quotas:
         empty = use.empty(request.code in LOAD, now.monotonic_ms)
         if empty is not None:
             what, bucket = empty
-            text = f"is used up; try again in {bucket.wait_ms(now.monotonic_ms)} ms, send less"
+            text = f"is used up; send less, try again in {bucket.wait_ms(now.monotonic_ms)} ms"
             return self._refuse(kind, name, what, bucket.rate, text)
         use.take(request)
 

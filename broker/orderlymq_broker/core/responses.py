@@ -156,7 +156,7 @@ def check_unchanging(context: Context, kind: str, names: Sequence[str]) -> None:
         )
     if len(set(names)) < len(names):
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"a {kind} stands in the list twice; name each once"
+            ResponseCode.SYSTEM_ERROR, f"the list names a {kind} twice; name each once"
         )
 
 

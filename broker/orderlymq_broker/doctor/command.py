@@ -30,7 +30,7 @@ EXIT_UNREADABLE: Final = 2
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How the report is shown.",
+    help="Format of the report.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
 @click.pass_context
@@ -45,7 +45,7 @@ def doctor(context: click.Context, data_dir: Path, output: str, *, as_json: bool
     try:
         report = examine(data_dir)
     except (StoreError, OSError, KeyboardInterrupt) as error:
-        problem = str(error) or "interrupted; nothing is known about the directory"
+        problem = str(error) or "interrupted; the directory was not checked completely"
         if as_json:
             click.echo(
                 msgspec.json.encode(
@@ -63,11 +63,11 @@ def doctor(context: click.Context, data_dir: Path, output: str, *, as_json: bool
 
 
 def _print(report: Report, console: Console) -> None:
-    click.echo(f"{report.path}: {report.identity or 'of nobody'}")
+    click.echo(f"{report.path}: {report.identity or 'no identity'}")
     examined = ", ".join(f"{count} {what}" for what, count in report.counts.items())
     click.echo(f"examined {examined or 'nothing'}")
     if report.clean:
-        console.print("nothing is wrong", style="green")
+        console.print("no problem was found", style="green")
         return
     table = Table("check", "where", "problem", title=counted(report.findings_count, "finding"))
     for finding in report.findings:
@@ -77,6 +77,8 @@ def _print(report: Report, console: Console) -> None:
     if report.findings_count > len(report.findings):
         console.print(f"only the first {len(report.findings)} findings are shown")
     click.echo(
-        "While a majority of the group is healthy without this replica, move this directory away and start it on an "
-        "empty one: it fetches everything from its peers. Otherwise keep it, it may be all that is left: docs/howto/lost-majority.md"
+        "If a majority of the group is healthy without this replica, move this directory away "
+        "and start the replica on an empty one: it fetches everything from its peers. Otherwise "
+        "keep the directory, because its data may be the last that is left: "
+        "docs/howto/lost-majority.md"
     )

@@ -151,7 +151,9 @@ def examine_positions(reader: Reader, report: Report) -> Positions:
     """
     report.identity = read_identity(reader, Path(report.path))
     if report.identity is None:
-        report.add("identity", "META", "the directory names no owner; it was never started")
+        report.add(
+            "identity", "META", "the directory has no identity; no replica was ever started on it"
+        )
     values = dict(read_pages(reader, Family.META))
     for key in values.keys() - _META_KEYS:
         report.add("positions", "META", f"the key {key!r} is unknown")
@@ -168,11 +170,11 @@ def examine_positions(reader: Reader, report: Report) -> Positions:
         "META",
         (
             applied.index >= compaction.index,
-            f"the log begins behind {compaction.index}, but only {applied.index} is applied",
+            f"the log begins after {compaction.index}, but only {applied.index} is applied",
         ),
         (
             applied.floor <= applied.physical_end,
-            f"the retention floor passes the end: {applied}",
+            f"the retention floor is behind the end: {applied}",
         ),
     )
 
@@ -205,22 +207,22 @@ class LogExamination:
             try:
                 self._entry(layout.decode_u64(key), layout.decode_log_value(value))
             except (StoreError, ValueError) as error:
-                self._report.add("raft log", f"entry after {self.last}", error)
+                self._report.add("raft log", f"the entry after {self.last}", error)
                 self.last += 1
         applied = positions.applied
         self._judge(
             (
                 applied.index <= self.last,
-                f"{applied.index} is applied, the log ends at {self.last}",
+                f"{applied.index} is applied, but the log ends at {self.last}",
             ),
             (
                 positions.commit <= self.last,
-                f"{positions.commit} is committed, the log ends at {self.last}",
+                f"{positions.commit} is committed, but the log ends at {self.last}",
             ),
             (
                 applied.physical_end <= self.physical_end,
-                f"messages are applied up to {applied.physical_end}, those of the log "
-                f"end at {self.physical_end}",
+                f"messages are applied up to {applied.physical_end}, but those of the log end at "
+                f"{self.physical_end}",
             ),
         )
 
@@ -235,25 +237,25 @@ class LogExamination:
         self._judge(
             (
                 index != applied.index or head.term == applied.term,
-                f"entry {index} has term {head.term}, it was applied in {applied.term}",
+                f"entry {index} has term {head.term}, but it was applied in term {applied.term}",
             )
         )
         if EntryKind(head.kind) is not EntryKind.NORMAL:
             is_whole = zlib.crc32(head.head) == head.checksum
-            self._judge((is_whole, f"entry {index}: the checksum does not fit"))
+            self._judge((is_whole, f"entry {index}: the checksum does not match"))
             return
         start = split_entry(head.head).physical_start
         before, self.physical_end = self.physical_end, start + head.blob_length
         self._judge(
             (
                 start == before,
-                f"entry {index} begins at physical offset {start}, the one before it ends "
-                f"at {before}",
+                f"entry {index} begins at physical offset {start}, but the one before it ends at "
+                f"{before}",
             ),
             (
                 index != applied.index or self.physical_end == applied.physical_end,
-                f"entry {index} ends at physical offset {self.physical_end}, it was applied to "
-                f"{applied.physical_end}",
+                f"entry {index} ends at physical offset {self.physical_end}, but it was applied "
+                f"up to {applied.physical_end}",
             ),
         )
         if start < applied.floor and head.blob_length:
@@ -272,8 +274,8 @@ class LogExamination:
         self._judge(
             (
                 is_whole,
-                f"entry {index}: the checksum over its records and its messages, physical "
-                f"offsets {start} to {start + head.blob_length}, does not fit",
+                f"entry {index}: the checksum over its records and its messages, physical offsets "
+                f"{start} to {start + head.blob_length}, does not match",
             )
         )
         if is_whole:
@@ -301,7 +303,7 @@ def examine_messages(
             place,
             (
                 expected is not None or physical >= positions.applied.floor,
-                f"lies below the floor {positions.applied.floor}",
+                f"it is below the floor {positions.applied.floor}",
             ),
             (expected in (None, physical), f"the message before it ends at {expected}"),
         )
@@ -314,13 +316,13 @@ def examine_messages(
         report.judge(
             "messages",
             f"physical offset {end}",
-            (there_should_be_none, "there are no messages at all"),
+            (there_should_be_none, "there are no messages"),
         )
     else:
         report.judge(
             "messages",
             f"physical offset {expected}",
-            (expected == end, f"messages end here, the log ends at {end}"),
+            (expected == end, f"the messages end here, but the log ends at {end}"),
         )
 
 
@@ -336,12 +338,12 @@ def examine_message(report: Report, physical: int, value: bytes) -> StoredMessag
     report.judge(
         "messages",
         place,
-        (size == len(value), f"it states {size} bytes and has {len(value)}"),
+        (size == len(value), f"it states {size} bytes, but it has {len(value)}"),
         (
             message.physical_offset == physical,
-            f"it says that it stands at {message.physical_offset}",
+            f"it states the physical offset {message.physical_offset}",
         ),
-        (body_crc(message.body) == message.body_crc, "the checksum of its body does not fit"),
+        (body_crc(message.body) == message.body_crc, "the checksum of its body does not match"),
     )
 
     return message
@@ -363,6 +365,6 @@ def _nothing_here(data_dir: Path) -> str:
         return f"{data_dir}: no such directory"
     below = sorted({str(path.parent.parent) for path in data_dir.glob("**/store*/CURRENT")})
     if not below:
-        return f"{data_dir}: no replica is here"
+        return f"{data_dir}: no replica is in this directory"
 
-    return f"{data_dir}: no replica is here itself; give one of: {', '.join(below)}"
+    return f"{data_dir}: no replica is directly in this directory; name one of: {', '.join(below)}"

@@ -115,7 +115,7 @@ class _Examination:
                 stamp = 0
                 self._queue_start(place, topic_id, queue_id, offset)
             elif offset != former[2] + 1:
-                self._report.add("consume queues", place, f"follows offset {former[2]}")
+                self._report.add("consume queues", place, f"comes after offset {former[2]}")
             if entry.store_timestamp < stamp:
                 self._report.add("consume queues", place, "is older than the message before it")
             former, stamp = (topic_id, queue_id, offset), entry.store_timestamp
@@ -127,12 +127,12 @@ class _Examination:
     def _queue_start(self, place: str, topic_id: int, queue_id: int, offset: int) -> None:
         floor = self._floors.get((topic_id, queue_id), 0)
         if self._topic(topic_id) is None:
-            self._report.add("consume queues", place, "no table knows this topic")
+            self._report.add("consume queues", place, "no table has this topic")
         elif floor != offset:
             self._report.add(
                 "consume queues",
                 place,
-                f"is the first entry, the queue begins at {floor}",
+                f"is the first entry, but the queue begins at {floor}",
             )
 
     def _queue_entry(self, place: str, key: tuple[int, int, int], entry: QueueEntry) -> None:
@@ -141,13 +141,15 @@ class _Examination:
             self._report.add(
                 "consume queues",
                 place,
-                f"points to physical offset {entry.physical}, applied messages are in "
+                f"points to physical offset {entry.physical}, but the applied messages are in "
                 f"[{applied.floor}, {applied.physical_end})",
             )
             return
         found = self._read_message(entry.physical)
         if found is None:
-            self._report.add("consume queues", place, f"points to no message at {entry.physical}")
+            self._report.add(
+                "consume queues", place, f"points to {entry.physical}, where no message is"
+            )
             return
         size, message = found
         topic = self._topic(key[0])
@@ -162,8 +164,8 @@ class _Examination:
             self._report.add(
                 "consume queues",
                 place,
-                f"holds {entry}, but at that place stands {message.topic} queue "
-                f"{message.queue_id} offset {message.queue_offset}, {size} bytes",
+                f"says {entry}, but the message there is {message.topic} queue {message.queue_id} "
+                f"offset {message.queue_offset}, {size} bytes",
             )
         # In these topics, the code is the time when the message is due.
         if message.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
@@ -172,7 +174,9 @@ class _Examination:
             code = 0 if half else tags_code(find_property(message.properties, TAGS))
             if code != entry.tags_code:
                 self._report.add(
-                    "consume queues", place, f"has tags code {entry.tags_code}, its tag has {code}"
+                    "consume queues",
+                    place,
+                    f"has tags code {entry.tags_code}, but its tag has {code}",
                 )
 
     # -- raft log and messages -----------------------------------------------------------------
@@ -181,20 +185,22 @@ class _Examination:
         try:
             records = decode_records(bytes(parts.meta))
         except UNREADABLE as error:
-            self._report.add("raft log", f"entry {index}", f"its records do not decode: {error}")
+            self._report.add(
+                "raft log", f"entry {index}", f"its records cannot be decoded: {error}"
+            )
             return
         physical = parts.physical_start
         for record in records:
             if isinstance(record, Append):
                 if record.physical != physical:
                     self._report.add(
-                        "raft log", f"entry {index}", f"{record} should stand at {physical}"
+                        "raft log", f"entry {index}", f"{record} should be at {physical}"
                     )
                 physical += record.size
                 if index <= self._positions.applied.index:
                     self._append(index, record)
         if physical != parts.physical_end:
-            self._report.add("raft log", f"entry {index}", "its records do not cover its messages")
+            self._report.add("raft log", f"entry {index}", "its records do not match its messages")
 
     def _append(self, index: int, record: Append) -> None:
         topic = self._topic(record.topic_id)
@@ -209,7 +215,7 @@ class _Examination:
             self._report.add(
                 "consume queues",
                 f"{topic.name} queue {record.queue_id} offset {record.queue_offset}",
-                f"is not what raft entry {index} has put there",
+                f"differs from the message that raft entry {index} put there",
             )
         # Further keys are indexed only while an entry has spare ones.
         tokens = [(IndexKind.KEY, token) for token in record.keys.split(" ")[:KEYS_MAX] if token]
@@ -240,8 +246,8 @@ class _Examination:
             self._report.add(
                 "messages",
                 f"physical offset {physical}",
-                f"{message.topic} queue {message.queue_id} offset {message.queue_offset} does "
-                "not lead to it",
+                f"{message.topic} queue {message.queue_id} offset {message.queue_offset} does not "
+                "lead to it",
             )
 
     def _may_be_deleted(self, topic: Topic, physical: int) -> bool:
@@ -269,7 +275,7 @@ class _Examination:
             place = f"{self._topic_name(topic_id)} {kind.name.lower()} {text.decode(errors='replace')!r}"
             found = self._read_message(physical)
             if found is None:
-                self._report.add("index", place, f"points to no message at {physical}")
+                self._report.add("index", place, f"points to {physical}, where no message is")
                 continue
             message = found[1]
             topic = self._topic(topic_id)
@@ -280,7 +286,7 @@ class _Examination:
                 or key[:-8] not in _index_prefixes(topic_id, kind, message)
             ):
                 self._report.add(
-                    "index", place, f"does not fit the message at physical offset {physical}"
+                    "index", place, f"does not match the message at physical offset {physical}"
                 )
 
     def _window(self) -> None:
@@ -305,8 +311,8 @@ class _Examination:
             self._report.add(
                 "tables",
                 "timers",
-                f"{timers.count} wait by their places, {self._state.timers.count} by the count, "
-                "or they are others",
+                f"{timers.count} timers have a place, but {self._state.timers.count} are counted; "
+                "or they are different timers",
             )
         for group, topic_name, queue_id, offset in self._state.offsets.rows():
             topic = self._state.topics.get(topic_name)
@@ -349,7 +355,7 @@ def _load_state(reader: Reader, report: Report) -> BrokerState | None:
         report.add("tables", "files", error)
         return None
     except Exception as error:  # damage may break any decoder in any way; the error is the finding
-        report.add("tables", "TABLES", f"a broker cannot load them: {error!r}")
+        report.add("tables", "TABLES", f"a broker cannot load the tables: {error!r}")
         return None
 
     return state

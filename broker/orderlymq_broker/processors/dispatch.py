@@ -257,7 +257,10 @@ class BrokerCore:
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
             if creations == CREATIONS_MAX:
-                remark = "what the request needs was deleted while it was being created; try again"
+                remark = (
+                    "a topic or consumer group of the request was deleted while the request was "
+                    "being prepared; try again"
+                )
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
             # Do not keep the exception: the waiter would hold it, and it holds the waiter and each frame that it passed.
             waiter = Waiter(request, peer, creations + 1)

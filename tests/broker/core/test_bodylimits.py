@@ -38,7 +38,7 @@ def test_an_excess_is_named_with_what_to_do() -> None:
     """The sentence reaches the client as the remark."""
     assert excess(request(400, {}, b"x" * BODY_SIZE_MAX)) == ""
     assert excess(request(400, {}, b"x" * (BODY_SIZE_MAX + 1))) == (
-        "the body of a request 400 has 65537 bytes; at most 65536 are read: send less in one request"
+        "the body of a request 400 has 65537 bytes; at most 65536 are allowed: send less in one request"
     )
 
 

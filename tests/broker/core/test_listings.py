@@ -280,7 +280,7 @@ def test_who_asks_for_a_list_that_fits_no_frame_learns_so() -> None:
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert reply.remark is not None
-    assert "ask for single ones" in reply.remark
+    assert "request single items" in reply.remark
 
 
 def test_a_list_that_breaks_its_writer_stands_in_nobodys_way() -> None:

@@ -449,15 +449,15 @@ def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) 
 
     assert (clean.exit_code, damaged.exit_code, damaged_text.exit_code) == (0, 1, 1)
     assert "node 1 of group 'group-a' in cluster 'east'" in clean.output
-    assert "nothing is wrong" in clean.output
+    assert "no problem was found" in clean.output
     report = json.loads(damaged.output)
     assert report["clean"] is False
     assert {"check", "place", "problem"} == set(report["findings"][0])
     advice = damaged_text.output.rpartition(
-        "While a majority of the group is healthy without this"
+        "If a majority of the group is healthy without this"
     )[2]
     assert "move this directory away" in advice
-    assert "Otherwise keep it" in advice
+    assert "Otherwise keep the directory" in advice
     assert "docs/howto/lost-majority.md" in advice
     assert (missing.exit_code, above.exit_code) == (2, 2)
     assert "no such directory" in missing.output

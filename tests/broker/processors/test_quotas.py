@@ -87,7 +87,7 @@ def test_an_address_over_its_quota_learns_which_and_what_to_do() -> None:
 
     assert codes == [0] * 5 + [BUSY] * 2
     assert refused.remark == (
-        "the quota requestsPerSecond (5) of address 192.0.2.1 is used up; try again in 1 ms, send less, "
+        "the quota requestsPerSecond (5) of address 192.0.2.1 is used up; send less, try again in 1 ms, "
         "or raise spec.addressQuotas of the Cluster"
     )
     assert send(shell, peer=BOB).code == 0

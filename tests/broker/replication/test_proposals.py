@@ -84,7 +84,7 @@ def test_copies_that_do_not_follow_are_refused_alone() -> None:
     leader.loop.submit([copy(8)])
     group.run()
 
-    refused = "the queue goes on at {}, the copies at {}; nothing was stored"
+    refused = "the next offset of the queue is {}, but the copies begin at {}; nothing was stored"
     assert set(told) == {
         "7 stored",
         f"7 {refused.format(8, 7)}",

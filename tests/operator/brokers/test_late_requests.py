@@ -210,7 +210,7 @@ async def test_a_topic_that_its_producers_have_made_since_it_was_planned_stays_a
         made = world.shell.state.topics.by_name["bills"].config
         action = CreateTopic("bills", "demo-0", TopicConfig(4, 6, order=True))
 
-        with pytest.raises(AdminError, match="is there by now"):
+        with pytest.raises(AdminError, match="was created meanwhile"):
             await perform_remote(action, world.latter, Leaders({"demo-0": world.address}))
 
         assert world.shell.state.topics.by_name["bills"].config == made

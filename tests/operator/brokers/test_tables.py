@@ -75,7 +75,7 @@ async def test_a_route_has_the_groups_of_the_queue_list_alone() -> None:
 async def test_one_table_that_a_raft_group_refuses_hides_no_other() -> None:
     """Law: one that is too long for an answer stops nothing but what needs it, and conditions have the words of the broker."""
     words = (
-        "the list has more than 16711680 bytes, and no answer can have more: ask for single ones"
+        "the list has more than 16711680 bytes, the limit of a response: request single items"
     )
     client = RemotingClient()
     wanted = desired(topic(), group(), replicasPerGroup=1)

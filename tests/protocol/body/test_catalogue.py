@@ -199,7 +199,7 @@ def test_the_numbers_of_the_cpp_client_are_names() -> None:
         ((1, 1, -1), ""),
     ):
         with pytest.raises(
-            ModelError, match=f"ConsumerData.{name or 'consumeFromWhere'}: .* none of"
+            ModelError, match=f"ConsumerData.{name or 'consumeFromWhere'}: .* is not one of"
         ):
             read(*numbers)
 

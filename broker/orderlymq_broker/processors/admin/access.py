@@ -230,8 +230,8 @@ class AccessControl:
         if not self.may_publish(peer, topic):
             self._context.counters["access_denied"] += 1
             _deny(
-                f"No permission for topic-{topic}; accessKey={peer.account} may write traces there, which do not "
-                "wait and belong to no transaction"
+                f"No permission for topic-{topic}; accessKey={peer.account} may write only traces "
+                "there, without a delay and without a transaction"
             )
 
     def may_read(self, request: RemotingCommand, *, group: str = "", topic: str = "") -> bool:
@@ -252,13 +252,13 @@ class AccessControl:
             # Only the leader knows which signatures were used already.
             raise RequestRefused(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                "this replica does not lead its group yet; ask the group's leader",
+                "this replica does not lead its group yet; send the request to the group's leader",
             )
         if not is_signed(request.ext):
             text = (
-                f"request code={request.code} needs a signature of version 2 by the operator's account or an "
-                "administrator; use `orderlymq` with the credentials of one, or where `orderlymq up` runs "
-                "(ORDERLYMQ_DATA_DIR names its data directory)"
+                f"request code={request.code} needs a signature of version 2 by the operator's "
+                "account or an administrator; use `orderlymq` with such credentials, or on the "
+                "machine where `orderlymq up` runs (ORDERLYMQ_DATA_DIR names its data directory)"
             )
             raise self._signature_refusal(text)
         access_key = request.ext.get(KEY, "")
@@ -314,7 +314,7 @@ class AccessControl:
             self._check_size(request, peer, now)
         if not is_near and not self._is_signed_by(account, request, now.wall_ms):
             self._count_wrong(request, peer, now)
-            _deny(f"Check signature failed for accessKey={access_key}; its secret is another")
+            _deny(f"Check signature failed for accessKey={access_key}; its secret is different")
         self._check_permissions(request, account)
 
         return access_key
@@ -425,7 +425,7 @@ def _lack(account: AccountSet, need: Need) -> str:
     has = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
     if has is None and not need.is_group and need.name in UNSENDABLE_TOPICS:
         # The messages in these topics wait for other topics, for which the account may have no permission.
-        return f"No permission for {need}; accessKey={key} needs one that names it"
+        return f"No permission for {need}; accessKey={key} needs a permission that names it"
     if has is None and not need.is_group and need.permission == SUB and is_dlq_topic(need.name):
         return _lack(account, _group(need.name.removeprefix(DLQ_PREFIX)))
     if has is None:

@@ -91,7 +91,8 @@ class AccessAdministration:
         if len(addresses) > ADDRESSES_MAX:
             raise RequestRefused(
                 ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
-                f"{len(addresses)} addresses are more than {ADDRESSES_MAX}; write ranges such as 10.0.0.*",
+                f"{len(addresses)} addresses are more than the limit, {ADDRESSES_MAX}; write "
+                "ranges such as 10.0.0.*",
             )
         try:
             for address in addresses:
@@ -153,13 +154,13 @@ class AccessAdministration:
         present = accounts.get(key)
         if present is None:
             if len(accounts) + self._context.entries.pending_rows["accounts",] >= ACCOUNTS_MAX:
-                raise ValueError(f"there are {ACCOUNTS_MAX} accounts; delete one first")
+                raise ValueError(f"there are {ACCOUNTS_MAX} accounts already; delete one first")
             present = AccountSet(_access_key(key), "")
         sealed = ext.get(EXT_SEALED)
         operator_secret = self._context.settings.access.operator_secret
         said = ext.get("secretKey", "") if sealed is None else unseal(sealed, key, operator_secret)
         if len(said.encode(errors="surrogatepass")) > SECRET_SIZE_MAX:
-            raise ValueError(f"the secretKey is longer than {SECRET_SIZE_MAX} bytes")
+            raise ValueError(f"the secretKey has more than {SECRET_SIZE_MAX} bytes")
         secret = _long_enough("secretKey", said or present.secret_key)
         present = with_secret(present, secret, overlap_seconds(ext), now.wall_ms)
         changes: dict[str, object] = {}
@@ -218,7 +219,7 @@ def _quota(ext: Mapping[str, str], present: Quota) -> Quota:
         if text is None:
             continue
         if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > most:
-            raise ValueError(f"{name} must be a number from 0, for no limit, to {most}")
+            raise ValueError(f"{name} must be a number from 0, which means no limit, to {most}")
         found[attribute] = int(text)
 
     return msgspec.structs.replace(present, **found)
@@ -237,7 +238,8 @@ def _long_enough(name: str, value: str) -> str:
     # The value itself may be a secret, so the error text does not repeat it.
     if len(value) < KEY_LENGTH_MIN:
         raise ValueError(
-            f"the {name} has {counted(len(value), 'character')}; at least {KEY_LENGTH_MIN} are needed"
+            f"the {name} has {counted(len(value), 'character')}; at least {KEY_LENGTH_MIN} are "
+            "needed"
         )
 
     return value
@@ -246,7 +248,7 @@ def _long_enough(name: str, value: str) -> str:
 def _permission(text: str) -> str:
     text = text.strip().upper().replace(" ", "")
     if text not in PERMISSIONS:
-        raise ValueError(f"the permission {text!r} is none of DENY, PUB, SUB, PUB|SUB")
+        raise ValueError(f"the permission {text!r} is not one of DENY, PUB, SUB, PUB|SUB")
 
     return text
 
@@ -257,9 +259,12 @@ def _permissions(text: str) -> dict[str, str]:
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, equals, permission = item.partition("=")
         if not equals or not name.strip():
-            raise ValueError(f"the permission {item!r} has not the form name=PUB")
+            raise ValueError(f"the permission {item!r} does not have the form name=PUB")
         found[name.strip()] = _permission(permission)
     if len(found) > RESOURCES_MAX:
-        raise ValueError(f"{len(found)} permissions are more than {RESOURCES_MAX}; use a default")
+        raise ValueError(
+            f"{len(found)} permissions are more than the limit, {RESOURCES_MAX}; use a default "
+            "permission"
+        )
 
     return found

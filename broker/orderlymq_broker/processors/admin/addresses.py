@@ -76,8 +76,8 @@ def _whole(text: str) -> list[_Part]:
     words = text.split(separator)
     if len(words) != count:
         raise AddressPatternError(
-            f"the address pattern {text!r} has {len(words)} parts, {count} are needed; "
-            "write 10.0.0.1, 10.0.0.*, 10.0.1-5.* or 10.0.0.{1,2}"
+            f"the address pattern {text!r} has {len(words)} parts, but {count} are needed; write "
+            "10.0.0.1, 10.0.0.*, 10.0.1-5.* or 10.0.0.{1,2}"
         )
 
     return [_part(word, text, radix, largest) for word in words]
@@ -90,7 +90,7 @@ def _part(word: str, text: str, radix: int, largest: int) -> _Part:
         except ValueError:
             value = -1
         if not 0 <= value <= largest or not digits.isalnum():
-            raise AddressPatternError(f"{digits!r} in the address pattern {text!r} is no number")
+            raise AddressPatternError(f"{digits!r} in the address pattern {text!r} is not a number")
         return value
 
     if word == "*":

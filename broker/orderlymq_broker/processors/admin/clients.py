@@ -241,7 +241,7 @@ class ClientAdministration:
         return session
 
     def _load(self, message_id: str) -> bytes:
-        problem = f"message <{message_id}> not found here; give its offset id, as queries show it"
+        problem = f"message <{message_id}> not found here; use its offset id, as queries show it"
         try:
             _, _, physical = decode_offset_message_id(message_id)
         except MessageIdError as error:

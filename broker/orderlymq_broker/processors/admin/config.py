@@ -23,8 +23,8 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import TRACE_TOPIC
 
 _REMARK: Final = (
-    "holds for the whole group, also after a fail-over, until the cluster's manifest sets another value; "
-    "put it into the manifest to have it in new groups too"
+    "applies to the whole broker group, also after a fail-over, until the cluster's manifest "
+    "sets another value; put it into the manifest so that new groups have it, too"
 )
 
 # A replica gets a changed manifest within two minutes. If a leader's value differs for this long, it is the newer one.
@@ -91,7 +91,9 @@ class ConfigAdministration:
                 changed = self._with(name, text)
                 values[name] = (changed, text_of(context.manifest, name))
             elif not changes_nothing(name, text):
-                raise _refusal(name, f"{why_not(name)}. Changeable are {', '.join(sorted(LIVE))}")
+                raise _refusal(
+                    name, f"{why_not(name)}. Keys that can be changed: {', '.join(sorted(LIVE))}"
+                )
         # Also propose values that are already set, because another change may be under way.
         if not values:
             return answer(request, peer)
@@ -114,7 +116,7 @@ class ConfigAdministration:
         try:
             return text_of(with_text(self._context.settings, name, text), name)
         except KeyValueError as error:
-            raise _refusal(name, f"the value {text!r} does not fit: {error}") from error
+            raise _refusal(name, f"the value {text!r} is not allowed: {error}") from error
 
     def _properties(self, peer: Peer) -> dict[str, str]:
         settings = self._context.settings

@@ -71,28 +71,29 @@ SPAN_WORK: Final = 6
 TOPICS_MAX: Final = 256
 
 _HOLDS: Final = (
-    "group[{group}] cannot {change} while it holds {keys}, which later messages would "
-    "overtake: release them first (orderlymq group release)"
+    "group[{group}] cannot {change} while it holds {keys}, which later messages would overtake: "
+    "release them first (orderlymq group release)"
 )
 _RETRIES: Final = (
-    "group[{group}] cannot change to concurrency Key while {messages} must be tried again, which no "
-    "consumer by key gets: let its consumers finish first"
+    "group[{group}] cannot change to concurrency Key while {messages} must be retried, which "
+    "consumers by key do not receive: let its consumers finish first"
 )
 _UNREAD: Final = (
-    "group[{group}] cannot change to concurrency Key before the broker has looked at {messages} that wait for a time, for some "
-    "may have to be tried again: send it again in a moment"
+    "group[{group}] cannot change to concurrency Key before the broker has checked {messages} "
+    "with a delay, because some may be retries: send the request again in a moment"
 )
 _LETTERS: Final = (
-    "group[{group}] cannot change to concurrency Queue while {letters} of its lanes must be stored: send it again in a moment, or "
-    "reset the group's offsets if the broker cannot store them"
+    "group[{group}] cannot change to concurrency Queue while {letters} of its lanes must be "
+    "stored: send the request again in a moment, or reset the group's offsets if the broker "
+    "cannot store them"
 )
 _LOCKED: Final = (
     "group[{group}] cannot be declared concurrent while its members hold queue locks ({count}): stop its ordered consumers and "
     "wait until their leases end"
 )
 _TWO_ORDERS: Final = (
-    "group[{group}] cannot have consumeConcurrently with consumeMessageOrderly or concurrency Key: send the one that it "
-    "shall have, and false or Queue for the others"
+    "group[{group}] cannot have consumeConcurrently together with consumeMessageOrderly or "
+    "concurrency Key: send the wanted one, and false or Queue for the others"
 )
 
 # No attribute of a group has an effect here; this one may be set to the value that the broker has anyway.
@@ -158,7 +159,8 @@ class GroupAdministration:
         if unknown := (only or frozenset()) - _MEMBERS.keys():
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{EXT_MEMBERS} names {min(unknown)!r}, no member of a group",
+                f"{EXT_MEMBERS} names {min(unknown)!r}, which is not a member of a group's "
+                "configuration",
             )
 
         return self._change(self._judge(body, only), request, peer)
@@ -169,12 +171,14 @@ class GroupAdministration:
         listed = body.get("groupConfigList") if isinstance(body, Mapping) else None
         if not isinstance(listed, list) or not listed:
             raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, "the body has no groups; list them as groupConfigList"
+                ResponseCode.SYSTEM_ERROR,
+                "the body has no consumer groups; list them as groupConfigList",
             )
         if len(listed) > GROUPS_AT_ONCE_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"{len(listed)} groups in one request are too many; send at most {GROUPS_AT_ONCE_MAX}",
+                f"{len(listed)} consumer groups in one request are too many; send at most "
+                f"{GROUPS_AT_ONCE_MAX}",
             )
         records = [record for each in listed for record in self._judge(each)]
 
@@ -204,8 +208,8 @@ class GroupAdministration:
         if config.on_dead_letter not in POLICIES:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"onDeadLetter {config.on_dead_letter!r} of group[{config.group_name}] is none of "
-                f"{', '.join(POLICIES)}",
+                f"onDeadLetter {config.on_dead_letter!r} of group[{config.group_name}] is not one "
+                f"of {', '.join(POLICIES)}",
             )
         _check_lanes(config)
         if isinstance(body, Mapping):
@@ -288,7 +292,8 @@ class GroupAdministration:
         group = header.group_name
         if is_system_group(group):
             raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"group[{group}] belongs to the broker and stays"
+                ResponseCode.SYSTEM_ERROR,
+                f"group[{group}] belongs to the broker and cannot be deleted",
             )
         self._check_unused(group)
         clean = header.remove_offset or header.clean_offset
@@ -483,7 +488,8 @@ def _named(topics: str) -> list[str]:
     if len(names) > TOPICS_MAX:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"topicList names {len(names)} topics; ask about {TOPICS_MAX} at a time, or about all by naming none",
+            f"topicList names {len(names)} topics; name at most {TOPICS_MAX} at a time, or none "
+            "to ask about all",
         )
 
     return names
@@ -507,8 +513,8 @@ def _check_lanes(config: SubscriptionGroupConfig) -> None:
     if not name or len(name) > PROPERTY_NAME_MAX or not name.isprintable():
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"laneKeyProperty of group[{config.group_name}] is no name of a property: choose 1 to "
-            f"{PROPERTY_NAME_MAX} printable characters",
+            f"laneKeyProperty of group[{config.group_name}] is not the name of a property: choose "
+            f"1 to {PROPERTY_NAME_MAX} printable characters",
         )
 
 
@@ -521,8 +527,9 @@ def _check_pauses(record: GroupSet) -> None:
     if not 1 <= record.retry_pause_ms <= record.retry_pause_max_ms <= DELAY_MS_MAX:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"retryPauseMillis {record.retry_pause_ms} and retryPauseMaxMillis {record.retry_pause_max_ms} of "
-            f"group[{record.name}] are no pauses: choose 1 to {DELAY_MS_MAX}, the second no shorter than the first",
+            f"retryPauseMillis {record.retry_pause_ms} and retryPauseMaxMillis "
+            f"{record.retry_pause_max_ms} of group[{record.name}] are not valid: choose 1 to "
+            f"{DELAY_MS_MAX}, the second not less than the first",
         )
 
 

@@ -213,7 +213,8 @@ class OffsetAdministration:
         if header.queue_id is not None and header.queue_id >= topic.queue_count:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{topic.name}] has no queue {header.queue_id}, only 0 to {topic.queue_count - 1}",
+                f"topic[{topic.name}] has no queue {header.queue_id}, only queues 0 to "
+                f"{topic.queue_count - 1}",
             )
 
         return topic
@@ -268,7 +269,8 @@ class OffsetAdministration:
         if is_other or any(self._is_forward(reset, each.queue_id, each.offset) for each in moved):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{topic.name}] or group[{header.group}] was changed meanwhile; send it again",
+                f"topic[{topic.name}] or group[{header.group}] was changed meanwhile; send the "
+                "request again",
             )
         self._committer.check_room(moved)
 
@@ -375,7 +377,8 @@ class OffsetAdministration:
         if len(members) > TOOLS.of_asker:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"group[{header.group}] has {len(members)} members, and {TOOLS.of_asker} are asked at a time: name one as clientAddr",
+                f"group[{header.group}] has {len(members)} members, but at most {TOOLS.of_asker} "
+                "can be asked at a time: name one as clientAddr",
             )
         kept, missing = unanswered(request), len(members)
         rows: list[bytes] = []
@@ -438,8 +441,8 @@ class OffsetAdministration:
         if not header.offline and state.members.of_group(header.dest_group):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"group[{header.dest_group}] is online and would overwrite the offsets; stop its "
-                f"consumers first",
+                f"members of group[{header.dest_group}] are online and would overwrite the "
+                "offsets; stop its consumers first",
             )
         commits = [
             Commit(header.dest_group, topic, queue_id, offset)
@@ -451,7 +454,8 @@ class OffsetAdministration:
         if len(commits) > CLONED_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"group[{header.src_group}] has {len(commits)} offsets, at most {CLONED_MAX} are copied in one request: name a topic",
+                f"group[{header.src_group}] has {len(commits)} offsets, but at most {CLONED_MAX} "
+                "are copied in one request: name a topic",
             )
         known_group(self._context, header.dest_group)
         self._committer.check_staying(header.dest_group, topics)

@@ -80,7 +80,7 @@ class TopicAdministration:
         if request.ext.get(EXT_NEW) == "true" and self._context.state.topics.get(header.topic):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{header.topic}] is there by now and stays as it is; look at it again",
+                f"topic[{header.topic}] was created meanwhile and stays as it is; look at it again",
             )
 
         return self._set(header, request, peer)
@@ -117,8 +117,8 @@ class TopicAdministration:
         if counts != (present.config.read_queues, present.config.write_queues):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{header.topic}] exists, and its queues stay with their group; "
-                f"add queues with updateTopic or a Topic manifest",
+                f"topic[{header.topic}] exists, and its queues stay with their broker group; add "
+                "queues with updateTopic or a Topic manifest",
             )
 
         return answer(request, peer)
@@ -255,9 +255,10 @@ class TopicAdministration:
         if present.order and counts != (present.read_queues, present.write_queues):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{topic.name}] is ordered and keeps its {counted(present.write_queues, 'queue')}: with "
-                f"another number messages of one key would go to another queue than before them; "
-                f"create a new topic with the wished number and move the producers to it",
+                f"topic[{topic.name}] is ordered and keeps its "
+                f"{counted(present.write_queues, 'queue')}: with another number, new messages of "
+                "a key would go to another queue than earlier ones; create a new topic with the "
+                "wanted number and move the producers to it",
             )
         reason = refuse_fewer(self._context.state, topic, max(counts))
         if reason:
@@ -333,7 +334,7 @@ def merge_attributes(
         RequestRefused: the changes have another form, or set a value that has no effect here (1).
     """
     merged = dict(kept)
-    problem = f"attributes of {owner} are changes: +name=value sets one, -name removes one"
+    problem = f"attributes of {owner} must be changes: +name=value sets one, -name removes one"
     if not isinstance(changes, Mapping | None):
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
     for key, value in (changes or {}).items():
@@ -372,15 +373,18 @@ def _check_numbers(config: TopicConfig) -> None:
         (
             config.read_queue_nums >= config.write_queue_nums,
             f"readQueueNums {config.read_queue_nums} is less than writeQueueNums "
-            f"{config.write_queue_nums}: nobody could read the queues beyond; raise it",
+            f"{config.write_queue_nums}: no consumer could read the other queues; raise it",
         ),
         (
             not config.perm & ~_PERM_ALL,
-            f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)",
+            f"perm {config.perm} is unknown; add 4 (read), 2 (write) and 1 (inherit) as needed",
         ),
         (
             not config.topic_sys_flag & ~_FLAGS_ALL,
-            f"topicSysFlag {config.topic_sys_flag} is unknown; it is 0, or 1 (unit) and 2 (subscriptions of units) added up",
+            (
+                f"topicSysFlag {config.topic_sys_flag} is unknown; add 1 (unit) and 2 (subscriptions "
+                "of units) as needed, or use 0"
+            ),
         ),
         # Every registration contains it: RocketMQ knows only these two values.
         (

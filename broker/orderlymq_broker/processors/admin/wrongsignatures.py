@@ -47,8 +47,8 @@ class WrongSignatures:
         bucket = self._buckets.get(network_of(peer.host))
         if bucket is not None and not bucket.has_more_than(0, now_ms):
             remark = (
-                f"large requests from {peer.host} had wrong signatures; send a small request with a right one first, "
-                f"or try again in {bucket.wait_ms(now_ms)} ms"
+                f"large requests from {peer.host} had wrong signatures; first send a small "
+                f"request with a right signature, or try again in {bucket.wait_ms(now_ms)} ms"
             )
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, remark)
 

@@ -77,7 +77,7 @@ def test_retention_and_the_disk_mark_can_be_changed(admin: AdminShell) -> None:
         (b"longPollingEnable=false\n", "it is always on"),
         (b"autoCreateTopicEnable=maybe\n", "true or false"),
         (b"fileReservedTime=0\n", "hours"),
-        (b"fileReservedTime=soon\n", "does not fit"),
+        (b"fileReservedTime=soon\n", "is not allowed"),
         (b"diskMaxUsedSpaceRatio=100\n", "percent from 10 to 99"),
         (b"", "key=value"),
         (b"\xff\xfe", "UTF-8"),

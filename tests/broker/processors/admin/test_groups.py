@@ -94,7 +94,7 @@ def test_only_the_members_that_are_meant_are_changed(admin: AdminShell) -> None:
     refused = admin.tool(200, whole, omqMembers="consumeEnabled")
     assert (refused.code, refused.remark) == (
         1,
-        "omqMembers names 'consumeEnabled', no member of a group",
+        "omqMembers names 'consumeEnabled', which is not a member of a group's configuration",
     )
 
 
@@ -294,7 +294,7 @@ def test_progress_of_listed_topics_has_each_once_and_no_more_than_a_question_may
     }
     names = ";".join(f"t{number}" for number in range(TOPICS_MAX + 1))
     refused = admin.tool(208, consumerGroup="billing", topicList=names)
-    assert (refused.code, "ask about 256 at a time" in (refused.remark or "")) == (1, True)
+    assert (refused.code, "name at most 256 at a time" in (refused.remark or "")) == (1, True)
 
 
 def test_the_progress_of_all_groups_adds_up_the_lag(admin: AdminShell) -> None:

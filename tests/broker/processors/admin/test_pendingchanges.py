@@ -107,7 +107,7 @@ def test_a_list_names_a_group_once(shell: Shell) -> None:
 
     refused = shell.call(225, {}, fastjson.dumps({"groupConfigList": listed}), peer=TOOL)
 
-    assert (refused.code, refused.remark) == (1, "a group stands in the list twice; name each once")
+    assert (refused.code, refused.remark) == (1, "the list names a group twice; name each once")
 
 
 def test_a_setting_is_set_back_behind_a_change_that_is_under_way(shell: Shell) -> None:

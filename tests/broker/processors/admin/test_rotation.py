@@ -234,7 +234,7 @@ def test_the_longest_secret_is_taken_and_a_longer_one_is_named() -> None:
     sealed = seal(longest + "s", "writer", OPERATOR[1], bytes(NONCE_SIZE))
     for ext in ({"secretKey": longest + "s"}, {EXT_SEALED: sealed}):
         reply = set_account(shell, **ext)
-        assert (reply.code, reply.remark) == (209, "the secretKey is longer than 3000 bytes")
+        assert (reply.code, reply.remark) == (209, "the secretKey has more than 3000 bytes")
     assert taken(shell, longest) == [longest]
 
 

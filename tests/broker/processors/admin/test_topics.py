@@ -277,7 +277,7 @@ def test_queues_are_not_mapped_to_other_groups(admin: AdminShell) -> None:
     emptied = _create_static(admin, 0)
 
     assert moved.code == emptied.code == 1
-    assert "stay with their group" in (moved.remark or "")
+    assert "stay with their broker group" in (moved.remark or "")
     assert admin.state.digest() == before
 
 

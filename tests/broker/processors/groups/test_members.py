@@ -86,7 +86,7 @@ def test_clients_cannot_make_more_groups_and_topics_than_a_name_server_takes() -
     assert "new" not in shell.state.groups.by_name
     assert [reply.code for reply in refusals] == [1, 1, 1]
     assert all(
-        "another cannot be made: this group of brokers has" in str(each.remark) for each in refusals
+        "another cannot be created: this broker group has" in str(each.remark) for each in refusals
     )
     assert send(shell, "orders").code == 0
 

@@ -211,7 +211,7 @@ def test_a_group_with_messages_to_try_again_changes_once_they_are_consumed() -> 
     refused = change(shell, concurrency="Key")
 
     assert refused.code == 1
-    assert "1 message must be tried again" in (refused.remark or "")
+    assert "1 message must be retried" in (refused.remark or "")
     assert change(shell, retryMaxTimes=3).code == 0
     create(shell, OffsetsReset((Commit(GROUP, retries, 0, 1),)))
     assert change(shell, concurrency="Key").code == 0

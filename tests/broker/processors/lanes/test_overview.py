@@ -102,7 +102,7 @@ def test_a_list_that_no_frame_takes_is_refused_in_words(monkeypatch: pytest.Monk
     reply = shell.call(RequestCode.ORDERLYMQ_PARKED_KEYS, {"consumerGroup": GROUP})
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
-    assert "ask for single ones" in (reply.remark or "")
+    assert "request single items" in (reply.remark or "")
 
 
 @pytest.mark.parametrize("whole", ["true", "false"])

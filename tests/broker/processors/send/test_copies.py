@@ -108,7 +108,7 @@ def test_copies_that_do_not_follow_are_refused_and_nothing_of_them_is_stored() -
     for wrong in (every[:4], every[3:6], every[5:]):
         reply = append(theirs, *wrong, peer=BOB)
         assert reply.code == ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE
-        assert "the queue goes on at 4, the copies at" in str(reply.remark)
+        assert "the next offset of the queue is 4, but the copies begin at" in str(reply.remark)
 
     assert append(theirs, *every[4:]).ext == {"queueOffset": "9"}
     assert [each.body for each in messages(pull(theirs, queue=1))] == [
@@ -185,7 +185,7 @@ def test_late_copies_do_not_begin_a_topic_that_was_created_again() -> None:
     late = append(theirs, *every[4:])
 
     assert late.code == ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE
-    assert "the queue goes on at 0, the copies at 4" in str(late.remark)
+    assert "the next offset of the queue is 0, but the copies begin at 4" in str(late.remark)
     assert append(theirs, *every[:4], begins="true").ext == {"queueOffset": "4"}
     assert append(theirs, *every[4:], begins="true").ext == {"queueOffset": "9"}
     theirs.replay()
