@@ -257,7 +257,7 @@ def test_a_missing_tags_code_is_found(tmp_path: Path) -> None:
 
     (found,) = examine(tmp_path).findings
 
-    assert found.problem.startswith("has tags code 0, its tag has")
+    assert found.problem.startswith("has tags code 0, but its tag has")
 
 
 def test_retention_and_a_topic_made_again_are_no_findings(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ REFUSALS = (
     "no consumer for this group",
     "SQL92",
     "find prepared transaction message failed",
-    "is no half message",
+    "is not a half message",
     "has no queue",
     "illegal",
     "not online",

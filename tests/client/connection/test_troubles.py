@@ -34,7 +34,7 @@ def test_a_queue_that_another_client_has_is_no_lost_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its code is also that of a replica that does not lead; the words are not."""
-    refused = BrokerError(1, "queue 0 of topic T in the ordered group G is locked by nobody")
+    refused = BrokerError(1, "queue 0 of topic T in the ordered group G is not locked")
     Troubles(lambda: 0.0).failed("broker-a", "pulls of T", refused)
 
     (said,) = caplog.records

@@ -72,7 +72,7 @@ class Broker:
             self.reason,
             (),
             tuple(
-                ObservedBlocker("billing", number, left, f"group billing lacks {left}, {who}")
+                ObservedBlocker("billing", number, left, f"group billing has {left} left to consume, {who}")
                 for number, left in self.lag()
             ),
             ("billing",),

@@ -37,7 +37,7 @@ def config(queues: int) -> TopicConfig:
 
 
 REQUEST = ExpansionRequest("orders", config(8), LIMIT_MS, PROPAGATION_MS)
-LAG = ObservedBlocker("billing", 1, 3, "group billing lacks 3 messages of queue 1, 1 member online")
+LAG = ObservedBlocker("billing", 1, 3, "group billing has 3 messages of queue 1 left to consume, 1 member online")
 
 
 def expansion(phase: str = "open", **more: object) -> ObservedExpansion:
@@ -78,7 +78,7 @@ def test_a_growth_begins_with_a_fence_on_every_raft_group() -> None:
 
 def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
     """Nobody online, or too much to consume: writes stay open and the status says why."""
-    away = ObservedBlocker("audit", 0, 1, "group audit lacks 1 message of queue 0, nobody online")
+    away = ObservedBlocker("audit", 0, 1, "group audit has 1 message of queue 0 left to consume, nobody online")
     far = ObservedBlocker("billing", 0, LAG_MAX + 1, "group billing lacks many, 1 member online")
     for blocker, part in ((away, "nobody online"), (far, f"more than {LAG_MAX} messages behind")):
         plan = plan_expansion(REQUEST, world(expansion(blockers=(blocker,)), expansion()))
@@ -125,7 +125,7 @@ def test_what_waits_is_no_news_at_each_look() -> None:
     """Law: words that change with each look would be written each second, and the operator would look as often."""
     said: set[str] = set()
     for step in range(10):
-        words = f"group audit lacks {step + 1} messages of queue 0, nobody online"
+        words = f"group audit has {step + 1} messages of queue 0 left to consume, nobody online"
         away = ObservedBlocker("audit", 0, step + 1, words)
         far = ObservedBlocker("billing", 0, LAG_MAX + 1 + step, "group billing, 1 member online")
         for blocker in (away, far):
@@ -149,7 +149,7 @@ def test_who_is_in_the_way_is_waited_for_and_named() -> None:
     plan = plan_expansion(REQUEST, world(expansion("fenced", blockers=(LAG,)), expansion("fenced")))
 
     assert plan.actions == ()
-    assert "lacks 3 messages" in plan.message
+    assert "has 3 messages" in plan.message
     assert plan.status is not None
     assert [each.consumer_group for each in plan.status.blockers] == ["billing"]
 
@@ -188,7 +188,7 @@ def test_a_switch_has_the_topic_whole() -> None:
 
 def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
     """The expansion is given up as a whole; writes are let in for a while before the next try."""
-    lifted = expansion(attempt=1, reason="after 20000 ms: group billing lacks 3 messages")
+    lifted = expansion(attempt=1, reason="after 20000 ms: group billing has 3 messages")
     plan = plan_expansion(REQUEST, world(expansion("fenced"), lifted))
     assert plan.actions == (AbortExpansion("orders", A, 1, lifted.reason),)
 

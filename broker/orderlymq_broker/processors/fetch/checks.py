@@ -31,7 +31,7 @@ def readable_topic(context: Context, name: str, config: GroupSet) -> Topic:
     if not config.consume_enable:
         raise RequestRefused(
             ResponseCode.NO_PERMISSION,
-            f"subscription group no permission, {config.name}: consuming is switched off",
+            f"subscription group no permission, {config.name}: consuming is disabled",
         )
     topic = context.state.topics.by_name.get(name)
     if topic is None:

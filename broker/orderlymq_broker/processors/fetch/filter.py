@@ -25,7 +25,8 @@ from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 
 SQL_REFUSED: Final = "The broker does not support consumer to filter message by SQL92"
 CLASS_FILTER_REFUSED: Final = (
-    "class filters are not served, RocketMQ gave them up with 4.3.0; subscribe by tags or SQL92"
+    "class filters are not served, because RocketMQ removed them in 4.3.0; subscribe by tags or "
+    "SQL92"
 )
 _FAQ: Final = "start the consumer, or let it send its next heartbeat"
 # The bytes of filters kept for the next pulls. Common ones take a few hundred bytes each, the largest of SQL92 0.8 MB.
@@ -86,8 +87,9 @@ def check_tags(expression: str, count: int = 0) -> None:
     if count > TAGS_MAX or len(expression) > TAGS_SIZE_MAX:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"the subscription has {count} tags and its expression {len(expression)} characters; {TAGS_MAX} and "
-            f"{TAGS_SIZE_MAX} are allowed: subscribe to all, or give what belongs together one tag",
+            f"the subscription has {count} tags and its expression has {len(expression)} "
+            f"characters; the limits are {TAGS_MAX} and {TAGS_SIZE_MAX}: subscribe to all tags, "
+            "or give related messages one common tag",
         )
 
 

@@ -91,8 +91,8 @@ def compile_sql(expression: str) -> SqlFilter:
     words = count_words(expression)
     if words > WORDS_MAX:
         raise SqlError(
-            f"the SQL92 expression has more than {WORDS_MAX} words and signs; divide it over several "
-            f"consumer groups, or let the producer set one property that says what is wanted"
+            f"the SQL92 expression has more than {WORDS_MAX} words and signs; divide it over "
+            "several consumer groups, or let the producer set one property that holds the result"
         )
     if not expression.strip():
         raise SqlError("the SQL92 expression is empty; subscribe with the tag * for everything")
@@ -210,7 +210,8 @@ class _Builder(Transformer[Any, Any]):
         both = [self.greater_equal([value, low]), self.less_equal([value, high])]
         if _is_number(low.value) and _is_number(high.value) and high.value < low.value:
             _refuse(
-                f"the bounds of BETWEEN are {low.symbol} and {high.symbol}; the lower one is first"
+                f"the bounds of BETWEEN are {low.symbol} and {high.symbol}; write the lower one "
+                "first"
             )
         return _boolean(_all([_condition(part) for part in both]), "BETWEEN", *parts)
 
@@ -263,7 +264,7 @@ class _Builder(Transformer[Any, Any]):
     def integer(self, parts: list[str]) -> _Node:
         number = int(parts[0].rstrip("lL")) if len(parts[0]) <= 20 else _LONG_MAX + 1
         if number > _LONG_MAX:
-            _refuse(f"{parts[0]} is larger than {_LONG_MAX}")
+            _refuse(f"{parts[0]} is greater than {_LONG_MAX}")
         return _literal(str(parts[0]), number)
 
     def float_(self, parts: list[str]) -> _Node:
@@ -296,8 +297,10 @@ def _describe(expression: str, error: UnexpectedInput) -> str:
     # Read with getattr, because lark declares it as always None.
     at: int | None = getattr(error, "pos_in_stream", None)
     if at is None or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
-        return f"the SQL92 expression {expression!r} ends too early"
-    return f"the SQL92 expression {expression!r} is wrong from column {at + 1} on: {expression[at:][:20]!r}"
+        return f"the SQL92 expression {expression!r} is incomplete"
+    return (
+        f"the SQL92 expression {expression!r} is wrong at column {at + 1}: {expression[at:][:20]!r}"
+    )
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -326,7 +329,7 @@ def _condition(node: _Node) -> Condition:
     if node.boolean:
         return term  # type: ignore[return-value]  # boolean nodes give True, False or None
     if node.name is None:
-        _refuse(f"{node.symbol} is no condition; compare it with something")
+        _refuse(f"{node.symbol} is not a condition; compare it with something")
 
     def is_true(of: Properties) -> bool | None:
         value = term(of)

@@ -107,7 +107,7 @@ def _owners(body: bytes) -> tuple[tuple[str, int, str], ...]:
             case _:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"{each!r} is no owner; write [broker name, queue, client id]",
+                    f"{each!r} is not an owner; write [broker name, queue, client id]",
                 )
 
     return tuple(sorted(owners))

@@ -24,7 +24,7 @@ from orderlymq_protocol.header.extensions import EXT_CLIENT_ID
 
 # One request renews all locks of a client, so a few locks show its address; more would make a stranger's claim costly.
 LOCKS_SEEN_MAX: Final = 64
-_ADVICE: Final = "give each client an instance name of its own, or wait until the first one is gone"
+_ADVICE: Final = "give each client its own instance name, or wait until the first one is gone"
 
 
 def claim(
@@ -153,5 +153,5 @@ def _refuse(context: Context, client_id: str, owner: str) -> None:
     context.counters["client_ids_refused"] += 1
     raise RequestRefused(
         ResponseCode.ORDERLYMQ_CLIENT_ID_IN_USE,
-        f"the client id {client_id} belongs to {owner}; {_ADVICE}",
+        f"the client id {client_id} is in use by {owner}; {_ADVICE}",
     )

@@ -31,13 +31,13 @@ EXT_SUB_VERSION: Final = "subVersion"
 JUDGED_FIELDS: Final = (EXT_CLIENT_ID, EXT_EPOCH, EXT_SUB_VERSION)
 
 _BY_KEY: Final = (
-    "group[{group}] consumes by key (concurrency: Key): pulls, queue locks and offset commits are not for it; "
-    "consume with the OrderlyMQ SDK, or set concurrency: Queue"
+    "group[{group}] consumes by key (concurrency: Key) and does not use pulls, queue locks and "
+    "offset commits: consume with the OrderlyMQ SDK, or set concurrency: Queue"
 )
 
 _CONCURRENT: Final = (
-    "group[{group}] is declared concurrent and takes no queue locks: consume with a concurrent listener, or declare it "
-    "ordered (orderlymq group set {group} --ordering ordered)"
+    "group[{group}] is declared concurrent and cannot lock queues: consume with a concurrent "
+    "listener, or declare it ordered (orderlymq group set {group} --ordering ordered)"
 )
 
 
@@ -250,8 +250,9 @@ def _refusal(group: str, topic: str, queue_id: int, lock: Lock | None) -> str:
     queue = f"queue {queue_id} of topic {topic} in the ordered group {group}"
     if lock is None:
         return (
-            f"{queue} is locked by nobody; lock it (code 41) before pulling or committing, or, to consume it without order, "
-            f"declare the group concurrent (orderlymq group set {group} --ordering concurrent)"
+            f"{queue} is not locked; lock it (code 41) before pulling or committing. To consume "
+            f"it without order, declare the group concurrent (orderlymq group set {group} "
+            "--ordering concurrent)"
         )
 
     return (

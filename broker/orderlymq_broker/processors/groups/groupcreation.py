@@ -64,6 +64,6 @@ def check_own_topic(topic: str) -> None:
     if len(topic) > TOPIC_LENGTH_MAX:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"topic {topic} cannot be made: its name has {len(topic)} characters, {TOPIC_LENGTH_MAX} are allowed; "
-            "give the consumer group a shorter name",
+            f"topic {topic} cannot be created: its name has {len(topic)} characters, but "
+            f"{TOPIC_LENGTH_MAX} are allowed; give the consumer group a shorter name",
         )

@@ -407,8 +407,8 @@ class LockProcessor:
         if new and new > room:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"this group of brokers keeps locks of {LOCKS_MAX} queues of groups, and has them; delete groups or topics "
-                f"that are not needed",
+                f"this broker group already has the largest number of locks, {LOCKS_MAX} queues "
+                "of consumer groups; delete groups or topics that are not needed",
             )
 
     def _is_ours(self, queue: MessageQueue) -> bool:
@@ -454,8 +454,8 @@ def check_count(body: LockBatchRequest) -> None:
     if len(body.queues) > LOCK_QUEUES_MAX:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"the request names {len(body.queues)} queues, at most {LOCK_QUEUES_MAX} are locked or given back "
-            f"in one request: divide them over several requests or consumers",
+            f"the request names {len(body.queues)} queues, but at most {LOCK_QUEUES_MAX} can be "
+            "locked or released in one request: divide them over several requests or consumers",
         )
 
 

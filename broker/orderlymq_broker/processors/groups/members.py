@@ -166,7 +166,7 @@ class MembershipProcessor:
         token = check_token(self._context, request.ext, now)
         client_id = request.ext.get("clientId", "")
         check_client(client_id)
-        proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
+        proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without a reason"
         places = request.ext.get("addresses")
         addresses = None if places is None else tuple(places[:_ADDRESSES_LENGTH_MAX].split(","))
         # If the operator is a new one, propose the record even if it changes nothing, because it ends the former
@@ -354,8 +354,9 @@ class MembershipProcessor:
         if not (has_room(table.room, grows) and has_room(table.large_room, grows_large)):
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"the members of all consumer groups take {table.room.used} bytes already, {table.room.part(owner)} of them for your "
-                f"account or address: subscribe to fewer topics and tags, or use another group of brokers",
+                f"the members of all consumer groups use {table.room.used} bytes already, "
+                f"{table.room.part(owner)} of them for your account or address: subscribe to "
+                "fewer topics and tags, or use another broker group",
             )
 
     def _heartbeat_of(

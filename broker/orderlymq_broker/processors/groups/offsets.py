@@ -48,13 +48,14 @@ OFFSETS_MAX: Final = 500_000
 
 _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 _OVERTAKEN: Final = (
-    "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: the queue's "
-    "lock has changed meanwhile; lock it (code 41) before committing"
+    "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: the "
+    "queue's lock has changed meanwhile; lock it (code 41) before committing"
 )
 
 _FULL: Final = (
-    "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: this group of brokers keeps "
-    "offsets of {limit} queues of groups, and has them; delete groups or topics that are not needed"
+    "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: this "
+    "broker group already has the largest number of offsets, {limit} queues of consumer groups; "
+    "delete groups or topics that are not needed"
 )
 
 _Key = tuple[str, str, int]

@@ -45,17 +45,16 @@ from orderlymq_protocol.names import retry_topic
 # RocketMQ's ids have 32 characters; longer ones would make the answers to lock requests larger.
 MESSAGE_ID_LENGTH_MAX: Final = 128
 
-_STALE: Final = (
-    "queue {queue} of {topic} has another holder in group {group} by now; nothing is held"
-)
-_STOPPED: Final = "group {group} says onDeadLetter: StopQueue; the message is tried again"
+_STALE: Final = "queue {queue} of {topic} has another holder in group {group} now; no key is parked"
+_STOPPED: Final = "group {group} has onDeadLetter: StopQueue; the message is retried"
 _FULL: Final = (
-    f"group {{group}} has parked {PARKED_KEYS_MAX} keys, the most there may be; the queue stops instead of "
-    "letting a key pass: repair what fails and release them (orderlymq group parked, orderlymq group release)"
+    f"group {{group}} has parked {PARKED_KEYS_MAX} keys, the largest number allowed, so the queue "
+    "stops and no key is skipped: repair the cause and release keys (orderlymq group parked, "
+    "orderlymq group release)"
 )
 _NOT_BY_KEY: Final = (
-    "action {action!r} is for lanes: what failed under a key that group[{group}] holds by queue is a dead letter already; "
-    "release the key with retry"
+    "action {action!r} is only for lanes: what failed under a key that group[{group}] holds by "
+    "queue is a dead letter already; release the key with retry"
 )
 _LONG: Final = (
     f"a sharding key of more than {KEY_BYTES_MAX} bytes cannot be held; the queue stops instead of "

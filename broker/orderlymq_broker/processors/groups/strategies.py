@@ -66,8 +66,8 @@ def assign(
     strategy = STRATEGIES.get(wish.strategy_name)
     if strategy is None:
         raise AssignmentError(
-            f"the strategy {wish.strategy_name!r} is not served by brokers; use one of "
-            f"{', '.join(STRATEGIES)}, or let clients rebalance for themselves"
+            f"brokers do not serve the strategy {wish.strategy_name!r}; use one of "
+            f"{', '.join(STRATEGIES)}, or let the clients rebalance themselves"
         )
     names = sorted(members)
 

@@ -495,7 +495,7 @@ class LaneFetcher:
         if member is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"{header.client_id} is no member of group[{group}]; send a heartbeat first",
+                f"{header.client_id} is not a member of group[{group}]; send a heartbeat first",
             )
         if member.message_model == BROADCASTING:
             raise RequestRefused(

@@ -62,33 +62,34 @@ LANE_OFFSETS_MAX: Final = 400_000
 NEW_SHARE: Final = 4
 
 LANES_FULL: Final = (
-    f"the group has {LANES_OF_GROUP_MAX} lanes in hand or in trouble, the most there may be: "
-    "repair what fails and release it (orderlymq group release)"
+    f"the group has {LANES_OF_GROUP_MAX} lanes in hand or in trouble, the largest number allowed: "
+    "repair the cause and release them (orderlymq group release)"
 )
 LANES_SHARED: Final = (
-    f"all groups together have {LANES_MAX} lanes in hand or in trouble, and this group its share of these: "
-    "repair what fails and release it (orderlymq group release), in this group or in others"
+    f"all consumer groups together have {LANES_MAX} lanes in hand or in trouble, and this group "
+    "has its share of them: repair the cause and release them (orderlymq group release), in this "
+    "group or in others"
 )
 OWED_FULL: Final = (
-    f"{OWED_MAX} messages of a queue wait behind busy lanes, the most there may be: "
-    "the keys they belong to must be consumed first"
+    f"{OWED_MAX} messages of a queue wait behind busy lanes, the largest number allowed: the keys "
+    "they belong to must be consumed first"
 )
 OFFSETS_FULL: Final = (
-    f"this group of brokers keeps offsets of {LANE_OFFSETS_MAX} queues of groups, and a group by key begins no further ones: "
-    "delete groups or topics that are not needed"
+    f"this broker group has offsets of {LANE_OFFSETS_MAX} queues of consumer groups, so a group "
+    "by key cannot start on further queues: delete groups or topics that are not needed"
 )
 STOPPED: Final = (
     "onDeadLetter: StopQueue: a message of a queue has failed as often as the group allows; "
     "repair it or skip it (orderlymq group release)"
 )
 _HAND_FULL: Final = (
-    f"the member has {IN_HAND_MAX} lanes in hand, the most there may be: complete them first"
+    f"the member has {IN_HAND_MAX} lanes in hand, the largest number allowed: complete them first"
 )
 
 
 _SUSPECT: Final = (
-    "the member has a lane in hand whose attempts ended without a word, again and again; it gets no other "
-    "such lane before that one is complete"
+    "the member has a lane in hand whose attempts repeatedly ended without a report; it gets no "
+    "other such lane until that one is complete"
 )
 
 

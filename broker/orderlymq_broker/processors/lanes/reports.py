@@ -37,7 +37,7 @@ _SAID: Final[Mapping[str, Said]] = {
     wire.RETRY: Said.RETRY,
     wire.RELEASE: Said.RELEASE,
 }
-_ENDING: Final = "the lease was over before the renewal came"
+_ENDING: Final = "the lease had expired before the renewal arrived"
 _COUNTED: Final[Mapping[str, str]] = {
     wire.DONE: "lanes_completed",
     wire.PARKED: "lanes_parked",
@@ -161,7 +161,7 @@ def _check(reports: Sequence[wire.LaneReport]) -> None:
         if report.result not in _SAID:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"result {report.result[:32]!r} is none of {', '.join(wire.RESULTS)}",
+                f"result {report.result[:32]!r} is not one of {', '.join(wire.RESULTS)}",
             )
 
 

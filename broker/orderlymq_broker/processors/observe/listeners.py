@@ -184,7 +184,7 @@ def in_words(row: Mapping[str, Any]) -> str:
         (row["listenerRunning"], "its listener was called and has not returned"),
         (
             tries == 0 and not row["listenerSuspended"] and not row["listenerRunning"],
-            "its listener has not failed with it"
+            "its listener has not failed on it"
             if row["listenerRunning"] is None
             else "its listener was not called with it",
         ),

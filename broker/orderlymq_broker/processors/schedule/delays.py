@@ -96,7 +96,7 @@ def delay_level(properties: Properties) -> int:
         return max(0, read_integer(text, INT32_MIN, INT32_MAX))
     except ValueError as error:
         raise RequestRefused(
-            ResponseCode.MESSAGE_ILLEGAL, f"the delay level {text[:20]!r} is no number"
+            ResponseCode.MESSAGE_ILLEGAL, f"the delay level {text[:20]!r} is not a number"
         ) from error
 
 
@@ -124,7 +124,7 @@ def timer_wait(properties: Properties, wall_ms: int, delay_max_ms: int) -> Wait:
             return NO_WAIT
     except ValueError as error:
         raise RequestRefused(
-            ResponseCode.MESSAGE_ILLEGAL, f"the time of a timer message is no number: {error}"
+            ResponseCode.MESSAGE_ILLEGAL, f"the time of a timer message is not a number: {error}"
         ) from error
     cancels = by_name.get(TIMER_DEL_UNIQKEY, "")
     if due_ms - wall_ms > delay_max_ms or (cancels and due_ms <= wall_ms):

@@ -25,8 +25,8 @@ from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
 _ENDING: Final = "recall failed, the message is being delivered or recalled at this moment; recall it again to know"
 _OFF: Final = "recall failed, operation is forbidden: recallMessageEnable is false; an administrator can set it"
 _TOO_MANY: Final = (
-    f"recall failed, more than {CANCEL_SCAN_MAX} messages or {CANCEL_SIZE_MAX >> 20} MiB have the unique key of the handle: "
-    "give each message a unique key of its own"
+    f"recall failed, more than {CANCEL_SCAN_MAX} messages or {CANCEL_SIZE_MAX >> 20} MiB have the "
+    "unique key of the handle: give each message its own unique key"
 )
 
 
@@ -86,7 +86,9 @@ class RecallProcessor:
             )
         left_ms = handle.due_ms - now.wall_ms
         if not 0 < left_ms <= settings.timers.timer_delay_max_ms:
-            raise _illegal("recall failed, timestamp invalid: the message is due, or never waited")
+            raise _illegal(
+                "recall failed, timestamp invalid: the message is due, or never had a delay"
+            )
 
         return handle
 

@@ -54,8 +54,8 @@ _SEPARATORS: Final = 3
 _LOST: Final = "the leader changed before the message was stored; send it back again"
 
 _NO_ROOM: Final = (
-    "the properties of the message leave no room for those of a retry: "
-    "try it again without the broker, or make it a dead letter (delayLevel -1)"
+    "the properties of the message leave no room for those of a retry: retry it in the consumer, "
+    "or make it a dead letter (delayLevel -1)"
 )
 
 
@@ -145,7 +145,8 @@ class RetryProcessor:
         if message.topic in UNSENDABLE_TOPICS:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the message at {physical} waits in {message.topic} and was never delivered; send back what was pulled",
+                f"the message at {physical} waits in {message.topic} and was never delivered; "
+                "send back only messages that were pulled",
             )
 
         return message

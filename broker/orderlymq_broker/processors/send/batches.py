@@ -268,14 +268,14 @@ class BatchProcessor:
         """Make a message of an entry."""
         context, header, topic = self._context, batch.header, batch.topic
         if len(batch.firsts) == BATCH_COUNT_MAX:
-            raise illegal(context, f"a batch holds at most {BATCH_COUNT_MAX} messages")
+            raise illegal(context, f"a batch may have at most {BATCH_COUNT_MAX} messages")
         properties = self._properties(batch, entry)
         self._room -= len(properties.text) // READ_COUNT_SIZE
         if is_half(topic, header.sys_flag, properties):
             raise illegal(context, "a batch cannot be sent in a transaction")
         draft, wait = self._read(header, topic, batch.peer, entry.body, properties, now, "entry")
         if wait.cancels:
-            raise illegal(context, "a timer message cannot be cancelled in a batch")
+            raise illegal(context, "a timer message in a batch cannot be cancelled")
         draft.flag, draft.queue_id = entry.flag, batch.source[2]
 
         return put(context, draft, wait)
@@ -298,8 +298,8 @@ class BatchProcessor:
             # Every message is stored with the properties of the batch, so a small body may become a huge entry.
             raise illegal(
                 context,
-                f"a batch takes at most {PROPOSAL_SIZE_MAX} bytes in the log, the common properties counted for each of "
-                "its messages: split it",
+                f"a batch may take at most {PROPOSAL_SIZE_MAX} bytes in the log, and the common "
+                "properties count for each of its messages: split it",
             )
         if first is not None:
             batch.firsts.append(first)

@@ -28,8 +28,9 @@ _ILLEGAL: Final = (
 )
 _TOPIC_FORBIDS: Final = f"{FORBIDDEN}topic[{{topic}}] has no write permission"
 _CANCELLED: Final = (
-    "the message is not stored: its key was cancelled at {cancelled} and this try was born before, at {born} (milliseconds since 1970); "
-    "to send it after all send it again, and set the clock of this client if it is late"
+    "the message is not stored: its key was cancelled at {cancelled}, and this attempt was "
+    "created earlier, at {born} (milliseconds since 1970); to send it anyway, send it "
+    "again, and set the clock of this client if it is behind"
 )
 _NO_TRANSACTIONS: Final = (
     "the broker[{broker}] sending transaction message is forbidden: rejectTransactionMessage is true; "

@@ -56,7 +56,7 @@ class CopyProcessor:
             if len(drafts) > COPIES_MAX:
                 raise illegal(self._context, f"at most {COPIES_MAX} copies at a time")
         if not drafts:
-            raise illegal(self._context, "the body holds no copy")
+            raise illegal(self._context, "the body has no copy")
         kept = unanswered(request)
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
@@ -89,17 +89,20 @@ class CopyProcessor:
         if topic is None:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please! A mirror makes no topics",
+                f"topic[{header.topic}] not exist, apply first please! A mirror does not create "
+                "topics",
             )
         if not topic.sendable or topic.is_retry or is_dlq_topic(topic.name):
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"topic[{topic.name}] takes no copies: its messages belong to this cluster's own work",
+                f"topic[{topic.name}] cannot take copies: its messages belong to this cluster's "
+                "internal work",
             )
         if not 0 <= header.queue_id < topic.queue_count:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{topic.name}] has no queue {header.queue_id}; give it the queues of the source",
+                f"topic[{topic.name}] has no queue {header.queue_id}; give it as many queues as "
+                "the source has",
             )
         check_room(context)
         check_send(context, topic, {})
@@ -112,11 +115,14 @@ class CopyProcessor:
         if place != (header.topic, header.queue_id, offset) or not 0 <= offset <= OFFSET_MAX:
             raise illegal(
                 self._context,
-                f"offset {message.queue_offset} of queue {message.queue_id} of {message.topic} where offset {offset} of "
-                f"queue {header.queue_id} of {header.topic} must follow",
+                f"got offset {message.queue_offset} of queue {message.queue_id} of "
+                f"{message.topic}, but expected offset {offset} of queue {header.queue_id} of "
+                f"{header.topic}",
             )
         if len(message.body) > self._context.settings.storage.body_size_max:
-            raise illegal(self._context, f"the copy at offset {offset} is too large here")
+            raise illegal(
+                self._context, f"the copy at offset {offset} is too large for this broker"
+            )
         if body_crc(message.body) != message.body_crc:
             raise illegal(self._context, f"the body of the copy at offset {offset} is damaged")
 

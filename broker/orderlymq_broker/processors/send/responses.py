@@ -83,7 +83,7 @@ def close_in_part(request: RemotingCommand, peer: Peer) -> list[Effect]:
     """Close the connection of a batch that is or may be stored in part; the next try stores only the missing messages."""
     if request.is_oneway:
         return []
-    return [Close(peer.connection, "a part of a batch is stored, or may be, and the rest is not")]
+    return [Close(peer.connection, "a part of a batch may be stored, the rest is not")]
 
 
 def answer_unstored(request: RemotingCommand, peer: Peer, refusal: Refusal | None) -> list[Effect]:

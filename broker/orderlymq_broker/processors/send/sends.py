@@ -232,7 +232,7 @@ class SendProcessor:
         if kind != "dead" and not WAIT_NAMES.isdisjoint(said):
             wait = wait_of(context, properties, now.wall_ms)
             if half and wait.cancels:
-                raise illegal(context, "a timer message cannot be cancelled in a transaction")
+                raise illegal(context, "a timer message in a transaction cannot be cancelled")
         waits = half or wait is not NO_WAIT
         if waits and topic.name == TRACE_TOPIC:
             self._check_publish(peer, topic.name)

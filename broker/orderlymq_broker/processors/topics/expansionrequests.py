@@ -97,8 +97,8 @@ def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
         context.counters["sends_by_old_route"] += 1
         raise RequestRefused(
             ResponseCode.ORDERLYMQ_QUEUES_CHANGED,
-            f"topic[{topic.name}] has {counted(expansion.total, 'queue')}, the sender chose from {total}; "
-            f"ask a name server for its route and choose again",
+            f"topic[{topic.name}] has {counted(expansion.total, 'queue')}, but the sender chose "
+            f"one of {total}; get the topic's route from a name server and choose again",
         )
     if expansion.phase is not ExpansionPhase.OPEN and not total:
         raise _changing(context, topic, total)
@@ -110,8 +110,8 @@ def _changing(context: Context, topic: Topic, total: int) -> RequestRefused:
 
     return RequestRefused(
         code,
-        f"service not available now: the number of queues of topic[{topic.name}] is being changed, "
-        f"nothing was stored; send it again in a moment",
+        f"service not available now: the number of queues of topic[{topic.name}] is being "
+        "changed, nothing was stored; send it again in a moment",
     )
 
 
@@ -154,7 +154,7 @@ class ExpansionProcessor:
             case "fence":
                 return self._fence(name, request, peer, token)
             case "abort":
-                reason = ext.get("reason", "")[:1024] or "given up by the operator"
+                reason = ext.get("reason", "")[:1024] or "aborted by the operator"
                 record: Record = ExpansionAborted(name, read_number(ext, "attempt"), reason, token)
             case "switch":
                 record = self._switch(name, request, token)
@@ -164,7 +164,7 @@ class ExpansionProcessor:
             case _:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"action {action!r} is unknown; say fence, abort, switch or publish",
+                    f"action {action!r} is unknown; use fence, abort, switch or publish",
                 )
 
         return self._propose([*self._flush(), record], request, peer)
@@ -296,7 +296,7 @@ class ExpansionProcessor:
         state = self._context.state
         topic = state.topics.by_name[expansion.topic]
         found = self._blockers(topic, readers_of(state, topic.name))
-        reason = found[0].reason if found else "it did not go on, though nobody was in the way"
+        reason = found[0].reason if found else "it made no progress, although nothing blocked it"
 
         return ExpansionAborted(
             expansion.topic, expansion.attempt, f"after {expansion.limit_ms} ms: {reason}", NO_TOKEN
@@ -363,16 +363,18 @@ class ExpansionProcessor:
         if given > SWITCH_OFFSETS_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{name}] cannot have {counted(queues, 'queue')} here in one step: the groups that read it would get {given} "
-                f"offsets, and one step gives at most {SWITCH_OFFSETS_MAX}; let it grow by fewer queues at a time, or delete groups "
-                f"that read it no more",
+                f"topic[{name}] cannot have {counted(queues, 'queue')} here in one step: the "
+                f"groups that read it would get {given} offsets, and one step may give at most "
+                f"{SWITCH_OFFSETS_MAX}; add fewer queues at a time, or delete groups that no "
+                "longer read it",
             )
         room = max(0, self._offsets_room())
         if given > room:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{name}] cannot have {counted(queues, 'queue')} here: the groups that read it would get {given} offsets, and "
-                f"this group of brokers has room for {room} more; delete groups or topics that are not needed",
+                f"topic[{name}] cannot have {counted(queues, 'queue')} here: the groups that read "
+                f"it would get {given} offsets, and this broker group has room for {room} more; "
+                "delete groups or topics that are not needed",
             )
 
     def _check_switch(self, topic: Topic) -> None:
@@ -404,7 +406,7 @@ class ExpansionProcessor:
             # A reset after the fetch would leave its lane in hand but owing nothing.
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"group {fetching[0]} gets lanes of topic[{name}] at this moment; send it again",
+                f"group {fetching[0]} is getting lanes of topic[{name}]; send the request again",
             )
 
     def _blockers(self, topic: Topic, readers: Sequence[str]) -> list[Blocker]:
@@ -475,7 +477,7 @@ class ExpansionProcessor:
 
 
 def _retry_text(topic: str, group: str, count: int) -> str:
-    return f"group {group} has {counted(count, 'message')} to try again; topic[{topic}] waits"
+    return f"group {group} has {counted(count, 'message')} to retry; topic[{topic}] waits"
 
 
 def read_number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int:
@@ -489,7 +491,7 @@ def read_number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int
     if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > maximum:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"{name} is {text[:_TEXT_SHOWN_MAX]!r}; say a number from 0 to {maximum}",
+            f"{name} is {text[:_TEXT_SHOWN_MAX]!r}; use a number from 0 to {maximum}",
         )
 
     return int(text)

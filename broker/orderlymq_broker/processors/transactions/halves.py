@@ -69,7 +69,7 @@ _COMMITTED: Final = (
     "send a new message in the next transaction"
 )
 _LOST: Final = "the leader changed before the end of the transaction was stored; send it again"
-_ENDED: Final = "the transaction had ended before; nothing changed"
+_ENDED: Final = "the transaction has ended already; nothing changed"
 _SLAVE: Final = "this replica does not lead group {group}; end the transaction at {address}"
 
 
@@ -159,7 +159,10 @@ class TransactionProcessor:
 
     def _check_room(self, group: str, topic: str) -> None:
         table, pending = self._context.state.transactions, self._context.entries.pending_rows
-        advice = f"end some before beginning others, also those that were given up ({TRANS_CHECK_MAX_TIME_TOPIC} has them)"
+        advice = (
+            "end some transactions before you begin others, including those that were given up "
+            f"({TRANS_CHECK_MAX_TIME_TOPIC} has them)"
+        )
         if table.of_group(group, topic) + pending["halves", group, topic] >= OPEN_OF_GROUP_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
@@ -169,7 +172,8 @@ class TransactionProcessor:
         if not table.room.has_room(topic, 1, pending=own, pending_of_all=all_of_them):
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{table.room.used} transactions have not ended, {table.room.part(topic)} of them of topic[{topic}]; {advice}",
+                f"{table.room.used} transactions have not ended, {table.room.part(topic)} of them "
+                f"in topic[{topic}]; {advice}",
             )
 
     def opened(self, offset: int) -> None:
@@ -192,8 +196,9 @@ class TransactionProcessor:
         if choice not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"commitOrRollback {choice}: write {TRANSACTION_COMMIT} to commit, "
-                f"{TRANSACTION_ROLLBACK} to roll back or {TRANSACTION_NOT} when it is not known yet",
+                f"commitOrRollback {choice}: use {TRANSACTION_COMMIT} to commit, "
+                f"{TRANSACTION_ROLLBACK} to roll back or {TRANSACTION_NOT} if the outcome is not "
+                "known yet",
             )
         offset = header.tran_state_table_offset
         half = context.state.transactions.get(offset)
@@ -232,8 +237,8 @@ class TransactionProcessor:
             # It may have been given up and removed without an end; "it is committed" would be a guess.
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"find prepared transaction message failed: half {offset} is older than what is "
-                "kept; whether its transaction ended is not known any more",
+                f"find prepared transaction message failed: half {offset} is older than the "
+                "messages that are kept; the outcome of its transaction is no longer known",
             )
         self._context.counters["transactions_ended_again"] += 1
 
@@ -317,7 +322,7 @@ class TransactionProcessor:
         context = self._context
         message_id = ResumeCheckHalfMessageHeader.from_ext(request.ext).msg_id or ""
         offset = self._find(message_id)
-        ended = f"the transaction of {message_id} has ended; there is nothing to ask about"
+        ended = f"the transaction of {message_id} has ended; its producer need not be asked"
         if context.state.transactions.get(offset) is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, ended)
 
@@ -337,7 +342,7 @@ class TransactionProcessor:
         except MessageIdError as error:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"msgId {message_id[:64]!r} is no offset message id: {error}",
+                f"msgId {message_id[:64]!r} is not an offset message id: {error}",
             ) from error
         stored = read_applied(self._context, physical)
         if stored is not None:
@@ -349,14 +354,17 @@ class TransactionProcessor:
                 return int(number)
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"{message_id} is no half message; give the id of one in {TRANS_CHECK_MAX_TIME_TOPIC}",
+            f"{message_id} is not a half message; give the id of one in "
+            f"{TRANS_CHECK_MAX_TIME_TOPIC}",
         )
 
 
 def _check_end(half: Half, header: EndTransactionHeader) -> None:
     """Refuse an end that does not match its half message (EndTransactionProcessor.checkPrepareMessage); reveal nothing."""
     if header.producer_group != half.opened.group:
-        what = f"producer group wrong: half {half.offset} is not of {header.producer_group}"
+        what = (
+            f"producer group wrong: half {half.offset} does not belong to {header.producer_group}"
+        )
     elif header.commit_log_offset != half.opened.physical:
         what = f"commit log offset wrong: half {half.offset} is not at {header.commit_log_offset}"
     elif not _is_named(half, header.msg_id):

@@ -140,7 +140,8 @@ def abort(
         return ExpansionMoved(record.topic, present.phase)
     if present.phase is not ExpansionPhase.FENCED:
         return Refused(
-            f"topic[{record.topic}] has its new queue list already; there is no way back"
+            f"topic[{record.topic}] has its new queue list already; the expansion can no longer "
+            "be aborted"
         )
     topic = state.topics.by_name[record.topic]
     _configure(state, topic.config, wall_ms, writes, read_queues=topic.config.write_queues)
@@ -206,7 +207,7 @@ def propagate(
     """Note that every name server returns the new list; senders that do not name their list still wait."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.total != record.total:
-        return Refused(f"topic[{record.topic}] has no list of {counted(record.total, 'queue')}")
+        return Refused(f"topic[{record.topic}] has no new list of {counted(record.total, 'queue')}")
     if present.phase is not ExpansionPhase.SWITCHED:
         return ExpansionMoved(record.topic, present.phase)
     expansion = msgspec.structs.replace(
@@ -222,7 +223,7 @@ def open_all(
     """Let all senders write: the expansion is over."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.phase is not ExpansionPhase.PROPAGATING:
-        return Refused(f"topic[{record.topic}] does not settle")
+        return Refused(f"topic[{record.topic}] is not propagating a new queue list")
     expansion = Expansion(
         record.topic,
         total=present.total,
@@ -313,7 +314,9 @@ def group_blockers(
     online = len(state.members.of_group(group))
     who = f"{counted(online, 'member')} online" if online else "nobody online"
     for number, left in _left(state, group, topic, ends):
-        text = f"group {group} lacks {counted(left, 'message')} of queue {number}, {who}"
+        text = (
+            f"group {group} has {counted(left, 'message')} of queue {number} left to consume, {who}"
+        )
         yield Blocker(group, number, left, text)
     kept = state.parked.count_in(group, topic.name)
     if kept:
@@ -322,7 +325,7 @@ def group_blockers(
         yield Blocker(group, NO_QUEUE, kept, text)
     waiting = retries_left(state, group)
     if waiting:
-        text = f"group {group} has {counted(waiting, 'message')} to try again, {who}"
+        text = f"group {group} has {counted(waiting, 'message')} to retry, {who}"
         yield Blocker(group, NO_QUEUE, waiting, text)
 
 
@@ -331,7 +334,10 @@ def open_transactions(state: BrokerState, topic: Topic) -> list[Blocker]:
     halves = state.transactions.of_topic(topic.name)
     if not halves:
         return []
-    text = f"{counted(halves, 'transaction')} of topic[{topic.name}] may still be committed: end all, also those that were given up"
+    text = (
+        f"{counted(halves, 'transaction')} of topic[{topic.name}] may still be committed: end all "
+        "of them, including those that were given up"
+    )
 
     return [Blocker("", NO_QUEUE, halves, text)]
 

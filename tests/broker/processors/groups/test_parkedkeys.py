@@ -287,7 +287,7 @@ def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> Non
     assert shell.core.context.counters["parked_keys_refused"] == 2
     assert ask(shell, 5, key="k7").ext["verdict"] == "held"
     shell.pass_time(6_000)
-    assert any("the most there may be" in text for text in shell.core.watch.warnings.take())
+    assert any("the largest number allowed" in text for text in shell.core.watch.warnings.take())
     release(shell, "k7")
     assert ask(shell, 5).ext["verdict"] == "held"
 

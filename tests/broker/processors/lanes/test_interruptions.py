@@ -267,7 +267,7 @@ def test_suspects_are_not_in_one_hand() -> None:
     assert keys(a.fetch()) == ["x"]
     limited = a.ask()
     assert limited.code == 19
-    assert "ended without a word" in (limited.remark or "")
+    assert "ended without a report" in (limited.remark or "")
     assert keys(b.fetch()) == ["y"]
 
 

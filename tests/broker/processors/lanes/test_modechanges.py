@@ -193,7 +193,7 @@ def test_a_retry_that_is_under_way_keeps_an_expansion_waiting() -> None:
 
     refused = shell.reply_to(switched)
     assert refused is not None
-    assert (refused.code, "try again" in (refused.remark or "")) == (1, True), refused.remark
+    assert (refused.code, "to retry" in (refused.remark or "")) == (1, True), refused.remark
 
 
 def test_a_lane_that_is_being_handed_out_keeps_an_expansion_waiting() -> None:
@@ -216,7 +216,7 @@ def test_a_lane_that_is_being_handed_out_keeps_an_expansion_waiting() -> None:
     assert reply is not None
     assert (refused.code, refused.remark) == (
         1,
-        "group billing gets lanes of topic[orders] at this moment; send it again",
+        "group billing is getting lanes of topic[orders]; send the request again",
     )
     assert shell.call(code, {"action": "switch", **step}, peer=TOOL).code == 1
     a.say("done", *lanes(reply), offset=0)

@@ -228,7 +228,7 @@ def test_a_listener_that_hangs_is_distinguished_from_one_that_fails() -> None:
     unsaid = in_words({**UNKNOWN, "listenerTries": 0})
     assert hangs == "its listener was called and has not returned"
     assert waits == "its listener was not called with it"
-    assert unsaid == "its listener has not failed with it"
+    assert unsaid == "its listener has not failed on it"
     suspended = in_words({**UNKNOWN, "listenerTries": 0, "listenerSuspended": True})
     assert suspended == "its program has suspended the consumer"
     assert in_words(UNKNOWN) == ""

@@ -212,13 +212,13 @@ def damaged(copy: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("copies", "more", "code", "text"),
     [
-        ([], {}, 13, "holds no copy"),
-        ([0, 2], {}, 13, "offset 2 of queue 1 of orders where offset 1"),
-        ([0], {"queue": 0}, 13, "queue 0 of orders must follow"),
+        ([], {}, 13, "has no copy"),
+        ([0, 2], {}, 13, "offset 2 of queue 1 of orders, but expected offset 1"),
+        ([0], {"queue": 0}, 13, "but expected offset 0 of queue 0 of orders"),
         ([0], {"queue": 2}, 1, "has no queue 2"),
-        ([0], {"topic": "others"}, 17, "makes no topics"),
-        ([0], {"topic": "%RETRY%billing"}, 16, "takes no copies"),
-        ([0], {"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "takes no copies"),
+        ([0], {"topic": "others"}, 17, "does not create topics"),
+        ([0], {"topic": "%RETRY%billing"}, 16, "cannot take copies"),
+        ([0], {"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "cannot take copies"),
     ],
 )
 def test_what_is_no_copy_of_the_queue_is_refused(

@@ -62,7 +62,7 @@ def test_one_switch_gives_only_so_many_offsets(
     refused.append(switched(topic, "one", "two"))
 
     assert [
-        (each.code, "let it grow by fewer queues" in (each.remark or "")) for each in refused
+        (each.code, "add fewer queues" in (each.remark or "")) for each in refused
     ] == [(1, True)] * 2
     assert switched(topic, "one").code == 0
 

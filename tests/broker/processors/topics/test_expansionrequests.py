@@ -160,7 +160,7 @@ def test_a_fence_that_does_not_go_on_is_lifted_by_the_leader_and_says_who_was_in
     topic.pass_time(3_500)
 
     assert phase(topic) == "open"
-    assert "group billing lacks 1 message of queue 3, 1 member online" in expansion(topic)["reason"]
+    assert "group billing has 1 message of queue 3 left to consume, 1 member online" in expansion(topic)["reason"]
     assert send(topic, e=3).code == 0
     assert topic.state.topics.by_name["orders"].config.read_queues == 4
     assert change(topic, "switch").code == 1
@@ -243,10 +243,10 @@ def test_a_retry_that_waits_is_not_past_the_barrier(topic: Shell) -> None:
     change(topic, "fence", limitMillis=60_000)
 
     waiting = change(topic, "switch")
-    assert (waiting.code, "1 message to try again; topic" in (waiting.remark or "")) == (1, True)
+    assert (waiting.code, "1 message to retry; topic" in (waiting.remark or "")) == (1, True)
     topic.pass_time(2_000)
     ready = change(topic, "switch")
-    assert (ready.code, "message to try again" in (ready.remark or "")) == (1, True)
+    assert (ready.code, "message to retry" in (ready.remark or "")) == (1, True)
     create(topic, OffsetsReset((Commit("billing", "%RETRY%billing", 0, 1),)))
 
     assert change(topic, "switch").code == 0
@@ -274,7 +274,7 @@ def test_an_open_transaction_is_in_the_way_and_may_still_end(topic: Shell) -> No
         "transactionId": "C0A80001000118B4AAC4",
     }
     assert topic.call(37, end).code == 0
-    assert "lacks 1 message" in (change(topic, "switch").remark or "")
+    assert "has 1 message" in (change(topic, "switch").remark or "")
     commit(topic, 1)
 
     assert change(topic, "switch").code == 0
@@ -304,7 +304,7 @@ def test_one_member_that_broadcasts_excuses_no_other_one(topic: Shell) -> None:
 
     refused = change(topic, "switch")
 
-    assert (refused.code, "billing lacks 1 message of queue 0" in (refused.remark or "")) == (
+    assert (refused.code, "billing has 1 message of queue 0" in (refused.remark or "")) == (
         1,
         True,
     )
@@ -322,7 +322,7 @@ def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
     commit(topic, 1)
     change(topic, "fence")
 
-    assert "group search lacks 1 message" in (change(topic, "switch").remark or "")
+    assert "group search has 1 message" in (change(topic, "switch").remark or "")
     create(topic, OffsetsReset((Commit("search", "orders", 0, 1),)))
     assert change(topic, "switch").code == 0
 
@@ -357,7 +357,7 @@ def test_a_group_that_left_before_its_first_commit_is_in_the_way_too(topic: Shel
     change(topic, "fence")
 
     assert expansion(topic)["readers"] == ["billing"]
-    assert "lacks 1 message of queue 0, nobody online" in (change(topic, "switch").remark or "")
+    assert "has 1 message of queue 0 left to consume, nobody online" in (change(topic, "switch").remark or "")
 
 
 def test_what_a_holder_may_have_at_hand_is_not_consumed_because_retention_took_it(
@@ -385,7 +385,7 @@ def test_a_group_without_members_is_in_the_way_too(topic: Shell) -> None:
     create(topic, OffsetsReset((Commit("billing", "orders", 0, 0),)))
     change(topic, "fence")
 
-    assert "lacks 1 message of queue 0, nobody online" in (change(topic, "switch").remark or "")
+    assert "has 1 message of queue 0 left to consume, nobody online" in (change(topic, "switch").remark or "")
 
 
 def test_readers_begin_new_queues_at_their_first_message(topic: Shell) -> None:

@@ -274,7 +274,7 @@ def test_what_was_committed_stays_committed_once(orders: Shell, second: int) -> 
 
     reply = end(orders, half, second)
 
-    assert (reply.code, reply.remark) == (0, "the transaction had ended before; nothing changed")
+    assert (reply.code, reply.remark) == (0, "the transaction has ended already; nothing changed")
     assert found(orders) == [b"half"]
 
 
@@ -401,7 +401,7 @@ def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell)
     answer = end(orders, half, COMMIT)
 
     assert answer.code == 1
-    assert "not known any more" in (answer.remark or "")
+    assert "no longer known" in (answer.remark or "")
     assert found(orders) == []
 
 

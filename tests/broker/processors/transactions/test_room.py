@@ -47,5 +47,5 @@ def test_who_writes_one_topic_leaves_room_for_the_transactions_of_others() -> No
     code, remark = asks("greedy", "U3", "more")
 
     assert code == 2
-    assert "of topic[greedy]" in remark
+    assert "in topic[greedy]" in remark
     assert asks("orders", "U2")[0] == 0

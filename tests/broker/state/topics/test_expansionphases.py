@@ -89,7 +89,7 @@ def found(replica: Replica) -> list[Blocker]:
 
 
 def lacks(group: str, queue: int, messages: int, online: str = "nobody online") -> Blocker:
-    text = f"group {group} lacks {counted(messages, 'message')} of queue {queue}, {online}"
+    text = f"group {group} has {counted(messages, 'message')} of queue {queue} left to consume, {online}"
     return Blocker(group, queue, messages, text)
 
 
@@ -509,13 +509,13 @@ def test_retries_parked_keys_and_open_transactions_are_in_the_way(replica: Repli
         replica.take(HalfOpened(offset, 0, "p", name, f"U{offset}", WALL_MS))
 
     assert found(replica) == [
-        Blocker("g", NO_QUEUE, 3, "group g has 3 messages to try again, nobody online"),
+        Blocker("g", NO_QUEUE, 3, "group g has 3 messages to retry, nobody online"),
         Blocker("g", NO_QUEUE, 2, "group g holds 2 keys: release with orderlymq group release"),
         Blocker(
             "",
             NO_QUEUE,
             1,
-            "1 transaction of topic[orders] may still be committed: end all, also those that were given up",
+            "1 transaction of topic[orders] may still be committed: end all of them, including those that were given up",
         ),
     ]
 

@@ -338,7 +338,7 @@ async def test_a_pull_that_is_sent_away_leaves_its_place_to_others_for_a_while(
     ("code", "refusal"),
     [
         (LITE_PULL, refuse(16, "the group consumes by key")),
-        (LITE_PULL, refuse(1, "queue 0 of topic T is locked by nobody; lock it (code 41)")),
+        (LITE_PULL, refuse(1, "queue 0 of topic T is not locked; lock it (code 41)")),
         (QUERY_OFFSET, refuse(1, "AclException: No permission")),
     ],
     ids=["by key", "ordered", "no right"],
