@@ -49,9 +49,11 @@ class Address(ServerAddress, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.host) <= HOST_LENGTH_MAX:
-            raise ValueError(f"a host has 1 to {HOST_LENGTH_MAX} characters, not {len(self.host)}")
+            raise ValueError(
+                f"a host must have 1 to {HOST_LENGTH_MAX} characters, not {len(self.host)}"
+            )
         if not 1 <= self.port <= PORT_MAX:
-            raise ValueError(f"a port is a number from 1 to {PORT_MAX}")
+            raise ValueError(f"a port must be a number from 1 to {PORT_MAX}")
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -245,8 +247,8 @@ def _with_secret(settings: BrokerSettings) -> BrokerSettings:
         access = msgspec.structs.replace(access, operator_secret=secret)
     if bool(access.operator_key) != bool(access.operator_secret):
         raise SettingsError(
-            "access.operator_key and access.operator_secret_file are one account; give both, or neither where everybody "
-            "may administer this broker"
+            "access.operator_key and access.operator_secret_file are one account; give both, or "
+            "neither if everybody may administer this broker"
         )
 
     return msgspec.structs.replace(settings, access=access)

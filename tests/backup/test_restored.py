@@ -221,7 +221,7 @@ async def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
         async with AdminClient(cluster.name_server) as admin:
             address = (await admin.brokers())[GROUP]
             group = await GroupCopy.begin(admin.instance, GROUP, address)
-            with pytest.raises(BrokerError, match="is under way"):
+            with pytest.raises(BrokerError, match="is running"):
                 await create(admin, Folder(tmp_path / "backups"), told.append)
             await group.close()
 
@@ -263,7 +263,7 @@ async def test_a_copy_that_is_read_keeps_others_away_and_ends_with_its_reader(
             )
 
     reasons = (
-        "under way",
+        "is running",
         "no file",
         "no file",
         "1048576",

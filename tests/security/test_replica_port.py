@@ -412,7 +412,7 @@ async def test_a_certificate_of_the_authority_for_another_identity_is_refused(
     await replica.transport.listen(replica.address)
     context = client_context(certified(ca, uri, "other"), verify_host=False)
 
-    with pytest.raises(Refused, match="its certificate is of"):
+    with pytest.raises(Refused, match="its certificate belongs to"):
         await dial(member(2), NodeId(1), replica.address, "raft", tls=context)
 
     assert replica.heard.events == []

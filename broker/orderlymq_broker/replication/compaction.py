@@ -102,7 +102,7 @@ class Compaction:
         batch = Batch()
         log.compact(batch, allowed)
         self._instance.store.stage(batch)
-        _log.debug("the raft log begins behind entry %d now", allowed)
+        _log.debug("the raft log now begins after entry %d", allowed)
 
     def _maybe_sweep(self) -> None:
         state, now = self._instance.state, self._seconds()

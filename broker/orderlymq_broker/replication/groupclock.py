@@ -133,13 +133,15 @@ class GroupClock:
         if standing == _CORRECTED:
             direction = "ahead of" if ahead_s > 0 else "behind"
             _log.error(
-                "the clock of this machine is %.0f s %s a majority of the group, whose time counts here; set the clock",
+                "the clock of this machine is %.0f s %s a majority of the group, whose time is "
+                "used here; set the clock",
                 abs(ahead_s),
                 direction,
             )
         elif standing == _CONTESTED:
             _log.error(
-                "no majority of the group shows the time of this machine, so nothing is deleted by its age here; set the clocks"
+                "no majority of the group agrees with the time of this machine, so no data is "
+                "deleted by its age here; set the clocks"
             )
         else:
             _log.info("the clock of this machine agrees with its group again")

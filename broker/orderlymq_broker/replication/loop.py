@@ -189,7 +189,7 @@ class ReplicationLoop:
 
         def done(_: float) -> None:
             self._parts.store.settle(ticket)
-            _log.info("this replica has caught up with its group and votes from now on")
+            _log.info("this replica has caught up with its group and may vote now")
             self._role.end_recovery()
             self._turn()
 

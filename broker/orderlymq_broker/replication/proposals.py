@@ -112,7 +112,7 @@ class Proposer:
         now = self._clock.seconds()
         if now - self._logged_at >= REFUSALS_LOGGED_S:
             kinds = sorted({type(record).__name__ for record in proposal.records})
-            more = f"; {self._unlogged} others were, too" if self._unlogged else ""
+            more = f"; {self._unlogged} other proposals were refused, too" if self._unlogged else ""
             text = "a proposal of %s is refused: %s%s"
             _log.warning(text, ", ".join(kinds), refusal.remark, more)
             self._logged_at, self._unlogged = now, 0
@@ -238,7 +238,7 @@ class PendingProposals:
             entry = pending.popleft()
             self._count -= len(entry.proposals)
             assert entry.index == index, (
-                f"entry {entry.index} was passed over: the outcome of its proposals is unknown"
+                f"entry {entry.index} was skipped: the outcome of its proposals is unknown"
             )
             if entry.term == term:
                 committed = Committed(entry.proposals, entry.proposed_at)

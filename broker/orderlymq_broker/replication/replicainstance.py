@@ -222,7 +222,7 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
     else:
         voters = frozenset(NodeId(node) for node in settings.peers)
         log.set_membership(batch, Membership(voters))
-        _log.info("this replica begins with an empty log, voters %s", sorted(voters))
+        _log.info("this replica starts with an empty log, voters %s", sorted(voters))
     store.write(batch, sync=True)
 
 
@@ -255,8 +255,9 @@ def _refuse_lost(record: Append, queue: Queue | None, reader: Reader) -> None:
     end = 0 if queue is None else queue.next_offset
     if queue is None or end <= record.queue_offset:
         raise StoreFailed(
-            f"queue {record.queue_id} of topic id {record.topic_id} ends at {end}, but offset {record.queue_offset} was given: "
-            "files of the store are lost; run 'orderlymq doctor' on the directory and restore this replica from its peers"
+            f"queue {record.queue_id} of topic id {record.topic_id} ends at {end}, but offset "
+            f"{record.queue_offset} was assigned: files of the store are lost; run 'orderlymq "
+            "doctor' on the directory and restore this replica from its peers"
         )
     if record.queue_offset >= queue.min_offset:
         read_entries(reader, record.topic_id, record.queue_id, record.queue_offset, 1)

@@ -101,7 +101,7 @@ class Frames:
         if frame.kind is FrameKind.SNAPSHOT_DONE and FrameKind.SNAPSHOT_DONE not in kinds:
             raise SnapshotRefused(decode_header(frame, Verdict).reason)
         if frame.kind not in kinds:
-            raise FrameCorrupt(f"{frame.kind.name} where {kinds[0].name} was due")
+            raise FrameCorrupt(f"{frame.kind.name} arrived, but {kinds[0].name} was expected")
         return frame
 
     def _arrived(self, connection: FrameConnection, frame: Frame) -> None:

@@ -196,7 +196,7 @@ class SnapshotSender:
             await self._examine(directory)
             return False
         except (OSError, Refused, StoreError, FrameCorrupt, TimeoutError) as error:
-            _log.warning("snapshot for node %d failed, it is tried again: %s", target, error)
+            _log.warning("snapshot for node %d failed and is tried again: %s", target, error)
             self._note_failure(target, error)
             return False
         else:
@@ -204,7 +204,7 @@ class SnapshotSender:
             self.sent[target] = SentSnapshot(manifest.index, manifest.size_bytes, ended)
             self.failures.pop(target, None)
             _log.info(
-                "node %d has taken over %d bytes of state up to entry %d in %.1f s",
+                "node %d has installed %d bytes of state up to entry %d in %.1f s",
                 target,
                 manifest.size_bytes,
                 manifest.index,
@@ -240,7 +240,7 @@ class SnapshotSender:
         wanted = decode_header(await frames.next(FrameKind.SNAPSHOT_WANTED), Wanted)
         files = offer.manifest.files
         if not all(0 <= number < len(files) for number in wanted.files):
-            raise FrameCorrupt(f"node {target} wants files that were not offered")
+            raise FrameCorrupt(f"node {target} requests files that were not offered")
         total = sum(files[number].size for number in wanted.files)
         _log.info(
             "sending node %d the state up to entry %d: %d of %d bytes",
@@ -258,9 +258,9 @@ class SnapshotSender:
             pass
         verdict = decode_header(frame, Verdict)
         if verdict.damaged:
-            raise SnapshotDamaged(f"node {target} says: {verdict.reason}")
+            raise SnapshotDamaged(f"node {target} reports: {verdict.reason}")
         if not verdict.ok:
-            raise SnapshotRefused(f"node {target} says: {verdict.reason}")
+            raise SnapshotRefused(f"node {target} reports: {verdict.reason}")
 
     async def _send_file(
         self, connection: FrameConnection, number: int, path: Path, progress: Progress
@@ -274,7 +274,7 @@ class SnapshotSender:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
                     await connection.drained()
                 if not connection.is_open:
-                    raise ConnectionResetError("the receiver hung up")
+                    raise ConnectionResetError("the receiver closed the connection")
                 chunk = Chunk(number, offset)
                 connection.send(encode_frame(FrameKind.SNAPSHOT_CHUNK, chunk, [data]))
                 offset += len(data)
@@ -353,7 +353,7 @@ class SnapshotReceiver:
             self.offered = max(self.offered, message.meta.index)
             await self._take(connection, frames, offer)
         except (OSError, StoreError, FrameCorrupt, TimeoutError) as error:
-            _log.warning("the snapshot of node %d was not taken over: %s", sender, error)
+            _log.warning("the snapshot of node %d was not installed: %s", sender, error)
             damaged = isinstance(error, SnapshotDamaged)
             refusal = Verdict(ok=False, reason=str(error), damaged=damaged)
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, refusal))
@@ -398,7 +398,7 @@ class SnapshotReceiver:
                 break
             chunk = decode_header(frame, Chunk)
             if not 0 <= chunk.file < len(manifest.files):
-                raise SnapshotRefused("a chunk of a file that was not announced")
+                raise SnapshotRefused("received a chunk of a file that was not announced")
             path = self.directory / manifest.files[chunk.file].name
             await finish_in_thread(_write_at, path, chunk.offset, frame.payload)
             progress.advance(len(frame.payload))
@@ -444,8 +444,9 @@ class SnapshotReceiver:
         if needed > free:
             _remove(self.directory)
             raise SnapshotRefused(
-                f"it needs {needed} bytes beside the store in use, and {free} are free: enlarge the disk, "
-                "or stop this replica and empty its data directory while all others are healthy"
+                f"it needs {needed} bytes in addition to the store in use, but {free} are free: "
+                "enlarge the disk, or stop this replica and empty its data directory while all "
+                "others are healthy"
             )
 
     def _finish(self, manifest: Manifest, advanced: Callable[[], None]) -> None:

@@ -112,7 +112,7 @@ class WriterThread:
                 return None
             else:
                 if was_full:
-                    _log.info("there is space again, writes go on")
+                    _log.info("the disk has space again, writes continue")
                     self._tell(partial(self._events.full, False))
                 return elapsed_s
 
@@ -121,4 +121,4 @@ class WriterThread:
             self._post(call)
         except RuntimeError:
             # The event loop is closed, so there is no receiver.
-            _log.debug("a write ended after the event loop")
+            _log.debug("a write ended after the event loop had ended")

@@ -128,7 +128,7 @@ class AdminRequests:
         try:
             target = NodeId(read_integer(text, 1)) if text else None
         except ValueError:
-            remark = f"target {text[:24]!r} is no node id; leave it out to let the group choose"
+            remark = f"target {text[:24]!r} is not a node id; leave it out to let the group choose"
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
             return
         self._spawn("move leadership", self._moved(line, command, target))
@@ -164,7 +164,7 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
     try:
         request = msgspec.json.decode(body, type=MembershipRequest)
     except UNREADABLE as error:
-        raise ValueError(f"the body is no membership request: {error}") from error
+        raise ValueError(f"the body is not a membership request: {error}") from error
     node = NodeId(request.node)
     kinds: dict[str, Callable[[NodeId], MembershipChange]] = {
         "add-learner": AddLearner,
@@ -178,7 +178,7 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
     if request.address is not None:
         address = Address(*split_address(request.address))
     if request.action == "add-learner" and address is None:
-        raise ValueError("a replica is added with the address at which its peers reach it")
+        raise ValueError("to add a replica, give the address at which its peers reach it")
     return kind(node), address
 
 

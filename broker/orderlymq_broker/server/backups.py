@@ -56,7 +56,9 @@ TAIL_SIZE: Final = 16 << 10
 
 # Table files make up most of a copy, and each is read once.
 _TABLES: Final = (".sst", ".blob")
-_NEARLY_FULL: Final = "the disk is nearly full, and a copy keeps files from going; make room first"
+_NEARLY_FULL: Final = (
+    "the disk is nearly full, and a copy keeps files from being deleted; free some space first"
+)
 # The files needed to open a store again. Options, including those of the binding, come from the program that opens it.
 _WANTED: Final = re.compile(r"[0-9]+\.(sst|blob|log)|MANIFEST-[0-9]+|CURRENT")
 
@@ -293,7 +295,8 @@ class BackupRequests:
             self._drop()  # a part was read already, and may be deleted
         if self._making is not None or self._session is not None:
             raise CopyRefused(
-                f"a backup of this replica is under way; wait for its end, or {IDLE_MAX_S:g} s if it was given up"
+                f"a backup of this replica is running; wait for its end, or for {IDLE_MAX_S:g} s "
+                "if it was abandoned"
             )
         return None
 
@@ -306,7 +309,7 @@ class BackupRequests:
             self._refuse_grown(session)
         if session.waiting >= PIECES_WAITING_MAX:
             raise CopyRefused(
-                f"{PIECES_WAITING_MAX} pieces are on their way; ask for less at a time"
+                f"{PIECES_WAITING_MAX} pieces are in transit; request fewer at a time"
             )
         session.read_at = now = self._seconds()
         session.body = b""
@@ -338,7 +341,7 @@ class BackupRequests:
         if session and session == self._given_up:
             return CopyRefused(_NEARLY_FULL)
         return CopyLost(
-            "the copy is not here any more: it was not read for long, or this replica restarted"
+            "the copy no longer exists: it was not read for too long, or this replica restarted"
         )
 
     def _drop(self) -> None:
@@ -365,7 +368,7 @@ def _refuse_expansion(state: BrokerState) -> None:
     )
     if growing:
         raise CopyRefused(
-            f"the queue list of {', '.join(growing)} grows now; try again when it has grown"
+            f"the queue list of {', '.join(growing)} is growing; try again when that has ended"
         )
 
 
@@ -383,10 +386,10 @@ def _wanted(ext: Mapping[str, str], sizes: Mapping[str, int]) -> tuple[str, int,
         size = read_integer(ext.get("size", ""), 1, PIECE_SIZE_MAX)
     except ValueError as error:
         raise CopyRefused(
-            f"offset and size must name a piece of {PIECE_SIZE_MAX} bytes at most: {error}"
+            f"offset and size must name a piece of at most {PIECE_SIZE_MAX} bytes: {error}"
         ) from error
     if offset + size > sizes[name]:
-        raise CopyRefused(f"{name} has {sizes[name]} bytes, not {offset + size}")
+        raise CopyRefused(f"{name} has {sizes[name]} bytes, but {offset + size} are requested")
     return name, offset, size
 
 
@@ -412,7 +415,7 @@ def _read_at(path: Path, offset: int, size: int) -> bytes:
     finally:
         os.close(descriptor)
     if len(data) != size:
-        raise CopyRefused(f"{path.name} is shorter than it was; make a new copy")
+        raise CopyRefused(f"{path.name} is shorter than before; make a new copy")
     return data
 
 

@@ -157,7 +157,7 @@ class Outbox:
         passed = self._passed.get(connection)
         if frame.kind is FrameKind.FORWARDED_CLOSE:
             if line is not None and passed is not None and passed.leader == node:
-                line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
+                line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} requests it")
             # This notice follows everything forwarded to that node, which drops what comes before.
             else:
                 self._send_closed(node, connection)
@@ -176,7 +176,7 @@ class Outbox:
                 continue
             line = None if self.router is None else self.router.line(connection)
             if line is not None:
-                reason = f"node {node}, which was to answer, is lost"
+                reason = f"node {node}, which should answer, is lost"
                 line.close(orderly=False, kind="leader_lost", reason=reason)
 
     def node_lost(self, node: NodeId) -> None:
@@ -294,7 +294,7 @@ class Inbox:
             )
             whole = f"{counted(self._held_count, 'request')} of {self._held_bytes} bytes"
             own = f"{len(largest.held)} of {largest.held_bytes}"
-            reason = f"passed on and not yet in turn: {whole}, of this one {own}"
+            reason = f"forwarded requests that wait for their turn: {whole}, of this client {own}"
             largest.close(orderly=False, kind="too_many_waiting", reason=reason)
             self._forget(largest)
 
@@ -420,9 +420,7 @@ class ForwardedLine:
             parts = codec.encode_parts(unsendable_reply(command, error))
         header = ForwardedConnection(self.origin)
         if not self._send(self.node, encode_frame(FrameKind.FORWARDED_SEND, header, parts)):
-            self.close(
-                orderly=False, kind="forwarding", reason="the link to its node takes no more"
-            )
+            self.close(orderly=False, kind="forwarding", reason="the link to its node is full")
 
     def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
         """Ask the replica to close the client's connection; it counts the close, but only we know the reason."""

@@ -57,12 +57,12 @@ def alive(signs: Signs) -> tuple[bool, str]:
     if signs.has_failed:
         return False, "has failed and ends"
     if signs.swapping_s is not None:
-        text = f"a snapshot has been taking the place of the store for {signs.swapping_s:.0f} s"
+        text = f"a snapshot has been replacing the store for {signs.swapping_s:.0f} s"
         return (True, "ok") if signs.swapping_s < SWAP_MAX_S else (False, text)
     if signs.idle_s > TICK_LATE_MAX_S:
         return False, f"the replication loop has not ticked for {signs.idle_s:.0f} s"
     if signs.disk_waits_s > DISK_MAX_S:
-        return False, f"the disk has not ended a write for {signs.disk_waits_s:.0f} s"
+        return False, f"a write to the disk has not ended for {signs.disk_waits_s:.0f} s"
     if signs.ailing:
         return False, signs.ailing[0]
     return True, "ok"
@@ -76,9 +76,9 @@ def hindrance(signs: Signs) -> str:
     if signs.is_ending:
         return "was asked to end"
     if signs.swapping_s is not None:
-        return "takes over a snapshot"
+        return "is installing a snapshot"
     if signs.is_disk_stalled:
-        return f"the disk has not ended a write for {signs.disk_waits_s:.0f} s"
+        return f"a write to the disk has not ended for {signs.disk_waits_s:.0f} s"
     if signs.stores_nothing:
         return "stores nothing, because the disk is full"
     if signs.lacks_log:

@@ -141,7 +141,7 @@ class Leadership:
             self._worked_off = self._router.worked_off
         elif now - self._waiting_since > WAIT_MAX_S:
             self._waiting_since = None
-            self._router.drop_waiting("nobody leads the group at present")
+            self._router.drop_waiting("the group has no leader at present")
         if self._ended_at is not None:
             self._release_quiet(now, self._ended_at)
         self._release_follower_clients(now)

@@ -185,7 +185,7 @@ class Peers:
         # If the disk is slow, a received state waits to be installed; the next one would overwrite it.
         is_installing = self.is_swapping or core.is_restoring
         if is_installing or not core.hears(node):
-            reason = "one is being installed" if is_installing else "it is no member"
+            reason = "another one is being installed" if is_installing else "it is not a member"
             _log.info("closing a snapshot of node %d: %s", node, reason)
             connection.close()
         else:

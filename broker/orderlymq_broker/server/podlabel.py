@@ -255,7 +255,7 @@ class PodLabel:
                 await attempt()
             except LabelError as error:
                 if not said:
-                    _log.warning("cannot set the role of pod %s, trying again: %s", name, error)
+                    _log.warning("cannot set the role of pod %s; trying again: %s", name, error)
                 said = True
                 failed(error)
                 await asyncio.sleep(delay_s)
@@ -273,7 +273,7 @@ def _metadata(status: int, body: bytes) -> Mapping[str, Any]:
     try:
         answer = orjson.loads(body)
     except ValueError as error:
-        raise LabelError(f"the API server answered {status} and no JSON") from error
+        raise LabelError(f"the API server answered {status} without JSON") from error
     if status >= 400:
         said = f"the API server answered {status}: {answer.get('message', '')}"
         raise LabelError(said, is_refusal=status in _REFUSALS)

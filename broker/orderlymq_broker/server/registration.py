@@ -206,7 +206,7 @@ class Registration:
                 _log.warning("name server %s does not answer: %s", name_server, error)
             return RETRY_MAX_S
         except FrameError as error:
-            _log.error("this broker cannot be registered, delete topics: %s", error)
+            _log.error("this broker cannot be registered until topics are deleted: %s", error)
             return REFUSED_MAX_S
         if reply.code != ResponseCode.SUCCESS:
             _log.error("name server %s refuses this broker: %s", name_server, reply.remark)
@@ -220,6 +220,6 @@ class Registration:
         try:
             awaited = RegisterBrokerResponseHeader.from_ext(reply.ext).awaited_groups
         except HeaderError as error:
-            _log.error("name server %s answers nonsense: %s", name_server, error)
+            _log.error("name server %s sent an invalid answer: %s", name_server, error)
         else:
             self._restored.heard(name_server, awaited)

@@ -233,7 +233,7 @@ class Router:
         line = self._lines[max(held, key=held.__getitem__)]
         whole = f"{counted(self.waiting, 'request')} of {self._waiting_bytes} bytes"
         own = f"{self._waiting_of[line.id]} of {self._bytes_of[line.id]}"
-        reason = f"waiting for a leader: {whole}, of this one {own}"
+        reason = f"requests that wait for a leader: {whole}, of this client {own}"
         line.close(orderly=False, kind="too_many_waiting", reason=reason)
         # Remove it now: the end of a forwarded line comes later than its close, and other requests come meanwhile.
         self.connection_lost(line)

@@ -22,7 +22,7 @@ class SettingsReload:
         self._path = path
         # Do not take the file's present state as read: it may have changed since it was read for the start.
         self._followed = FollowedFiles(
-            path, log=_log, stays="the present settings stay effective", are_read=False
+            path, log=_log, stays="the previous settings stay effective", are_read=False
         )
 
     def refresh(self, before: BrokerSettings) -> BrokerSettings:

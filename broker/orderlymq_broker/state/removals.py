@@ -108,7 +108,8 @@ def refuse_fewer(state: BrokerState, topic: Topic, count: int) -> str:
             if committed.get(number, 0) < end:
                 return (
                     f"queue {number} of topic[{topic.name}] has messages that group {group} has "
-                    f"not consumed; lower writeQueueNums first and readQueueNums when all are consumed"
+                    "not consumed; lower writeQueueNums first, and readQueueNums when all "
+                    "messages are consumed"
                 )
     return ""
 

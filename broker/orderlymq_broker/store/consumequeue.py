@@ -26,7 +26,8 @@ def read_entries(
     pairs = reader.scan(Family.CONSUME_QUEUE, first, end, limit=count)
     if len(pairs) != count:
         raise StoreFailed(
-            f"queue {queue_id} of topic id {topic_id} has {len(pairs)} of {count} entries from offset {start} on: {_CURE}"
+            f"queue {queue_id} of topic id {topic_id} has {len(pairs)} of {count} entries from "
+            f"offset {start} on: {_CURE}"
         )
 
     return pairs

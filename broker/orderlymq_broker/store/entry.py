@@ -109,7 +109,7 @@ def cut_messages(data: bytes, start: int, physical_start: int) -> list[tuple[int
         end = start + size
         if size < MESSAGE_SIZE_MIN or end > length:
             raise EntryCorrupt(
-                f"the message at physical offset {start + shift} announces {size} bytes, "
+                f"the message at physical offset {start + shift} states {size} bytes, but "
                 f"{length - start} are left in its entry"
             )
         messages.append((start + shift, data[start:end]))
@@ -125,6 +125,8 @@ def _split_head(data: Buffer) -> tuple[int, int, int]:
     if version != ENTRY_VERSION:
         raise EntryCorrupt(f"entry version {version} is unknown, this program knows 1")
     if HEAD_SIZE + meta_length > len(data):
-        raise EntryCorrupt(f"metadata of {meta_length} bytes in an entry of {len(data)}")
+        raise EntryCorrupt(
+            f"the entry states {meta_length} bytes of metadata, but has {len(data)} bytes"
+        )
 
     return HEAD_SIZE + meta_length, physical_start, wall_ms

@@ -225,4 +225,4 @@ def test_clocks_that_nobody_decides_between_are_reported(caplog: pytest.LogCaptu
     clock.shown(NodeId(2), TRUE_MS)
 
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
-    assert "nothing is deleted by its age" in caplog.text
+    assert "no data is deleted by its age" in caplog.text

@@ -57,7 +57,7 @@ def test_who_is_refused_again_and_again_does_not_fill_the_log(
 
     lines = [text for text in caplog.messages if "is refused" in text]
     assert len(lines) == 2
-    assert lines[1].endswith("; 49 others were, too")
+    assert lines[1].endswith("; 49 other proposals were refused, too")
     assert leader.core.context.counters["proposals_refused"] == 100
 
 

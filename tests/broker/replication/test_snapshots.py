@@ -243,7 +243,7 @@ async def test_a_damaged_chunk_is_refused_and_the_next_try_sends_only_what_is_mi
     await receiving.arrived.wait()
 
     assert sending.reports == [(2, True)]
-    assert "damaged on its way" in caplog.text
+    assert "damaged in transit" in caplog.text
 
 
 async def test_a_state_that_has_no_room_is_refused_before_it_is_written(

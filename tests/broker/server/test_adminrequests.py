@@ -36,23 +36,23 @@ def test_each_action_is_a_change() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "no membership request"),
+        (b"", "not a membership request"),
         (b'{"action":"promote"}', "node"),
         (b'{"action":"promote","node":"4"}', "int"),
         (b'{"action":"promote","node":0}', ">= 1"),
         (b'{"action":"add","node":4}', "use one of add-learner, promote, remove"),
-        (b'{"action":"add-learner","node":4}', "with the address"),
+        (b'{"action":"add-learner","node":4}', "give the address"),
         (b'{"action":"add-learner","node":4,"address":"here"}', "not host:port"),
         (b'{"action":"add-learner","node":4,"address":":7000"}', "not host:port"),
         # An address that a restart could not read would keep the replica from starting for good.
-        (b'{"action":"add-learner","node":4,"address":"here:0"}', "a port is"),
+        (b'{"action":"add-learner","node":4,"address":"here:0"}', "a port must be"),
         (b'{"action":"add-learner","node":4,"address":"here:70000"}', "not host:port"),
         ('{"action":"add-learner","node":4,"address":"here:²"}'.encode(), "not host:port"),
         (
             b'{"action":"add-learner","node":4,"address":"here:%s"}' % (b"9" * 5_000),
             "not host:port",
         ),
-        (b'{"action":"add-learner","node":4,"address":"%s:7000"}' % (b"h." * 128), "a host has"),
+        (b'{"action":"add-learner","node":4,"address":"%s:7000"}' % (b"h." * 128), "a host must have"),
         (b'{"action":"add-learner","node":9223372036854775808,"address":"here:1"}', "node"),
         (b'{"action":"remove","node":%s}' % (b"9" * 30), "node"),
         (b'{"action":"remove","node":true}', "int"),

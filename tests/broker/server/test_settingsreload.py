@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_used_leaves_the_present_settings(
         assert file.refresh(before) is before
 
     assert [
-        each.message.endswith("the present settings stay effective") for each in caplog.records
+        each.message.endswith("the previous settings stay effective") for each in caplog.records
     ] == [True]
     good = write(path, permission=4)
     assert file.refresh(before) == good

@@ -130,7 +130,7 @@ class FrameReader:
                 if end > size:
                     break
                 if zlib.crc32(view[position + _SUM.size : end]) != checksum:
-                    raise FrameCorrupt(f"a frame of {length} bytes was damaged on its way")
+                    raise FrameCorrupt(f"a frame of {length} bytes was damaged in transit")
                 start = position + _PREFIX_SIZE
                 frames.append(
                     Frame(
@@ -198,7 +198,7 @@ def decode_messages(frame: Frame) -> list[Message]:
     except (*UNREADABLE, ValueError) as error:
         raise FrameCorrupt(f"a frame of raft messages cannot be read: {error}") from error
     if reader.rest:
-        raise FrameCorrupt(f"{reader.rest} bytes behind the last entry of a frame")
+        raise FrameCorrupt(f"{reader.rest} bytes follow the last entry of a frame")
 
     return messages
 
@@ -272,7 +272,7 @@ class _PayloadReader:
     def take(self, size: int) -> bytes:
         start = self._position
         if size > self.rest:
-            raise ValueError("an entry passes the end of its frame")
+            raise ValueError("an entry reaches past the end of its frame")
         self._position = start + size
         return self._payload[start : start + size]
 
@@ -305,9 +305,9 @@ def _check_prefix(length: int, header_length: int, size_max: int) -> None:
     if length > size_max:
         raise FrameCorrupt(oversize(length, length, size_max))
     if header_length > HEADER_SIZE_MAX:
-        raise FrameCorrupt(f"a header of {header_length} bytes, the limit is {HEADER_SIZE_MAX}")
+        raise FrameCorrupt(f"the header has {header_length} bytes, the limit is {HEADER_SIZE_MAX}")
     if header_length + _PREFIX_SIZE - _LENGTH_SIZE > length:
-        raise FrameCorrupt(f"a header of {header_length} bytes in a frame of {length}")
+        raise FrameCorrupt(f"the header has {header_length} bytes, but its frame has {length}")
 
 
 def _kind_of(number: int) -> FrameKind:

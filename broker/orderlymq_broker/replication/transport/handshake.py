@@ -76,8 +76,8 @@ class Identity:
         if {name for name in names if name.startswith(_SCHEME)} == {expected}:
             return None
         return (
-            f"its certificate is of {shown(', '.join(names)) or 'nobody'}, not of {expected}; "
-            "give each replica the certificate of its own node"
+            f"its certificate belongs to {shown(', '.join(names)) or 'nobody'}, not to "
+            f"{expected}; give each replica the certificate of its own node"
         )
 
 

@@ -170,17 +170,17 @@ class _Answers:
         if frame.kind is FrameKind.REFUSED:
             raise Refused(shown(decode_header(frame, str)))
         if frame.kind is not kind:
-            raise FrameCorrupt(f"{frame.kind.name} came where {kind.name} was due")
+            raise FrameCorrupt(f"{frame.kind.name} arrived, but {kind.name} was expected")
         return frame
 
     def _arrived(self, _: FrameConnection, frame: Frame) -> None:
         if self._answer.done():
-            raise FrameCorrupt(f"{frame.kind.name} came where nothing was due")
+            raise FrameCorrupt(f"{frame.kind.name} arrived, but no frame was expected")
         self._answer.set_result(frame)
 
     def _lost(self, _: FrameConnection) -> None:
         if not self._answer.done():
-            self._answer.set_exception(ConnectionResetError("closed instead of greeting"))
+            self._answer.set_exception(ConnectionResetError("closed without a greeting"))
 
 
 class PeerLink:
@@ -374,7 +374,7 @@ class PeerLink:
         seconds = asyncio.get_running_loop().time
         began = seconds()
         if self._behind is not None and connection.peer_process != self._behind.process:
-            _log.info("node %d has begun again: the link for raft is made first", self._node)
+            _log.info("node %d has restarted: the link for raft is made first", self._node)
             connection.abort()
             self._behind.renew()
             return 0.0

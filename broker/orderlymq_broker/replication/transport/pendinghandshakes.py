@@ -42,7 +42,10 @@ class UnprovenConnections:
         loop = asyncio.get_running_loop()
         self._accepted_at[connection] = loop.time()
         if len(self._accepted_at) > UNPROVEN_MAX:
-            reason = f"{UNPROVEN_MAX} others have not proven who they are, and it is the oldest"
+            reason = (
+                f"{UNPROVEN_MAX} other connections have not proven their identity, and this is "
+                "the oldest"
+            )
             self._drop(next(iter(self._accepted_at)), "crowded", reason)
         self._arm(loop)
 
@@ -69,7 +72,7 @@ class UnprovenConnections:
         self._timer = None
         due = loop.time() - GREETING_TIMEOUT_S
         for connection in [each for each, at in self._accepted_at.items() if at <= due]:
-            reason = f"it did not greet and prove who it is within {GREETING_TIMEOUT_S:g} s"
+            reason = f"it did not greet and prove its identity within {GREETING_TIMEOUT_S:g} s"
             self._drop(connection, "silent", reason)
         self._arm(loop)
 

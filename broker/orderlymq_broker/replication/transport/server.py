@@ -309,7 +309,9 @@ class Transport:
             # While bytes arrive, the peer's report about the link may wait behind others, so nothing is known.
             link.unheard_ticks += incoming.silent_ticks > 1
             if link.unheard_ticks > SILENT_TICKS_MAX:
-                _log.warning("node %d does not hear the link for %s, which is made again", *way)
+                _log.warning(
+                    "node %d receives nothing over the link for %s, which is made again", *way
+                )
                 link.renew()
 
     def show_clock(self, node: NodeId, wall_ms: int, takes_in: int = 0) -> None:
@@ -410,14 +412,14 @@ class Transport:
     ) -> None:
         """Act on a greeting once its sender has proven that it belongs to this cluster."""
         if frame.kind is not FrameKind.PROOF:
-            raise FrameCorrupt(f"{frame.kind.name} is no proof of who greets")
+            raise FrameCorrupt(f"{frame.kind.name} arrived, but a proof of identity was expected")
         given = decode_header(frame, CallerProof).proof
         key = self._identity.key
         if not is_proof(given, proof(key, "caller", hello, nonce, is_recovering=False)):
             self._refuse(
                 connection,
-                f"it greets as node {hello.sender} and does not know the secret of this cluster; "
-                "give all replicas the same cluster_secret_file",
+                f"it says it is node {hello.sender}, but does not know the secret of this "
+                "cluster; give all replicas the same cluster_secret_file",
             )
             return
         is_recovering = self._is_recovering()
@@ -472,14 +474,16 @@ class Transport:
     def _receive(self, node: NodeId, purpose: Purpose, frame: Frame) -> None:
         if frame.kind not in _KINDS[purpose]:
             raise FrameCorrupt(
-                f"{frame.kind.name} is none of what follows a greeting for {purpose}"
+                f"a frame of kind {frame.kind.name} is not allowed on a connection for {purpose}"
             )
         if frame.kind is FrameKind.RAFT:
             messages = decode_messages(frame)
             if purpose == "log" and not all(isinstance(each, _OF_THE_LOG) for each in messages):
-                raise FrameCorrupt("a message of raft that does not go with the log")
+                raise FrameCorrupt(
+                    "a raft message that does not belong on the connection for the log"
+                )
             if any(message.sender != node for message in messages):
-                raise FrameCorrupt(f"node {node} speaks in the name of another one")
+                raise FrameCorrupt(f"node {node} sends a message in the name of another node")
             self._receiver.messages_received(messages)
         elif frame.kind is FrameKind.CLOCK:
             clock = decode_header(frame, Clock)
@@ -508,15 +512,15 @@ class Transport:
             )
         if hello.target != mine.node:
             return (
-                f"it looks for node {hello.target} of group {mine.group}, this is node "
+                f"it wants to reach node {hello.target} of group {mine.group}, but this is node "
                 f"{mine.node}; correct 'peers' in its settings"
             )
         if hello.sender == mine.node:
-            return f"it also calls itself node {mine.node}; give each replica a node_id of its own"
+            return f"it says that it is node {mine.node}, too; give each replica its own node_id"
         if len(hello.nonce) != NONCE_SIZE:
-            return f"its nonce has {len(hello.nonce)} bytes, not {NONCE_SIZE}; it is no replica"
+            return f"its nonce has {len(hello.nonce)} bytes, not {NONCE_SIZE}; it is not a replica"
         return None
 
 
 def _name(connection: FrameConnection) -> str:
-    return "the replica that called from {}:{}".format(*connection.peer)
+    return "the replica that connected from {}:{}".format(*connection.peer)

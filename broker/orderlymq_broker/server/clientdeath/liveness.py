@@ -294,7 +294,7 @@ class Liveness:
                 for question, answer in answers:
                     self._answer(question, answer, read_s)
             except OSError as error:
-                _log.warning("clients of this machine cannot be looked for: %s", error)
+                _log.warning("the clients of this machine cannot be found: %s", error)
             except Exception as error:
                 # A failed look must not prevent later ones.
                 self._supervisor.report("liveness", "looking for clients of this machine", error)
@@ -402,7 +402,7 @@ class Liveness:
         try:
             view, _ = await self._view()
         except OSError as error:
-            _log.warning("whether clients are dead cannot be seen: %s", error)
+            _log.warning("it is not known whether clients are dead: %s", error)
             return
         for client_id, gone in sorted(waiting.clients.items()):
             if any(map(view.is_held, gone.holdings)):

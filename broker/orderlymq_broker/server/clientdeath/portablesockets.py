@@ -28,15 +28,15 @@ class View:
     ) -> Holding | str:
         """Return the client at the other *end* of a connection, or the reason why it is unknown."""
         if pid is None:
-            return "it does not say which process it is"
+            return "the client does not report its process"
         try:
             found = psutil.Process(pid).net_connections(kind="tcp")
         except psutil.Error as error:
-            return f"process {pid} cannot be looked at: {error}"
+            return f"process {pid} cannot be examined: {error}"
         wanted = (end[0].removeprefix("::ffff:"), end[1])
         if any(each.laddr and _plain(*each.laddr[:2]) == wanted for each in found):
             return Holding("", frozenset({Process(pid, 0, 0)}))
-        return f"process {pid}, which the client says it is, does not hold the other end"
+        return f"process {pid}, which the client named as its own, does not hold the other end"
 
     def is_held(self, holding: Holding) -> bool:
         """Return whether any process holds the socket; here none is known to."""
@@ -47,7 +47,7 @@ def proof_of_death(process: Process) -> str | None:
     """Return why *process* is certainly gone, or None if it may live."""
     try:
         if psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE:
-            return f"process {process.pid} has ended and was not collected yet"
+            return f"process {process.pid} has ended, but its parent has not collected it yet"
     except psutil.NoSuchProcess:
         return f"process {process.pid} does not exist any more"
     except psutil.Error:

@@ -151,19 +151,19 @@ class View:
         """
         inode = self._inode_of(end, forwarded=forwarded)
         if inode is None:
-            return "no socket of this machine, or its network, is the other end"
+            return "the other end is not a socket of this machine or its network"
         owners = frozenset(filter(None, map(self._process, self._holders[inode])))
         if not owners or len(owners) != len(self._holders[inode]):
-            return "no process that can be seen holds the other end"
+            return "no visible process holds the other end"
         if self._is_maybe_held(owners):
-            return "a process that cannot be looked into may hold the other end, too"
+            return "a process that cannot be examined may hold the other end, too"
         if pid not in self._holders[inode]:
             for owner in owners:
                 if owner.pid not in self._ways_in:
                     self._ways_in[owner.pid] = self._way_in(owner.pid)
                 way = self._ways_in[owner.pid]
                 if way is not None:
-                    return f"process {owner.pid} may speak for another program: {way}"
+                    return f"process {owner.pid} may act for another program: {way}"
 
         return Holding(inode, owners)
 
@@ -285,7 +285,7 @@ def _way_of_file(pid: int, number: str, target: str) -> str | None:
             return None  # nothing is read from it
         mode = os.stat(path).st_mode
     except OSError:
-        return f"its descriptor {number} cannot be looked at"
+        return f"its descriptor {number} cannot be examined"
     is_file = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
     if is_file and not target.startswith(_SHARED_MEMORY):
         return None
@@ -307,10 +307,10 @@ def proof_of_death(process: Process) -> str | None:
     except _ENDED:
         return f"process {process.pid} does not exist any more"
     if int(fields[STARTED]) != process.started:
-        return f"process {process.pid} has ended, its number belongs to a later process"
+        return f"process {process.pid} has ended, and its number belongs to a later process"
     # A process whose first thread has ended is shown as a zombie while other threads run.
     if fields[STATE] == "Z" and int(fields[THREADS]) <= 1:
-        return f"process {process.pid} has ended and was not collected yet"
+        return f"process {process.pid} has ended, but its parent has not collected it yet"
     return None
 
 

@@ -60,7 +60,7 @@ class AssignmentTable:
             return AssignmentChanged(record.group, changed=False)
         if present is None and len(self._divisions) >= ASSIGNMENTS_MAX:
             return Refused(
-                f"{ASSIGNMENTS_MAX} assignments are kept at most; end those of groups that are gone"
+                f"at most {ASSIGNMENTS_MAX} assignments are kept; end those of deleted groups"
             )
         if record.owners:
             self._divisions[key] = row

@@ -44,7 +44,7 @@ _HEAP_SLACK: Final = 64
 
 _NEVER: Final = "this attempt was never handed out"
 _COMPLETE: Final = Answered(wire.DONE)
-_OVER: Final = "the attempt is over; its messages are handed out again"
+_OVER: Final = "the attempt has ended; its messages are handed out again"
 # The state of a lane whose first message has failed, by what follows; None: the message is not dead.
 _STATES: Final = {
     None: LaneState.PARKED,

@@ -55,8 +55,8 @@ IN_HAND: Final = (
     "stop its consumers first"
 )
 OWED: Final = (
-    "group[{group}] cannot change laneKeyProperty while it owes {messages}: "
-    "let its consumers finish first"
+    "group[{group}] cannot change laneKeyProperty while it has {messages} left in lanes: let its "
+    "consumers finish first"
 )
 
 _Place = tuple[str, str, int]

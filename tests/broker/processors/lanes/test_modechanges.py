@@ -104,7 +104,7 @@ def test_no_delayed_messages_of_others_keep_a_change_waiting(
     delay(12)
     shell.pass_time(1_000)
 
-    assert (refused.code, "looked at 10 messages" in (refused.remark or "")) == (1, True)
+    assert (refused.code, "checked 10 messages" in (refused.remark or "")) == (1, True)
     assert change(shell, concurrency="Key").code == 0
 
 

@@ -118,7 +118,7 @@ def test_a_process_that_may_speak_for_another_program_is_no_client(way: str) -> 
         named = look(broker, process.pid)
 
         assert isinstance(found, str)
-        assert "may speak for another program" in found
+        assert "may act for another program" in found
         # Its own word is enough: the client knows its number, a tunnel's it does not know.
         assert isinstance(named, Holding)
 
