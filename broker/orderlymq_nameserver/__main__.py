@@ -23,7 +23,9 @@ EXIT_CANNOT_START: Final = 2
 def main(arguments: list[str] | None = None) -> int:
     """Run the process and return its exit code."""
     parser = argparse.ArgumentParser(prog="orderlymq_nameserver", description="Run a name server.")
-    parser.add_argument("--settings", type=Path, help="JSON file; without it every default holds")
+    parser.add_argument(
+        "--settings", type=Path, help="JSON file; without it, all settings have their defaults"
+    )
     path: Path | None = parser.parse_args(arguments).settings
     try:
         settings = NameServerSettings() if path is None else read_settings(path, NameServerSettings)
@@ -34,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (SettingsError, KvError) as error:
         reason = str(error)
     except OSError as error:
-        reason = f"cannot listen as the settings say: {error}"
+        reason = f"cannot listen on the address in the settings: {error}"
     print(f"name server: {reason}", file=sys.stderr)  # noqa: T201 - the one line of a failed start
     return EXIT_CANNOT_START
 

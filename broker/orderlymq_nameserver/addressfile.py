@@ -41,7 +41,9 @@ class AddressFile:
     def __init__(self, path: Path, addresses: OutsideAddresses) -> None:
         self._path = path
         self._addresses = addresses
-        self._followed = FollowedFiles(path, log=_log, stays="the present addresses stay effective")
+        self._followed = FollowedFiles(
+            path, log=_log, stays="the previous addresses stay effective"
+        )
         addresses.update(read_table(path))
 
     def refresh(self) -> None:
@@ -61,7 +63,7 @@ def read_table(path: Path) -> Table:
     """
     try:
         if path.stat().st_size > FILE_SIZE_MAX:
-            raise SettingsError(f"{path}: larger than {FILE_SIZE_MAX} bytes")
+            raise SettingsError(f"{path}: the file has more than {FILE_SIZE_MAX} bytes")
         table = msgspec.json.decode(path.read_bytes(), type=_FileTable)
         for listener, groups in table.items():
             for group, address in groups.items():
@@ -79,7 +81,7 @@ def _check(address: str, where: str) -> None:
     except ValueError as error:
         raise SettingsError(f"{where}: {error}") from error
     if port == 0:
-        raise SettingsError(f"{where}: {address!r} is no address that clients can call")
+        raise SettingsError(f"{where}: {address!r} is not an address that clients can reach")
 
 
 def _described(table: Table) -> str:

@@ -184,17 +184,19 @@ class NameServer:
         """Drop registrations that were silent for too long at *now_ms* and close their connections; a timer calls this."""
         lost, silent = self._core.routes.expire(now_ms)
         for name in lost:
-            _log.warning("broker %s was silent too long and is out of the routes", name)
+            _log.warning(
+                "broker %s sent nothing for too long and was removed from the routes", name
+            )
         for number in silent:
             conn = self._connections.get(number)
             if conn is not None:
-                conn.close(kind="silent_broker", reason="its broker was silent too long")
+                conn.close(kind="silent_broker", reason="its broker sent nothing for too long")
 
     def alive(self) -> tuple[bool, str]:
         """Return whether the process is healthy: a name server that does not check for silent groups publishes dead ones."""
         late_ms = monotonic_ms() - self._scanned_ms
         if late_ms > SCANS_MISSED_MAX * self._settings.scan_ms:
-            return False, f"silent groups have not been looked for since {late_ms} ms"
+            return False, f"no check for silent groups for {late_ms} ms"
         return True, "ok"
 
     def status(self) -> dict[str, object]:
@@ -217,7 +219,7 @@ class NameServer:
         self._connections[conn.id] = self._clients[conn.id] = conn
         if len(self._clients) > self.clients_max:
             oldest = self._clients.pop(next(iter(self._clients)))
-            reason = "it was heard of longest ago, and others connect"
+            reason = "it has been silent the longest, and other clients connect"
             oldest.close(orderly=False, kind="crowded_out", reason=reason)
 
     def received(self, conn: Connection, request: RemotingCommand) -> None:
@@ -314,7 +316,7 @@ class NameServer:
         try:
             self._core.kv.save()
         except KvError as error:
-            _log.error("%s; texts that are not saved yet are lost when this process ends", error)
+            _log.error("%s; texts that are not saved yet are lost if this process ends", error)
 
     def _stay_awake(self, now_ms: int) -> None:
         """Begin again after a pause of the process: its brokers were not silent, but it did not listen."""

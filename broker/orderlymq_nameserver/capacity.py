@@ -41,12 +41,13 @@ def check_room(broker_name: str, size: int, others: int) -> None:
     """
     if size > NAME_BYTES_MAX:
         raise NotEntered(
-            f"TooMuchRegistered: the broker {broker_name} would take {size} bytes of memory, {NAME_BYTES_MAX} are allowed "
-            "without the secret of the cluster: give it the secret, or divide its topics over several groups of brokers"
+            f"TooMuchRegistered: the broker {broker_name} would take {size} bytes of memory, but "
+            f"{NAME_BYTES_MAX} are allowed without the secret of the cluster: give the broker the "
+            "secret, or divide its topics over several broker groups"
         )
     if size + others > UNSIGNED_BYTES_MAX:
         raise NotEntered(
-            f"TooMuchRegistered: the brokers that do not sign would take {size + others} bytes of memory, "
-            f"{UNSIGNED_BYTES_MAX} are allowed: give this broker the secret of the cluster, end brokers that are not "
-            "needed, or use another name server"
+            f"TooMuchRegistered: the brokers that do not sign would take {size + others} bytes of "
+            f"memory, but {UNSIGNED_BYTES_MAX} are allowed: give this broker the secret of the "
+            "cluster, stop brokers that are not needed, or use another name server"
         )

@@ -77,8 +77,8 @@ class KvTable:
             used, limit = self._own_bytes, SIZE_MAX
         if growth > 0 and used + growth > limit:
             raise KvError(
-                f"the configuration would have {used + growth} bytes, {limit} are allowed;"
-                " delete what is not needed any more"
+                f"the configuration would have {used + growth} bytes, but {limit} are allowed; "
+                "delete what is no longer needed"
             )
         self._change(namespace, {**self._tables.get(namespace, {}), key: value})
         self._use(namespace, growth)
@@ -137,7 +137,7 @@ def _bytes_of(namespace: str, key: str, value: str) -> int:
     try:
         size = len((namespace + key + value).encode())
     except UnicodeEncodeError as error:
-        raise KvError(f"a namespace, key or value is no text in Unicode: {error.reason}") from error
+        raise KvError(f"a namespace, key or value is not Unicode text: {error.reason}") from error
     return size if namespace == ORDER_NAMESPACE else size + FOREIGN_ENTRY_BYTES
 
 
@@ -171,8 +171,8 @@ class KvFile:
             return msgspec.json.decode(data, type=_FileContent).config_table
         except UNREADABLE as error:
             raise KvError(
-                f"{self._path} is not a key-value configuration ({error}): "
-                "repair it or move it away to start with an empty one"
+                f"{self._path} is not a key-value configuration ({error}): repair it, or move it "
+                "away to start with an empty one"
             ) from error
 
     def save(self, tables: Tables) -> None:
@@ -184,5 +184,6 @@ class KvFile:
             replace_file(self._path, data, 0o666)
         except OSError as error:
             raise KvError(
-                f"{self._path} cannot be written: {error.strerror}; free its disk or repair it"
+                f"{self._path} cannot be written: {error.strerror}; free space on its disk or "
+                "repair it"
             ) from error

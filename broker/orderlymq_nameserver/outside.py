@@ -72,8 +72,8 @@ class OutsideAddresses:
             return None
         return request.reply(
             ResponseCode.NO_PERMISSION,
-            remark=f"request {request.code} is not served on the listener {listener}: brokers register, and routes "
-            "are administered, at the name servers' own port",
+            remark=f"request {request.code} is not served on the listener {listener}: use the name "
+            "servers' own port to register brokers and to administer routes",
         )
 
     def translate(
@@ -110,8 +110,9 @@ class OutsideAddresses:
         found = self.table.get(listener, {}).get(group)
         if found is None:
             raise OutsideAddressMissing(
-                f"OutsideAddressMissing: the broker group {group[:255]} has no address for clients of the listener "
-                f"{listener} yet; ask again, and see the condition ListenersReady of the Cluster"
+                f"OutsideAddressMissing: the broker group {group[:255]} has no address for "
+                f"clients of the listener {listener} yet; ask again, and see the condition "
+                "ListenersReady of the Cluster"
             )
         return found
 

@@ -86,11 +86,13 @@ _ORDERED_STAY: Final = (
     "(mqadmin updateTopicPerm -p 4)"
 )
 _ORDER_ENABLED: Final = "orderMessageEnable"
-_FIXED: Final = "{} stays {}: without their queue lists, keys of ordered topics would move"
+_FIXED: Final = (
+    "{} is still {}: without their queue lists, keys of ordered topics would move to other queues"
+)
 _SET_AT_START: Final = "{} stays {} while this name server runs: start it with another value"
 _AWAITED: Final = (
-    "topic {} has no route yet: broker groups that were restored together with others have not registered; "
-    "/status of this name server shows those that have"
+    "topic {} has no route yet: broker groups that were restored together with others have not "
+    "registered; /status of this name server shows those that have"
 )
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
@@ -205,8 +207,8 @@ class NameServerCore:
             self.requests[(request.code, ResponseCode.SYSTEM_ERROR)] += 1
             return request.reply(
                 ResponseCode.SYSTEM_ERROR,
-                remark=f"the body of a request {request.code} has {len(request.body)} bytes; "
-                f"at most {BODY_SIZE_MAX} are read: send less in one request",
+                remark=f"the body of a request {request.code} has {len(request.body)} bytes; at most "
+                f"{BODY_SIZE_MAX} are allowed: send less in one request",
             )
         try:
             self._admit(request, wall_ms)
@@ -237,7 +239,8 @@ class NameServerCore:
             self.routes.reserve(name)
         if not signed and self.routes.is_reserved(name):
             raise NotSigned(
-                f"the broker name {name} belongs to a broker that signs; give this one another name"
+                f"the broker name {name} belongs to a broker that signs; give this broker another "
+                "name"
             )
 
     def _check_operator(self, text: str, wall_ms: int) -> None:
@@ -319,7 +322,7 @@ class NameServerCore:
         restored = named_groups(header.restored_groups or "")
         _check_lengths(who.cluster, who.broker_name, who.address, header.ha_server_addr, *restored)
         if len(restored) > BROKERS_MAX:
-            raise HeaderError(f"at most {BROKERS_MAX} groups are restored together")
+            raise HeaderError(f"at most {BROKERS_MAX} broker groups can be restored together")
         if header.compressed:
             self._make_room(REGISTRATION_SIZE_MAX)
         self.routes.register(
@@ -534,7 +537,8 @@ def _identity(
 def _check_lengths(*names: str) -> None:
     if max(map(len, names)) > NAME_LENGTH_MAX:
         raise HeaderError(
-            f"a name of a cluster or broker, or an address, has at most {NAME_LENGTH_MAX} characters"
+            f"the name of a cluster or broker, or an address, may have at most {NAME_LENGTH_MAX} "
+            "characters"
         )
 
 

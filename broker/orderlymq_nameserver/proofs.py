@@ -110,11 +110,13 @@ def names_cluster(request: RemotingCommand) -> bool:
 def _what_to_do(code: int) -> str:
     if code in (RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT):
         return (
-            f"request {code} needs the signature of the cluster; give this broker the cluster's secret, "
-            "or set allow_unsigned_registrations at the name servers for RocketMQ's own brokers"
+            f"request {code} needs the signature of the cluster; give this broker the cluster's "
+            "secret, or set allow_unsigned_registrations at the name servers to allow RocketMQ's "
+            "own brokers"
         )
     return (
-        f"request {code} changes where clients go and needs the signature of the cluster; change the "
-        "Topic or Cluster resource, or use `orderlymq` where `orderlymq up` runs (ORDERLYMQ_DATA_DIR "
-        "names its data directory), elsewhere with ORDERLYMQ_CLUSTER_SECRET_FILE"
+        f"request {code} changes where clients go and needs the signature of the cluster; change "
+        "the Topic or Cluster resource, or use `orderlymq` on the machine where `orderlymq up` "
+        "runs (ORDERLYMQ_DATA_DIR names its data directory), elsewhere with "
+        "ORDERLYMQ_CLUSTER_SECRET_FILE"
     )

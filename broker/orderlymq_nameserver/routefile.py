@@ -65,14 +65,16 @@ class RouteFile:
         self._groups: dict[str, _Group] = {}
         try:
             if path.stat().st_size > FILE_SIZE_MAX:
-                raise OSError(f"larger than {FILE_SIZE_MAX} bytes")
+                raise OSError(f"the file has more than {FILE_SIZE_MAX} bytes")
             data = path.read_bytes()
             groups = msgspec.json.decode(data, type=dict[str, _Group])
             routes.restore(_read(groups))
         except FileNotFoundError:
             return
         except (OSError, *UNREADABLE) as error:
-            _log.error("%s: %s; routes come when the groups register", path, error)
+            _log.error(
+                "%s: %s; routes are available when the broker groups have registered", path, error
+            )
         else:
             self._saved, self._groups = data, groups
 
@@ -91,8 +93,8 @@ class RouteFile:
             return
         if len(data) > FILE_SIZE_MAX:
             _log.error(
-                "%s: the routes take %d bytes, of which %d would be read: delete ordered topics that nobody needs; "
-                "a restart would begin with former routes",
+                "%s: the routes take %d bytes, but only %d can be read: delete ordered topics "
+                "that are not needed; a restart would begin with older routes",
                 self._path,
                 len(data),
                 FILE_SIZE_MAX,
@@ -105,7 +107,7 @@ class RouteFile:
             self._routes.is_changed = True  # the next call tries again
             reason = error.strerror or error
             _log.error(
-                "%s: %s; free its disk: a restart would begin with former routes",
+                "%s: %s; free space on its disk: a restart would begin with older routes",
                 self._path,
                 reason,
             )

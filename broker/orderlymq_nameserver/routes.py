@@ -128,14 +128,14 @@ class RouteRegistry(Answers):
         if broker is None:
             if len(self._brokers) >= BROKERS_MAX:
                 raise NotEntered(
-                    f"{len(self._brokers)} broker names are registered, more are not kept: "
-                    "end brokers that are not needed, or use another name server"
+                    f"{len(self._brokers)} broker names are registered, which is the limit: stop "
+                    "brokers that are not needed, or use another name server"
                 )
             broker = Broker(who.cluster)
         elif broker.cluster != who.cluster and broker.entries:
             raise NotEntered(
-                f"broker name {who.broker_name} belongs to cluster {broker.cluster}: "
-                f"give the broker of cluster {who.cluster} another name"
+                f"broker name {who.broker_name} belongs to cluster {broker.cluster}: give the "
+                f"broker of cluster {who.cluster} another name"
             )
         replaces = replaces_topics(broker, who, connection, body.topics.data_version)
         topics = self._topics_after(broker, who, body, restored_with) if replaces else broker.topics
@@ -246,8 +246,8 @@ class RouteRegistry(Answers):
         """
         if any(self._is_ordered(topic, known) for _, _, known in self._holders(topic)):
             raise NotEntered(
-                f"topic[{topic}] is ordered and other queues would move its keys: they are what its brokers register; "
-                "change the topic at the brokers"
+                f"topic[{topic}] is ordered, and other queues would move its keys: its queues are "
+                "those that its brokers register; change the topic at the brokers"
             )
         known: list[tuple[Broker, QueueData, int]] = []
         for queue in queues:

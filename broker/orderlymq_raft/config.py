@@ -57,13 +57,13 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.id <= 0:
-            raise ValueError(f"node id {self.id} is not positive; number replicas from 1")
+            raise ValueError(f"node id {self.id} is not positive; number the replicas from 1")
         if self.heartbeat_ticks < 1:
             raise ValueError("heartbeat_ticks must be at least 1")
         if self.election_ticks <= 2 * self.heartbeat_ticks:
             raise ValueError(
                 f"election_ticks {self.election_ticks} must be more than twice heartbeat_ticks "
-                f"{self.heartbeat_ticks}, or one lost heartbeat costs the leader its place"
+                f"{self.heartbeat_ticks}; otherwise one lost heartbeat ends the leadership"
             )
         if self.lease_reads and not self.check_quorum:
             raise ValueError("lease_reads needs check_quorum; set both or use read_index")

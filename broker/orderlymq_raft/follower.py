@@ -106,7 +106,9 @@ def _adopt(state: RaftState, meta: SnapshotMeta) -> None:
 
 
 def _follow(state: RaftState, leader: NodeId) -> None:
-    assert state.role is not Role.LEADER, f"nodes {state.id} and {leader} both lead {state.term}"
+    assert state.role is not Role.LEADER, (
+        f"nodes {state.id} and {leader} both lead term {state.term}"
+    )
     if state.role is not Role.FOLLOWER or state.leader != leader:
         state.become_follower(state.term, leader)
     state.sticks_until = max(state.sticks_until, state.ticks + state.config.election_ticks)

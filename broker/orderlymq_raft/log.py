@@ -251,8 +251,8 @@ class RaftLog:
         if index <= self.commit:
             return False
         assert index <= self.last_index, (
-            f"the leader says {index} is committed, the log ends at {self.last_index}: "
-            "this replica has lost entries it had acknowledged, restore it from its peers"
+            f"the leader committed {index}, but the log ends at {self.last_index}: this replica "
+            "has lost entries that it had acknowledged; restore it from its peers"
         )
         self.commit = index
         return True

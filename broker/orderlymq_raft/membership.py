@@ -41,16 +41,18 @@ def propose(state: RaftState, change: MembershipChange) -> Index:
     if state.role is not Role.LEADER:
         raise NotLeader(state.leader)
     if state.transferee is not None:
-        raise ProposalRefused("leadership is being transferred; ask the next leader")
+        raise ProposalRefused(
+            "leadership is being transferred; send the request to the next leader"
+        )
     if state.recovering:
-        raise ProposalRefused("the group has not begun yet; retry shortly")
+        raise ProposalRefused("the group has not started yet; retry shortly")
     if state.configs[-1][0] > state.log.commit:
-        raise ProposalRefused("a membership change is not committed yet; retry after it is")
+        raise ProposalRefused("another membership change is not committed yet; retry when it is")
     if state.log.commit < state.term_start:
         raise ProposalRefused("the leader is new and has committed nothing yet; retry shortly")
 
     if any(progress.counts_from_round for progress in state.progress.values()):
-        raise ProposalRefused("a replica lost its log and does not count yet; retry shortly")
+        raise ProposalRefused("a replica has lost its log and does not count yet; retry shortly")
 
     membership = changed(state.membership, change)
     if isinstance(change, PromoteLearner):
@@ -74,16 +76,16 @@ def changed(membership: Membership, change: MembershipChange) -> Membership:
             learners = learners | {node}
         case PromoteLearner():
             if node not in learners:
-                raise ProposalRefused(f"node {node} is no learner; add it as one first")
+                raise ProposalRefused(f"node {node} is not a learner; add it as a learner first")
             voters, learners = voters | {node}, learners - {node}
         case RemoveNode():
             if node not in membership.members:
-                raise ProposalRefused(f"node {node} is no member of the group")
+                raise ProposalRefused(f"node {node} is not a member of the group")
             voters, learners = voters - {node}, learners - {node}
         case _:
             assert_never(change)
     if not voters:
-        raise ProposalRefused(f"node {node} is the last voter; a group without one is lost")
+        raise ProposalRefused(f"node {node} is the last voter; a group without voters is lost")
     try:
         return Membership(voters, learners)
     except ValueError as error:
@@ -185,5 +187,6 @@ def _require_majority(state: RaftState, membership: Membership) -> None:
     }
     if not has_majority(membership.voters, present | {state.id}):
         raise ProposalRefused(
-            "most of the voters that would stay are away or have not caught up; retry when they have"
+            "most of the voters that would remain are unreachable or have not caught up; retry "
+            "when they have"
         )

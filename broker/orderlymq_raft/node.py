@@ -168,11 +168,13 @@ class Node:
         if state.role is not Role.LEADER:
             raise NotLeader(state.leader)
         if state.transferee is not None:
-            raise ProposalRefused("leadership is being transferred; ask the next leader")
+            raise ProposalRefused(
+                "leadership is being transferred; send the request to the next leader"
+            )
         size = state.uncommitted_bytes + len(data)
         # One proposal always fits, however large, or it could never be made.
         if size > state.config.uncommitted_bytes_max and state.uncommitted_bytes:
-            raise ProposalRefused("too many bytes wait to be committed; retry when some are")
+            raise ProposalRefused("too many bytes wait to be committed; retry when fewer do")
         state.uncommitted_bytes = size
         return state.term, state.append_entry(data, EntryKind.NORMAL)
 

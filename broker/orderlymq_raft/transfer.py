@@ -18,9 +18,9 @@ def begin(state: RaftState, target: NodeId) -> bool:
     if state.role is not Role.LEADER:
         raise NotLeader(state.leader)
     if target not in state.membership.voters:
-        raise ProposalRefused(f"node {target} is no voter; choose one of the voters")
+        raise ProposalRefused(f"node {target} is not a voter; choose one of the voters")
     if target == state.id:
-        raise ProposalRefused(f"node {target} leads already; choose another voter")
+        raise ProposalRefused(f"node {target} is the leader already; choose another voter")
     if state.transferee == target:
         return False
     state.transferee = target

@@ -114,7 +114,7 @@ class Membership:
     def decode(cls, data: bytes) -> "Membership":
         """Decode the output of encode(); raises ValueError for anything else."""
         if len(data) < _MEMBERSHIP_HEADER.size:
-            raise ValueError("membership is cut short; the log entry is damaged")
+            raise ValueError("the membership is cut short; the log entry is damaged")
         version, voter_count, learner_count = _MEMBERSHIP_HEADER.unpack_from(data)
         if version != _MEMBERSHIP_VERSION:
             raise ValueError(
@@ -122,7 +122,7 @@ class Membership:
             )
         count = voter_count + learner_count
         if len(data) != _MEMBERSHIP_HEADER.size + 8 * count:
-            raise ValueError("membership has the wrong length; the log entry is damaged")
+            raise ValueError("the membership has the wrong length; the log entry is damaged")
         ids = struct.unpack_from(f">{count}Q", data, _MEMBERSHIP_HEADER.size)
         return cls(
             voters=frozenset(NodeId(node) for node in ids[:voter_count]),

@@ -49,18 +49,19 @@ def check(state: RaftState, message: Message) -> None:
     """Raise ProtocolViolation for a message that breaks the rules; change nothing."""
     if message.target != state.id:
         raise ProtocolViolation(
-            f"node {state.id} was given a message to node {message.target}; "
-            "check the addresses of the group"
+            f"node {state.id} received a message for node {message.target}; check the addresses "
+            "of the group"
         )
     if message.sender == state.id:
         raise ProtocolViolation(
-            f"a message in the name of node {state.id}, which is this one; "
-            "give each replica a node id of its own"
+            f"a message in the name of node {state.id}, which is this node; give each replica its "
+            "own node id"
         )
     # A replica without a term is joining and does not know how far the raft group has come.
     if state.term and message.term - state.term > TERM_JUMP_MAX:
         raise ProtocolViolation(
-            f"node {message.sender} speaks of term {message.term}, this is term {state.term}"
+            f"node {message.sender} sends term {message.term}, but this node is in term "
+            f"{state.term}"
         )
     # Messages of a leader of an earlier term may contradict entries committed since. dispatch.py answers them.
     if message.term >= state.term:
@@ -97,7 +98,7 @@ def _check_content(state: RaftState, message: Message) -> None:
 def _check_leader(state: RaftState, sender: NodeId, term: Term) -> None:
     if term == state.term and state.leader is not None and state.leader != sender:
         raise ProtocolViolation(
-            f"node {sender} speaks as the leader of term {term}, which node {state.leader} leads"
+            f"node {sender} claims to lead term {term}, but node {state.leader} leads it"
         )
 
 
@@ -108,12 +109,12 @@ def _check_entries(state: RaftState, message: Append) -> None:
         index = Index(index + 1)
         if entry.index != index:
             raise ProtocolViolation(
-                f"node {message.sender} sends entry {entry.index} where {index} is due"
+                f"node {message.sender} sends entry {entry.index}, but entry {index} is expected"
             )
         if not term <= entry.term <= message.term:
             raise ProtocolViolation(
-                f"node {message.sender} sends entry {index} of term {entry.term}, "
-                f"behind one of term {term}, in term {message.term}"
+                f"node {message.sender} sends entry {index} of term {entry.term} after an entry "
+                f"of term {term}, in term {message.term}"
             )
         term = entry.term
         if entry.kind == EntryKind.CONFIG:
@@ -123,14 +124,14 @@ def _check_entries(state: RaftState, message: Append) -> None:
         of_leader = message.entries[commit - message.prev_index - 1].term
         if not state.log.matches(commit, of_leader):
             raise ProtocolViolation(
-                f"node {message.sender} sends another entry {commit} than the committed one"
+                f"node {message.sender} sends an entry {commit} that differs from the committed one"
             )
 
 
 def _check_term_of_log(message: Message, term: Term, highest: Term) -> None:
     if term > highest:
         raise ProtocolViolation(
-            f"node {message.sender} speaks in term {message.term} of an entry of term {term}"
+            f"node {message.sender} refers in term {message.term} to an entry of term {term}"
         )
 
 
@@ -146,16 +147,16 @@ def _decoded(message: Message, data: bytes) -> Membership:
 def _check_membership(message: Message, membership: Membership) -> None:
     if not membership.voters or not all(0 < node <= _NODE_MAX for node in membership.members):
         raise ProtocolViolation(
-            f"node {message.sender} sends a membership that cannot be: "
-            f"voters {sorted(membership.voters)}, learners {sorted(membership.learners)}"
+            f"node {message.sender} sends an invalid membership: voters "
+            f"{sorted(membership.voters)}, learners {sorted(membership.learners)}"
         )
 
 
 def _check_round(state: RaftState, message: HeartbeatResponse) -> None:
     if _is_answer_to_me(state, message) and message.context > state.round:
         raise ProtocolViolation(
-            f"node {message.sender} answers round {message.context} of heartbeats, "
-            f"the last one was {state.round}"
+            f"node {message.sender} answers heartbeat round {message.context}, but the last round "
+            f"was {state.round}"
         )
 
 
@@ -166,6 +167,7 @@ def _is_answer_to_me(state: RaftState, message: Message) -> bool:
 def _check_acknowledged(state: RaftState, message: Message, index: Index) -> None:
     if _is_answer_to_me(state, message) and index > state.log.last_index:
         raise ProtocolViolation(
-            f"node {message.sender} acknowledged {index}, beyond the leader's end "
-            f"{state.log.last_index}: two replicas share one id, or a data directory was swapped"
+            f"node {message.sender} acknowledged {index}, which is after the end of the leader's "
+            f"log, {state.log.last_index}: two replicas share one id, or a data directory was "
+            "swapped"
         )

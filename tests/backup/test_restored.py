@@ -271,8 +271,8 @@ async def test_a_copy_that_is_read_keeps_others_away_and_ends_with_its_reader(
         "at most",
         "at most",
         "has",
-        "not here",
-        "not here",
+        "no longer exists",
+        "no longer exists",
     )
     assert served == ""
     for reason, remark in zip(reasons, told, strict=True):

@@ -120,7 +120,7 @@ async def test_a_refused_replica_leaves_no_address(settings: BrokerSettings) -> 
         reply = await client.invoke(str(settings.address), command, ANSWER_S)
         await client.close()
 
-        assert (reply.code, "no learner" in (reply.remark or "")) == (1, True)
+        assert (reply.code, "not a learner" in (reply.remark or "")) == (1, True)
         assert process._peers.book.get(NodeId(7)) is None
 
 

@@ -182,7 +182,7 @@ async def test_bad_steering_is_refused_with_a_reason(
     assert "no learner" in await remark(codes[0], b'{"action":"promote","node":2}')
     assert "last voter" in await remark(codes[0], b'{"action":"remove","node":1}')
     assert "not a node id" in await remark(codes[1], target="two")
-    assert "no voter" in await remark(codes[1], target="2")
+    assert "not a voter" in await remark(codes[1], target="2")
     assert "no other voter" in await remark(codes[1])
 
 

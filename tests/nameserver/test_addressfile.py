@@ -53,10 +53,10 @@ def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path, text: str) -
     [
         ('{"Outside": {}}', "matching regex"),
         ('{"outside": {"g-0": 1}}', "Expected `str`"),
-        ('{"outside": {"g-0": "host:0"}}', "no address that clients can call"),
+        ('{"outside": {"g-0": "host:0"}}', "not an address that clients can reach"),
         ('{"outside": {"g-0": "host:70000"}}', "is not host:port"),
         ("{" + ",".join(f'"l{n}": {{}}' for n in range(9)) + "}", "length <= 8"),
-        ('"' + "x" * FILE_SIZE_MAX + '"', "larger than"),
+        ('"' + "x" * FILE_SIZE_MAX + '"', "more than"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, problem: str) -> None:

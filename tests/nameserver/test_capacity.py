@@ -43,11 +43,11 @@ def test_what_brokers_without_a_signature_register_has_a_limit() -> None:
 
     code, remark = offer(server, broker(0), registration(1, topic("t" * NAME_BYTES_MAX)))
     assert (code, remark.partition(":")[0]) == (1, "TooMuchRegistered")
-    assert "give it the secret, or divide its topics" in remark
+    assert "give the broker the secret, or divide its topics" in remark
 
     answers = [offer(server, broker(number), LARGE) for number in range(5)]
     assert [code for code, _ in answers] == [0, 0, 0, 1, 1]
-    assert "give this broker the secret of the cluster, end brokers" in answers[-1][1]
+    assert "give this broker the secret of the cluster, stop brokers" in answers[-1][1]
     assert server.routes.master("b-4") is None
 
     assert offer(server, broker(0), LARGE) == (0, "")

@@ -78,7 +78,7 @@ def test_a_route_that_cannot_be_read_is_refused_with_the_reason() -> None:
     reply = ask(served, 105, topic="T")
 
     assert (reply.code, reply.body) == (ResponseCode.SYSTEM_ERROR, b"")
-    assert (reply.remark or "").startswith("a route of 922337203 queues, the limit is 65536")
+    assert (reply.remark or "").startswith("the route has 922337203 queues, the limit is 65536")
 
 
 def test_a_topic_whose_groups_all_have_addresses_is_reported(served: NameServerCore) -> None:

@@ -139,7 +139,7 @@ def test_the_properties_can_be_read_and_stay_as_they_are() -> None:
 
     assert (unordered.code, unordered.remark) == (
         1,
-        "orderMessageEnable stays true: without their queue lists, keys of ordered topics would move",
+        "orderMessageEnable is still true: without their queue lists, keys of ordered topics would move to other queues",
     )
     assert (moved.code, moved.remark) == (
         1,

@@ -197,7 +197,7 @@ def test_routes_that_could_not_be_read_again_replace_none(
     later = registry()
     RouteFile(path, later)
 
-    assert "a restart would begin with former routes" in caplog.text
+    assert "a restart would begin with older routes" in caplog.text
     assert [each.write_queue_nums for each in route_of(later).queue_datas] == [4, 4]
 
 
@@ -277,7 +277,7 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(
     with caplog.at_level(logging.ERROR):
         file = RouteFile(path, routes)
     assert routes.topics() == []
-    assert "routes come when the groups register" in caplog.text
+    assert "routes are available when the broker groups have registered" in caplog.text
 
     routes.reserve("group-a")
     enter(routes, GROUP_A)
@@ -300,7 +300,7 @@ def test_a_file_that_cannot_be_written_ends_nothing(
     with caplog.at_level(logging.ERROR):
         file.save()
 
-    assert "a restart would begin with former routes" in caplog.text
+    assert "a restart would begin with older routes" in caplog.text
     (tmp_path / "nothing").unlink()
     file.save()
     later = registry()

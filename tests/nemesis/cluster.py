@@ -398,8 +398,8 @@ def _is_done_already(action: str, refusal: str) -> bool:
     """Return whether a change was made after all when its answer was lost."""
     done = {
         "add-learner": "is a member already",
-        "promote": "is no learner",
-        "remove": "is no member of the group",
+        "promote": "is not a learner",
+        "remove": "is not a member of the group",
     }
     return done[action] in refusal
 

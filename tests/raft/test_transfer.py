@@ -99,8 +99,8 @@ def test_only_a_leader_hands_its_place_over() -> None:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        (NodeId(9), "node 9 is no voter; choose one of the voters"),
-        (ME, "node 1 leads already; choose another voter"),
+        (NodeId(9), "node 9 is not a voter; choose one of the voters"),
+        (ME, "node 1 is the leader already; choose another voter"),
     ],
 )
 def test_a_target_that_cannot_lead_next_is_refused(target: NodeId, reason: str) -> None:
