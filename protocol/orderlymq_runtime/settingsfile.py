@@ -64,8 +64,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return PageGuard(self.tls.pages())
         if self.tls.mode == "disabled" and not stays_here(host):
             raise PageTokenError(
-                f"pages_token_file asks for a token at {host}, where it would travel in the clear; "
-                "set tls.mode to permissive or enforcing, or listen on 127.0.0.1"
+                f"pages_token_file requires a token at {host}, where it would be sent "
+                "unencrypted; set tls.mode to permissive or enforcing, or listen on 127.0.0.1"
             )
         return PageGuard(self.tls.pages(), PageToken(self.pages_token_file))
 
@@ -103,7 +103,8 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
         raise SettingsError(f"{path}: {error}") from error
     if settings.cluster_secret:
         raise SettingsError(
-            f"{path}: the secret of the cluster stands in a file of its own; name it in cluster_secret_file"
+            f"{path}: the secret of the cluster must be in its own file; name the file in "
+            "cluster_secret_file"
         )
     try:
         settings.tls.server()

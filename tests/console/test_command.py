@@ -35,7 +35,7 @@ __all__ = ["ports"]  # fixture
         (("--tls-key", "key.pem"), "pass --tls-certificate and --tls-key together"),
         (
             ("--listen", "127.0.0.1:0", "--tls-key", "k", "--tls-certificate", "c"),
-            "TLS: c or what belongs to it cannot be used",
+            "TLS: c or a file that belongs to it cannot be used",
         ),
     ],
 )

@@ -36,7 +36,7 @@ def test_the_cluster_secret_is_read_with_the_settings_and_never_shown(tmp_path: 
             {"cluster_secret_file": "/nowhere/secret"},
             "cluster_secret_file /nowhere/secret: No such",
         ),
-        ({"cluster_secret": "c2VjcmV0"}, "name it in cluster_secret_file"),
+        ({"cluster_secret": "c2VjcmV0"}, "name the file in cluster_secret_file"),
     ],
 )
 def test_a_secret_that_cannot_be_used_is_refused(

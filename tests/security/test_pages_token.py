@@ -121,7 +121,7 @@ def test_a_token_that_came_in_the_clear_opens_nothing(token: Path) -> None:
 
     found = guard.objection(f"Bearer {TOKEN}", is_protected=False)
 
-    assert found == (403, "this page asks for a token; use https\n")
+    assert found == (403, "this page requires a token; use https\n")
     assert guard.objection(f"Bearer {TOKEN}", is_protected=True) is None
 
 
@@ -151,7 +151,7 @@ def test_a_token_in_the_clear_is_refused_at_the_start(token: Path, files: TlsFil
     plain = ServerSettings(pages_token_file=token)
     tls = TlsSettings("permissive", files.certificate, files.key)
 
-    with pytest.raises(PageTokenError, match=r"in the clear; set tls\.mode"):
+    with pytest.raises(PageTokenError, match=r"unencrypted; set tls\.mode"):
         plain.pages("0.0.0.0")
     assert plain.pages("127.0.0.1").token is not None
     assert ServerSettings(pages_token_file=token, tls=tls).pages("0.0.0.0").token is not None

@@ -66,7 +66,7 @@ def test_the_own_address_is_as_good_as_loopback() -> None:
 
 def test_the_sentence_says_what_to_do() -> None:
     with pytest.raises(
-        SecretInClear, match=r"the key would travel to 192\.0\.2\.7:10911 .*: use TLS"
+        SecretInClear, match=r"the key would be sent to 192\.0\.2\.7:10911 .*: use TLS"
     ):
         check_protection(ELSEWHERE, is_encrypted=False, what="the key", cure="use TLS")
     check_protection(ELSEWHERE, is_encrypted=True, what="the key", cure="use TLS")
@@ -105,7 +105,7 @@ async def test_the_operator_sends_no_accounts_secret_in_the_clear(
         await Admin(plain, "operator", "operators").set_user(
             address, "shop-writer", "the secret", CONFIG
         )
-        with pytest.raises(AdminError, match=r"account shop-writer .* in the clear"):
+        with pytest.raises(AdminError, match=r"account shop-writer .* unencrypted"):
             await Admin(plain).set_user(address, "shop-writer", "the secret", CONFIG)
 
     ((code, ext, _),) = broker.asked

@@ -86,7 +86,7 @@ class Callers:
         if len(self._open) > self._connections_max:
             oldest = next(iter(self._open))
             del self._open[oldest]
-            oldest.give_up("the oldest HTTP connection: too many call")
+            oldest.give_up("the oldest HTTP connection, closed because there are too many")
 
     def leave(self, caller: "_Caller") -> None:
         """Give back what a connection held."""
@@ -170,7 +170,7 @@ class _Caller(asyncio.Protocol):
 
     def _feed(self) -> None:
         transport = self._transport
-        assert transport is not None, "nothing is read before there is a connection"
+        assert transport is not None, "a connection exists before anything is read"
         if transport.is_closing():
             return
         if self._is_paused:
@@ -203,7 +203,7 @@ class _Caller(asyncio.Protocol):
         """Return how much of the rest belongs to the headers of the next request."""
         if self._deadline is None:
             self._deadline = asyncio.get_running_loop().call_later(
-                HEAD_S, self.give_up, f"headers that did not come within {HEAD_S:g} s"
+                HEAD_S, self.give_up, f"the headers did not arrive within {HEAD_S:g} s"
             )
         found = (self._tail + self._rest).find(_END_OF_HEAD)
         self._is_busy = found >= 0
@@ -213,7 +213,7 @@ class _Caller(asyncio.Protocol):
         self._tail = b"" if self._is_busy else (self._tail + self._rest)[1 - len(_END_OF_HEAD) :]
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES_MAX:
-            self.give_up(f"more than {HEAD_BYTES_MAX} bytes of headers")
+            self.give_up(f"the headers have more than {HEAD_BYTES_MAX} bytes")
         return size
 
     def _stop_clock(self) -> None:

@@ -223,6 +223,6 @@ async def _refuse_body(request: web.Request, handler: Page) -> web.StreamRespons
     """Refuse a request with a body, because no page takes one."""
     if not request.body_exists:
         return await handler(request)
-    refusal = web.Response(text="the pages take no body; send GET without one\n", status=413)
+    refusal = web.Response(text="these pages accept no body; send GET without one\n", status=413)
     refusal.force_close()
     return refusal

@@ -35,7 +35,7 @@ class PageToken:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._followed = FollowedFiles(path, log=_log, stays="the present token stays effective")
+        self._followed = FollowedFiles(path, log=_log, stays="the previous token stays effective")
         self._token = _read(path)
 
     def is_in(self, authorization: str) -> bool:
@@ -53,9 +53,9 @@ class PageToken:
         """
         if not is_protected:
             # Even the right token is refused, because the network knows a token that came this way.
-            return 403, "this page asks for a token; use https\n"
+            return 403, "this page requires a token; use https\n"
         if not self.is_in(authorization):
-            return 401, "this page asks for a token: send Authorization: Bearer TOKEN\n"
+            return 401, "this page requires a token: send Authorization: Bearer TOKEN\n"
         return None
 
     def _follow(self) -> None:
@@ -80,5 +80,8 @@ class PageGuard:
 
 def _read(path: Path) -> bytes:
     sizes = range(TOKEN_SIZE_MIN, TOKEN_SIZE_MAX + 1)
-    cure = "write the token of the HTTP pages into it, such as that of `openssl rand -hex 32`"
+    cure = (
+        "write the token of the HTTP pages into it, for example the output of `openssl rand -hex "
+        "32`"
+    )
     return read_secret(path, "pages_token_file", sizes, PageTokenError, cure)

@@ -138,7 +138,7 @@ class _Ending:
         again = self._next(_URGENT, self._close_max_s)
         if again is None:
             _log.error(
-                "not closed within %g s: leaving immediately; what is under way:%s",
+                "not closed within %g s: leaving immediately; unfinished tasks:%s",
                 self._close_max_s,
                 _under_way(self._loop),
             )

@@ -62,7 +62,7 @@ class Supervisor:
         """The tasks that fail again and again, each with its last error."""
         now = self._clock()
         return [
-            f"{name} fails again and again: {error}"
+            f"{name} fails repeatedly: {error}"
             for name, (count, error) in self._in_a_row.items()
             if count >= AILING_FAILURES and now < self._well_at.get(name, math.inf)
         ]
@@ -187,6 +187,6 @@ async def finish_in_thread(call: Callable[..., _Result], *arguments: Any) -> _Re
     if cancelled is not None:
         failure = work.exception()
         if failure is not None:
-            _log.warning("work that nobody waits for any more failed: %s", failure)
+            _log.warning("a task whose result is no longer needed failed: %s", failure)
         raise cancelled
     return work.result()

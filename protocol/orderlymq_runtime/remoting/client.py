@@ -265,7 +265,7 @@ class RemotingClient:
             is_queued = link.queued.pop(opaque, None) is not None
             link.note_silence(asked_at, self._silence_max_s)
             self.traffic.errors["timeout"] += 1
-            what = "did not take what was sent before" if is_queued else "did not answer"
+            what = "did not read the previous requests" if is_queued else "did not answer"
             answer.set_exception(
                 RequestTimeout(
                     f"{link.address} {what} within {timeout_s:g} s",
@@ -401,7 +401,7 @@ class _Link:
 
     def _give_up(self, conn: Connection, silent_since: float) -> None:
         if conn.heard_at <= silent_since:
-            conn.close(orderly=False, kind="silent", reason="calls expire and nothing comes")
+            conn.close(orderly=False, kind="silent", reason="calls expire and no answers arrive")
 
     def fail_all(self, reason: str) -> None:
         waiting, self.waiting = self.waiting, {}

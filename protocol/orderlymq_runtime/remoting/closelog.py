@@ -34,5 +34,5 @@ class CloseLog:
         if count < CLOSES_LOGGED_MAX:
             self._logger.log(level, "%s: closed: %s", who, reason)
         elif count == CLOSES_LOGGED_MAX:
-            text = "more connections are closed and only counted as %s: %s"
+            text = "more connections are closed and only counted, as %s: %s"
             self._logger.log(level, text, kind, reason)

@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         half_since = self._half_frame_since
         if half_since is not None and now - half_since >= limits.half_frame_timeout_s:
             limit = f"{limits.half_frame_timeout_s:g} s"
-            self._fail("half_frame", f"the rest of a frame did not come within {limit}")
+            self._fail("half_frame", f"the rest of a frame did not arrive within {limit}")
         elif now - self._active_at >= limits.idle_timeout_s:
             # A peer that does not take its answers counts as idle, too, because waiting for it is useless.
             self.close(
@@ -338,7 +338,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         if isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT:
-            reason = "the peer acknowledges nothing"  # our own limit, see `set_user_timeout`
+            reason = (
+                "the peer does not acknowledge any data"  # our own limit, see `set_user_timeout`
+            )
             self._table.note_close(self, "unacknowledged", reason, logging.INFO)
         elif exc is not None:
             self._traffic.errors["reset"] += 1

@@ -62,6 +62,8 @@ def check_listeners(listeners: OutsideListeners) -> None:
     known: set[str] = set()
     for listener in listeners:
         if listener.name in known:
-            raise ListenerError(f"two listeners have the name {listener.name}; give each its own")
+            raise ListenerError(
+                f"two listeners have the name {listener.name}; give each its own name"
+            )
         known.add(listener.name)
         listener.mark()

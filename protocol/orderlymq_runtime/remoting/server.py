@@ -193,7 +193,7 @@ class RemotingServer:
             await self.close_listeners()
         await asyncio.sleep(0)
         for conn in self._table.connections():
-            conn.close(kind="shutdown", reason="this server stops")
+            conn.close(kind="shutdown", reason="this server is stopping")
         await self._table.emptied.wait()
 
     def _accept(self, listener: str) -> asyncio.BaseProtocol:
@@ -232,7 +232,7 @@ class RemotingServer:
             conn = unserved.pop(next(iter(unserved)))
             is_served = conn.has_spoken and (judge is None or judge(conn))
             if not (conn.is_closing or is_served):
-                reason = "it is the oldest that was never served, and others connect"
+                reason = "it is the oldest connection that was never served, and there are new ones"
                 conn.close(orderly=False, kind="crowded_out", reason=reason)
                 return True
         return False
@@ -251,7 +251,7 @@ class RemotingServer:
         now = asyncio.get_running_loop().time()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_PERIOD_S
-            _log.warning("connections are refused: %d are open", self._accepted)
+            _log.warning("new connections are refused: %d are open", self._accepted)
 
 
 class _Refusal(asyncio.Protocol):

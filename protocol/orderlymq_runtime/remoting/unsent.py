@@ -106,6 +106,8 @@ class Unsent:
         for each in sorted(sizes, key=sizes.__getitem__, reverse=True):
             if total <= bytes_max:
                 break
-            each.take_back(f"{total} bytes wait for all peers together, {sizes[each]} for this")
+            each.take_back(
+                f"{total} bytes wait for all peers in total, {sizes[each]} of them for this peer"
+            )
             total -= sizes[each]
         return total

@@ -27,7 +27,7 @@ def check_protection(address: str, *, is_encrypted: bool, what: str, cure: str) 
     """
     if is_encrypted or stays_here(split_address(address)[0]):
         return
-    raise SecretInClear(f"{what} would travel to {address} in the clear, so it is not sent: {cure}")
+    raise SecretInClear(f"{what} would be sent to {address} unencrypted, so it is not sent: {cure}")
 
 
 def stays_here(host: str) -> bool:

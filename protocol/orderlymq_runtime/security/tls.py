@@ -168,7 +168,7 @@ class _Following:
         self._files = files
         self._make = make
         self._followed = FollowedFiles(
-            *files.paths(), log=_log, stays="the present certificate stays effective"
+            *files.paths(), log=_log, stays="the previous certificate stays effective"
         )
         self._context = make()
 
@@ -264,8 +264,8 @@ def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
             context.load_verify_locations(cafile=files.ca)
     except (OSError, ValueError) as error:
         raise TlsError(
-            f"TLS: {files.certificate or files.ca} or what belongs to it cannot be used ({error}); "
-            "name PEM files, the key without a passphrase"
+            f"TLS: {files.certificate or files.ca} or a file that belongs to it cannot be used "
+            f"({error}); name PEM files, and a key without a passphrase"
         ) from error
 
 
@@ -328,7 +328,9 @@ class SniffingListener:
         oldest = next(iter(self._greetings))
         self._ended(oldest)
         oldest.cancel()
-        self._refused("the oldest connection that was no connection yet: too many call")
+        self._refused(
+            "the oldest connection that was not established yet, closed because there are too many"
+        )
         return True
 
     async def _accept(self, sock: socket.socket) -> None:
@@ -374,11 +376,11 @@ class SniffingListener:
                 return
             is_tls = first[:1] == HANDSHAKE_BYTE
             if not is_tls and self._tls.mode == "enforcing":
-                self._refused("a plain connection where TLS is enforced")
+                self._refused("a plain connection, but TLS is enforced")
                 return
             is_hello = is_tls and first[5:6] == _CLIENT_HELLO
             if is_hello and (size := int.from_bytes(first[6:9])) > HELLO_SIZE_MAX:
-                self._refused(f"a TLS greeting of {size} bytes, the limit is {HELLO_SIZE_MAX}")
+                self._refused(f"the TLS greeting has {size} bytes, the limit is {HELLO_SIZE_MAX}")
                 return
             context = self._tls.context() if is_tls else None
             if is_tls:
@@ -391,7 +393,7 @@ class SniffingListener:
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if is_tls else None,
             )
         except TimeoutError:
-            self._refused("a connection that said nothing")
+            self._refused("a connection on which nothing was sent")
         except (OSError, ssl.SSLError) as error:
             self._refused(f"a TLS handshake failed: {error}")
         finally:

@@ -105,5 +105,6 @@ class InputBudget:
         self.refusals[use] += 1
         share = self.bytes_max if part is self.clients else self.strangers_max
         holder.give_up(
-            f"the oldest of those that use the {share} bytes for unfinished input: {size} bytes for {use.replace('_', ' ')}"
+            f"the oldest of the connections that use the {share} bytes for unfinished input: it "
+            f"has {size} bytes for {use.replace('_', ' ')}"
         )

@@ -101,7 +101,7 @@ async def test_what_fails_again_and_again_is_ailing_until_it_ends() -> None:
         turns.release()
     await paused.acquire()
 
-    assert supervisor.ailing == ["link to 2 fails again and again: ValueError: broken"]
+    assert supervisor.ailing == ["link to 2 fails repeatedly: ValueError: broken"]
     failing.cancel()
     await asyncio.wait([failing])
     assert supervisor.ailing == []
@@ -124,7 +124,7 @@ async def test_what_runs_well_again_is_not_ailing() -> None:
     supervisor = Supervisor(pause=pause, clock=lambda: now_s[0])
     supervisor.keep("link", work, name="link to 2")
     await runs_well.wait()
-    assert supervisor.ailing == ["link to 2 fails again and again: ValueError: broken"]
+    assert supervisor.ailing == ["link to 2 fails repeatedly: ValueError: broken"]
 
     now_s[0] += RESTART_MAX_S
 
@@ -179,7 +179,7 @@ def test_a_timer_that_fails_goes_on_and_is_ailing_when_it_fails_always() -> None
     for _ in range(AILING_FAILURES):
         assert supervisor.ailing == []
         supervisor.guard("tick", tick)
-    assert supervisor.ailing == ["tick fails again and again: ValueError: broken"]
+    assert supervisor.ailing == ["tick fails repeatedly: ValueError: broken"]
 
     broken[0] = False
     supervisor.guard("tick", tick)

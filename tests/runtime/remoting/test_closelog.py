@@ -23,7 +23,7 @@ def test_each_kind_has_so_many_lines_in_a_period_and_one_that_says_there_are_mor
 
     assert [record.getMessage() for record in caplog.records] == [
         *["a stranger: closed: it did not greet"] * CLOSES_LOGGED_MAX,
-        "more connections are closed and only counted as silent: it did not greet",
+        "more connections are closed and only counted, as silent: it did not greet",
         "a replica: closed: it has called again",
         "a stranger: closed: it did not greet",
     ]

@@ -543,7 +543,7 @@ async def test_who_acknowledges_nothing_is_closed_with_a_line(
     ours.connection_lost(OSError(errno.ETIMEDOUT, "timed out"))
     theirs.connection_lost(ConnectionResetError(errno.ECONNRESET, "reset"))
 
-    assert closes_logged(caplog) == ["the peer acknowledges nothing"]
+    assert closes_logged(caplog) == ["the peer does not acknowledge any data"]
 
 
 async def test_many_closes_of_one_kind_do_not_fill_the_log(
