@@ -159,7 +159,7 @@ class RaftLog:
 
     def entries(self, low: Index, size_bytes_max: int) -> tuple[Entry, ...]:
         """Return the entries from *low* that fit, but at least one; raises Compacted."""
-        assert low <= self.last_index, "there is nothing to read behind the end"
+        assert low <= self.last_index, "there is nothing to read after the end"
         if low < self.offset:
             if low < self.first_index():
                 raise Compacted(low)
@@ -234,7 +234,7 @@ class RaftLog:
 
     def restore(self, meta: SnapshotMeta) -> None:
         """Replace the whole log by a snapshot."""
-        assert meta.index > self.commit, "a snapshot never takes back what is committed"
+        assert meta.index > self.commit, "a snapshot never removes committed entries"
         # Entries after the commit index may be another leader's. Those up to it do not change.
         self._forget_beyond(self.commit)
         self.tail.clear()

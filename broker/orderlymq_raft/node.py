@@ -443,7 +443,7 @@ class Node:
         assert len(own) <= 1, "one membership change at a time"
         for peer, progress in state.progress.items():
             progress.check()
-            assert progress.match <= state.log.last_index, "nobody has more than the leader"
+            assert progress.match <= state.log.last_index, "no replica has more than the leader"
             if peer == state.id:
                 assert progress.match == state.log.stable, "a leader counts what is durable"
 

@@ -143,13 +143,12 @@ class Machine:
         self._spare_keys = _SPARE_KEYS
         if position < end:
             assert parts.physical_start == state.physical_end, (
-                f"messages at {parts.physical_start}, the log ends at {state.physical_end}"
+                f"messages begin at {parts.physical_start}, but the log ends at "
+                f"{state.physical_end}"
             )
         for record in decode_records(parts.meta):
             if type(record) is Append:
-                assert record.physical == shift + position, (
-                    f"{record} does not stand at {shift + position}"
-                )
+                assert record.physical == shift + position, f"{record} is not at {shift + position}"
                 outcomes.append(self._append(record, data, position, batch))
                 position += record.size
             elif outcomes and type(outcomes[-1]) is Refused and _is_of_message(record):
@@ -158,7 +157,7 @@ class Machine:
                 self.changes += changes_in(record) + state.lanes.moved_by(record) - 1
                 outcomes.append(self._apply_other(record, index, parts.wall_ms, batch))
         self.changes += len(outcomes)
-        assert position == end, f"{end - position} bytes of messages without a record"
+        assert position == end, f"{end - position} bytes of messages have no record"
         state.physical_end += end - parts.blob_start
         self._finish(index, term, batch)
 
@@ -186,9 +185,9 @@ class Machine:
             write_floor(queue, self._writes)
         assert store_timestamp >= queue.last_timestamp, f"{record} is older than {queue}"
         size = record.size
-        assert MESSAGE_SIZE_MIN <= size <= len(data) - start, f"{record} has no whole message"
+        assert MESSAGE_SIZE_MIN <= size <= len(data) - start, f"{record} has no complete message"
         assert _POSITIONS.unpack_from(data, start) == (size, queue_offset, physical), (
-            f"the stored message does not stand where {record} says"
+            f"the stored message is not where {record} says"
         )
         queue.next_offset = queue_offset + 1
         queue.last_timestamp = state.last_timestamp = store_timestamp
@@ -376,10 +375,10 @@ class Machine:
         match record:
             case LanesFetched():
                 if not state.is_by_key(record.group):
-                    return Refused(f"group[{record.group}] does not consume by key any more")
+                    return Refused(f"group[{record.group}] no longer consumes by key")
                 if state.members.get(record.group, record.client_id) is None:
                     return Refused(
-                        f"{record.client_id} is no member of group[{record.group}] any more"
+                        f"{record.client_id} is no longer a member of group[{record.group}]"
                     )
                 topic = state.topics.by_name.get(record.topic)
                 return lanes.fetch(record, topic, offsets, wall_ms, writes)

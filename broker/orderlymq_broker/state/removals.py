@@ -154,7 +154,7 @@ def advance_retention(
         queue = topic.queues.get(floor.queue_id) if topic is not None else None
         if topic is None or queue is None:
             continue
-        assert floor.min_offset <= queue.next_offset, f"{floor} passes the end of {queue}"
+        assert floor.min_offset <= queue.next_offset, f"{floor} is after the end of {queue}"
         owed = state.lanes.first_owed(topic.name, floor.queue_id)
         min_offset = floor.min_offset if owed is None else min(owed, floor.min_offset)
         if min_offset <= queue.min_offset:

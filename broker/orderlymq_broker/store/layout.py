@@ -118,7 +118,7 @@ U64_END: Final = encode_u64(U64_MAX)  # after every index and offset that is in 
 def decode_u64(data: bytes) -> int:
     """Return the number that `encode_u64` encoded as *data*."""
     if len(data) != _U64.size:
-        raise KeyCorrupt(f"{len(data)} bytes where 8 are expected")
+        raise KeyCorrupt(f"{len(data)} bytes instead of 8")
 
     return int(_U64.unpack(data)[0])
 
@@ -147,7 +147,7 @@ def queue_bounds(topic_id: int, queue_id: int) -> tuple[bytes, bytes]:
 def decode_queue_key(key: bytes) -> tuple[int, int, int]:
     """Return topic id, queue id and queue offset."""
     if len(key) != _CONSUME_QUEUE_KEY.size:
-        raise KeyCorrupt(f"a consume queue key of {len(key)} bytes")
+        raise KeyCorrupt(f"a consume queue key has {len(key)} bytes")
     topic_id, queue_id, queue_offset = _CONSUME_QUEUE_KEY.unpack(key)
 
     return topic_id, queue_id, queue_offset
@@ -163,7 +163,7 @@ def encode_queue_entry(entry: QueueEntry) -> bytes:
 def decode_queue_entry(value: bytes) -> QueueEntry:
     """Return the entry that `encode_queue_entry` encoded as *value*."""
     if len(value) != _CONSUME_QUEUE_VALUE.size:
-        raise KeyCorrupt(f"a consume queue value of {len(value)} bytes")
+        raise KeyCorrupt(f"a consume queue value has {len(value)} bytes")
 
     return QueueEntry(*_CONSUME_QUEUE_VALUE.unpack(value))
 
@@ -190,7 +190,7 @@ def index_key(topic_id: int, kind: IndexKind, text: str, physical: int) -> bytes
 def decode_index_key(key: bytes) -> tuple[int, IndexKind, bytes, int]:
     """Return topic id, kind, the (truncated) text as bytes, and the physical offset."""
     if len(key) < _INDEX_PREFIX.size + 1 + 8 or key[-9] != 0:
-        raise KeyCorrupt("an index key without its end mark")
+        raise KeyCorrupt("an index key has no end mark")
     topic_id, kind = _INDEX_PREFIX.unpack_from(key)
     try:
         index_kind = IndexKind(kind)
@@ -235,7 +235,7 @@ class LogValue:
 def decode_log_value(value: bytes) -> LogValue:
     """Return the fields that `encode_log_value` encoded."""
     if len(value) < _LOG_HEAD.size:
-        raise KeyCorrupt(f"a raft log value of {len(value)} bytes")
+        raise KeyCorrupt(f"a raft log value has {len(value)} bytes")
     term, kind, blob_length, checksum = _LOG_HEAD.unpack_from(value)
 
     return LogValue(term, kind, blob_length, checksum, value[_LOG_HEAD.size :])
@@ -271,7 +271,7 @@ def decode_applied(value: bytes | None) -> Applied:
     if value is None:
         return Applied()
     if len(value) != _APPLIED.size:
-        raise KeyCorrupt(f"an applied position of {len(value)} bytes")
+        raise KeyCorrupt(f"an applied position has {len(value)} bytes")
 
     return Applied(*_APPLIED.unpack(value))
 
@@ -286,7 +286,7 @@ def decode_hard_state(value: bytes | None) -> tuple[int, int | None, int]:
     if value is None:
         return 0, None, 0
     if len(value) != _HARD_STATE.size:
-        raise KeyCorrupt(f"a hard state of {len(value)} bytes")
+        raise KeyCorrupt(f"a hard state has {len(value)} bytes")
     term, vote, commit = _HARD_STATE.unpack(value)
 
     return term, None if vote < 0 else vote, commit
@@ -311,7 +311,7 @@ def decode_compaction(value: bytes | None) -> Compaction:
     if value is None:
         return Compaction()
     if len(value) != _COMPACTED.size:
-        raise KeyCorrupt(f"a compaction position of {len(value)} bytes")
+        raise KeyCorrupt(f"a compaction position has {len(value)} bytes")
 
     return Compaction(*_COMPACTED.unpack(value))
 
@@ -362,6 +362,6 @@ def table_bounds(table: Table, *parts: str | int) -> tuple[bytes, bytes]:
 def prefix_end(prefix: bytes) -> bytes:
     """Return the smallest key that is greater than every key with *prefix*."""
     trimmed = prefix.rstrip(b"\xff")
-    assert trimmed, "a prefix of 0xff bytes alone has no end; no family uses one"
+    assert trimmed, "a prefix of only 0xff bytes has no end; no family uses one"
 
     return trimmed[:-1] + bytes((trimmed[-1] + 1,))

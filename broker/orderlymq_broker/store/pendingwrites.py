@@ -135,7 +135,7 @@ class Overlay:
 
     def settle(self, ticket: Layer) -> None:
         """Mark *ticket* as settled, and drop it once all older ones are dropped, so that no old one masks it."""
-        assert ticket in self._layers[1:], "a ticket is settled once"
+        assert ticket in self._layers[1:], "a ticket is settled only once"
         ticket.settled = True
         while self._layers[-1].settled:
             self._layers.pop()
@@ -143,7 +143,7 @@ class Overlay:
     def take_back(self, ticket: Layer) -> None:
         """Make the newest ticket the staged layer again, because it could not be written."""
         assert self._layers[1] is ticket, "only the newest ticket can be taken back"
-        assert not self._staged, "what was staged after the ticket would be lost"
+        assert not self._staged, "data that was staged after the ticket would be lost"
         del self._layers[0]
         self._staged = ticket
 

@@ -63,8 +63,8 @@ class RaftLogStore:
         self._last = self._find_last()
         if self._last < (applied := self._applied().index):
             raise EntryCorrupt(
-                f"the log ends at entry {self._last}, and {applied} is applied: files of the store are lost; restore this "
-                "replica from its peers"
+                f"the log ends at entry {self._last}, but {applied} is applied: files of the "
+                "store are lost; restore this replica from its peers"
             )
         self._physical_end = self._physical_after(self._last)
         # The first index of each term's run, and the term; because terms never fall, this covers all entries.
@@ -218,8 +218,8 @@ class RaftLogStore:
             parts = split_entry(data)
             if parts.physical_start != self._physical_end:
                 raise EntryCorrupt(
-                    f"entry {entry.index} begins at physical offset {parts.physical_start}, the "
-                    f"log ends at {self._physical_end}; restore this replica from its peers"
+                    f"entry {entry.index} begins at physical offset {parts.physical_start}, but "
+                    f"the log ends at {self._physical_end}; restore this replica from its peers"
                 )
             key = layout.message_key
             batch.puts += [
@@ -302,7 +302,7 @@ class RaftLogStore:
             data = head.head + blob
             if zlib.crc32(data) != head.checksum:
                 raise EntryCorrupt(
-                    f"entry {index} is damaged on disk: its checksum does not fit; stop this "
+                    f"entry {index} is damaged on disk: its checksum does not match; stop this "
                     "replica, run 'orderlymq doctor' on it and restore it from its peers"
                 )
             found.append(Entry(Term(head.term), Index(index), data, EntryKind(head.kind)))
@@ -326,7 +326,7 @@ class RaftLogStore:
         if start < self._applied().floor:
             raise Compacted(low)
         raise EntryCorrupt(
-            f"{length - len(bodies)} bytes of messages are missing behind physical offset {start}; "
+            f"{length - len(bodies)} bytes of messages are missing after physical offset {start}; "
             "restore this replica from its peers"
         )
 

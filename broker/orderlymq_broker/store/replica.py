@@ -243,9 +243,9 @@ def _refuse_remains(data_dir: Path, identity: Identity, *, had_store: bool) -> N
 
 def _lost(data_dir: Path, identity: Identity) -> StoreFailed:
     return StoreFailed(
-        f"{data_dir} had the store of {identity}, which is gone or begins with nothing; it is not begun again, because that would "
-        "delete what is left of it. Run 'orderlymq doctor' on it; move the directory away while a majority of the group is "
-        "healthy without this replica"
+        f"{data_dir} had the store of {identity}, which is missing or empty; it is not created "
+        "again, because that would delete the remaining data. Run 'orderlymq doctor' on it; move "
+        "the directory away while a majority of the group is healthy without this replica"
     )
 
 
@@ -266,7 +266,7 @@ def _put_identity_file(data_dir: Path, identity: Identity) -> None:
 def _check_format(found: int, path: Path) -> None:
     if found > layout.FORMAT_VERSION:
         raise FormatTooNew(
-            f"{path} has format {found}, this release knows up to "
+            f"{path} has format {found}, but this release reads formats up to "
             f"{layout.FORMAT_VERSION}; run the release that wrote it"
         )
 
@@ -278,8 +278,8 @@ def _check(store: RocksStore, identity: Identity, data_dir: Path) -> None:
 def _check_identity(found: Identity | None, identity: Identity, data_dir: Path) -> None:
     if found != identity:
         raise WrongDirectory(
-            f"{data_dir} belongs to {found}, but {identity} was to be started on it; "
-            "give the right directory, or an empty one to copy the state from the peers"
+            f"{data_dir} belongs to {found}, but was to be used for {identity}; name the right "
+            "directory, or an empty one to copy the state from the peers"
         )
 
 
@@ -287,8 +287,8 @@ def _check_group(reader: Reader, identity: Identity, path: Path) -> None:
     found = read_identity(reader, path)
     if found is None or (found.cluster, found.group) != (identity.cluster, identity.group):
         raise WrongDirectory(
-            f"the snapshot in {path} is of {found}, not of the group of {identity}; "
-            "check the peers in the settings"
+            f"the snapshot in {path} belongs to {found}, not to the group of {identity}; check "
+            "the peers in the settings"
         )
 
 
@@ -301,8 +301,8 @@ def _lock(data_dir: Path) -> int:
         owner = _read_owner(descriptor)
         os.close(descriptor)
         raise DirectoryInUse(
-            f"{data_dir} is in use by process {owner}; stop that process first, or "
-            "give another directory"
+            f"{data_dir} is in use by process {owner}; stop that process first, or name another "
+            "directory"
         ) from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

@@ -79,7 +79,7 @@ class RocksStore:
         read_only: bool = False,
     ) -> None:
         if not create and not (path / "CURRENT").exists():
-            raise NoReplica(f"{path}: no store is here; check the path")
+            raise NoReplica(f"{path}: no store is at this path; check the path")
         if create:
             path.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -498,7 +498,7 @@ def translate(error: Exception, path: Path) -> StoreError:
     """Return this package's error for an error of RocksDB, which is plain text."""
     text = str(error)
     if os.strerror(errno.ENOSPC) in text or os.strerror(errno.EDQUOT) in text:
-        return StoreFull(f"{path}: {text}; free some space on this disk")
+        return StoreFull(f"{path}: {text}; free space on this disk")
     if "lock hold by current process" in text or "While lock file" in text:
         return DirectoryInUse(
             f"{path}: another process has this store open; stop that process first"

@@ -100,7 +100,8 @@ def export_snapshot(store: RocksStore, directory: Path) -> Manifest:
 
     if len(files) > FILES_MAX:
         raise SnapshotRefused(
-            f"the store has {len(files)} files, of which a copy has at most {FILES_MAX}: let retention keep less"
+            f"the store has {len(files)} files, a copy can have at most {FILES_MAX}: let "
+            "retention keep fewer messages"
         )
 
     return Manifest(meta.index, meta.term, meta.membership.encode(), physical_end, files)
@@ -118,7 +119,9 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
         path = directory / file.name
         size = path.stat().st_size if path.is_file() else None
         if size != file.size:
-            raise SnapshotRefused(f"{path} has {size} bytes, {file.size} were sent; fetch it again")
+            raise SnapshotRefused(
+                f"{path} has {size} bytes, but {file.size} were sent; fetch it again"
+            )
 
 
 def verify_values(directory: Path, advanced: Callable[[], None] = lambda: None) -> None:
@@ -195,7 +198,7 @@ def remove_replaced(data_dir: Path) -> None:
             sync_path(data_dir)
     except OSError as error:
         _log.error(
-            "%s is not needed and cannot be deleted; the next start tries again: %s", old, error
+            "%s is not needed but could not be deleted; the next start tries again: %s", old, error
         )
 
 
@@ -282,7 +285,7 @@ def adopt_state(
 def _applied_state(store: Reader, where: Path | str) -> tuple[SnapshotMeta, int]:
     applied = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
     if applied.index == 0:
-        raise SnapshotRefused(f"{where}: nothing was applied yet, there is nothing to take over")
+        raise SnapshotRefused(f"{where}: nothing was applied yet, so there is no state to install")
     membership = RaftLogStore(store, 0).initial_state()[1]
 
     return (

@@ -39,8 +39,9 @@ def refuse_gap(store: Path) -> None:
             number, count = _last_batch(log) or (first[0], 0)
         if end is not None and first[0] > end:
             raise StoreFailed(
-                f"{store}: the write-ahead log {before} ends before write {end} and {path.name} begins with {first[0]}: what was "
-                "between them is lost; restore this replica from its peers"
+                f"{store}: the write-ahead log {before} ends before write {end} and {path.name} "
+                f"begins with {first[0]}: the writes between them are lost; restore this replica "
+                "from its peers"
             )
         end, before = number + count, path.name
 

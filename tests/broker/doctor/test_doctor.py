@@ -383,7 +383,7 @@ def test_a_gap_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
     findings = examine(tmp_path).findings
 
     assert findings[0].check == "files"
-    assert "what was between them is lost" in findings[0].problem
+    assert "the writes between them are lost" in findings[0].problem
     assert "raft log" in {each.check for each in findings}
 
 

@@ -151,7 +151,7 @@ def test_a_store_that_has_lost_its_newest_messages_is_not_started(
             batch.delete_range(Family.MESSAGES, message_key(0), message_key(1 << 40))
     writer.store.write(batch, sync=True)
 
-    with pytest.raises(StoreError, match=r"are lost|missing|does not fit"):
+    with pytest.raises(StoreError, match=r"are lost|missing|does not match"):
         look(writer)
 
     writer.close()

@@ -268,7 +268,7 @@ def test_an_entry_that_does_not_join_the_log_is_refused() -> None:
     log = Log()
     entry = Entry(Term(1), Index(1), encode_entry(b"", [message(1)], 50, 0))
 
-    with pytest.raises(EntryCorrupt, match="begins at physical offset 50, the log ends at 0"):
+    with pytest.raises(EntryCorrupt, match="begins at physical offset 50, but the log ends at 0"):
         log.store.append(Batch(), [entry])
 
 
@@ -308,5 +308,5 @@ def test_a_log_that_ends_before_what_is_applied_is_refused() -> None:
     batch.put(Family.META, layout.META_APPLIED, layout.encode_applied(Applied(2, 1, 200, 0)))
     log.kv.write(batch, sync=True)
 
-    with pytest.raises(EntryCorrupt, match="the log ends at entry 1, and 2 is applied"):
+    with pytest.raises(EntryCorrupt, match="the log ends at entry 1, but 2 is applied"):
         RaftLogStore(log.kv, NO_TAIL)

@@ -49,8 +49,8 @@ def test_a_directory_of_another_replica_is_refused_untouched(
         open_replica(tmp_path, other)
 
     assert str(refusal.value) == (
-        f"{tmp_path} belongs to node 1 of group 'group-a' in cluster 'east', but {other} was to "
-        "be started on it; give the right directory, or an empty one to copy the state from the peers"
+        f"{tmp_path} belongs to node 1 of group 'group-a' in cluster 'east', but was to be used "
+        f"for {other}; name the right directory, or an empty one to copy the state from the peers"
     )
     open_replica(tmp_path, OWNER).close()
 
@@ -78,7 +78,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     replica.store.write(batch, sync=True)
     replica.close()
 
-    with pytest.raises(FormatTooNew, match="format 2, this release knows up to 1; run the"):
+    with pytest.raises(FormatTooNew, match="format 2, but this release reads formats up to 1; run the"):
         open_replica(tmp_path, OWNER)
 
 
@@ -150,7 +150,7 @@ def test_a_store_that_was_lost_is_not_begun_again(
     before = sorted(path.name for path in tmp_path.rglob("*.sst"))
 
     for _ in range(2):
-        with pytest.raises(StoreFailed, match="which is gone or begins with nothing; it is not"):
+        with pytest.raises(StoreFailed, match="which is missing or empty; it is not"):
             open_replica(tmp_path, OWNER)
 
     assert sorted(path.name for path in tmp_path.rglob("*.sst")) == before

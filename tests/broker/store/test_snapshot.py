@@ -71,7 +71,7 @@ def test_a_store_of_more_files_than_one_header_names_is_refused_with_a_sentence(
     leader = open_replica(tmp_path / "leader", LEADER)
     fill(leader.store, 3, 3)
 
-    with pytest.raises(SnapshotRefused, match="has at most 2: let retention keep less"):
+    with pytest.raises(SnapshotRefused, match="can have at most 2: let retention keep fewer"):
         export_snapshot(leader.store, tmp_path / "export")
     leader.close()
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_deleted_keeps_no_replica_from_its_work(
         follower.close()
         open_replica(tmp_path / "follower", FOLLOWER).close()
 
-    assert caplog.text.count("store.old is not needed and cannot be deleted") == 2
+    assert caplog.text.count("store.old is not needed but could not be deleted") == 2
     open_replica(tmp_path / "follower", FOLLOWER).close()
     assert not (tmp_path / "follower" / "store.old").exists()
 

@@ -304,7 +304,7 @@ class LockTable:
         held: dict[str, dict[str, dict[QueueRef, None]]] = {}
         for group, topics in self._groups.items():
             for topic, locks in topics.items():
-                assert locks, f"topic {topic} without locks of group {group} is not removed"
+                assert locks, f"topic {topic} has no locks of group {group}, but is still listed"
                 for queue_id, lock in locks.items():
                     assert (lock.group, lock.topic, lock.queue_id) == (group, topic, queue_id), lock
                     assert lock.epoch >= 1, f"a lock that was never held: {lock}"
@@ -313,7 +313,7 @@ class LockTable:
                     if lock.client_id:
                         queues = held.setdefault(lock.client_id, {}).setdefault(group, {})
                         queues[topic, queue_id] = None
-        assert self._holders == held, "who holds what is not what the locks say"
+        assert self._holders == held, "the index of holders differs from the locks"
         locks_of = (locks for topics in self._groups.values() for locks in topics.values())
         assert self.count == sum(map(len, locks_of))
         assert self.held_count == sum(1 for _ in self.held())

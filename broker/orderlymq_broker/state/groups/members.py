@@ -155,23 +155,27 @@ class MemberTable:
     def check(self) -> None:
         """Assert the invariants."""
         for group, members in self._groups.items():
-            assert members, f"group {group} without members is not removed"
+            assert members, f"group {group} has no members, but is still listed"
             for client_id, member in members.items():
                 assert (member.group, member.client_id) == (group, client_id), member
                 assert group in self._groups_of[client_id], member
-        assert self._subscriptions.keys() <= self._groups.keys(), "a name without members is kept"
+        assert self._subscriptions.keys() <= self._groups.keys(), (
+            "subscriptions of a group without members are kept"
+        )
         at_host: dict[tuple[str, str], dict[str, MemberSeen]] = {}
         for group, members in self._groups.items():
             for member in members.values():
                 at_host.setdefault((group, host_of(member.address)), {})[member.client_id] = member
-        assert self._at_host == at_host, "the members at a host are others"
+        assert self._at_host == at_host, "the index of members by host differs from the members"
         everyone = (each for members in self._groups.values() for each in members.values())
         twin = SharedRoom(0), SharedRoom(0)
         for member in everyone:
             twin[0].take(owner_of(member), size_of(member))
             twin[1].take(owner_of(member), large_part(size_of(member)))
         for room, counted in zip((self.room, self.large_room), twin, strict=True):
-            assert room.parts() == counted.parts(), "the room is not that of the members"
+            assert room.parts() == counted.parts(), (
+                "the used room differs from the size of the members"
+            )
             assert room.used == counted.used
         assert all(self._groups_of.values()), "a client without groups is kept"
         assert sum(map(len, self._groups_of.values())) == sum(map(len, self._groups.values()))

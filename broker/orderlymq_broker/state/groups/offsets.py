@@ -125,7 +125,7 @@ class OffsetTable:
     def check(self) -> None:
         """Assert the invariants."""
         rows = sum(len(queues) for topics in self._groups.values() for queues in topics.values())
-        assert self.count == rows, f"{self.count} offsets are counted, {rows} are there"
+        assert self.count == rows, f"{self.count} offsets are counted, but {rows} exist"
 
     def _put(self, queues: dict[int, int], commit: Commit) -> None:
         self.count += commit.queue_id not in queues

@@ -441,7 +441,7 @@ class LaneQueue:
         is_busy = self._busy.by_place.get(self.place) is self
         assert is_busy == bool(self.lanes) == (self.lanes is not _NO_LANES), self.place
         shared = (_NO_LANES, *_NO_STATES.values(), _NO_KEYS, _NO_HEAP)
-        assert not any(shared), "something is in what all queues share"
+        assert not any(shared), "an empty collection that all queues share is not empty"
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -416,9 +416,11 @@ class LaneTable:
         }
         for state, having in self.having.items():
             found = {queue.place: queue for queue in self.all() if queue.by_state[state]}
-            assert having == found, f"the queues that have lanes {state.name} are others"
+            assert having == found, (
+                f"the index of queues with lanes {state.name} differs from the queues"
+            )
         busy = {queue.place: queue for queue in self.all() if queue.lanes}
-        assert self.busy.by_place == busy, "the queues that have lanes are others"
+        assert self.busy.by_place == busy, "the index of queues with lanes differs from the queues"
         assert self.busy.by_group == Counter(group for group, *_ in busy)
         assert self._counts.keys() == self._groups.keys(), "lanes of another group are counted"
         for state, total in self._totals.items():
@@ -432,8 +434,8 @@ class LaneTable:
         for group, topics in self._groups.items():
             for topic, queues in topics.items():
                 by_topic.setdefault(topic, {})[group] = queues
-        assert self._topics == by_topic, "the queues of a topic are others"
-        assert noted == held, "who has what in hand is not what the lanes say"
+        assert self._topics == by_topic, "the index of queues by topic differs from the queues"
+        assert noted == held, "the index of lanes in hand differs from the lanes"
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ class TimerTable:
     def end(self, record: TimersEnded, writes: TableWrites) -> Done:
         """End timers that were delivered, cancelled or became useless."""
         assert len(record.timers) <= self.count, (
-            f"{record} ends more than the {self.count} that wait"
+            f"{record} ends more timers than the {self.count} that wait"
         )
         for timer in record.timers:
             self._add(-_hash(timer))

@@ -269,7 +269,7 @@ class DedupWindow:
         }
         found = ((physical, _copy_of(identity)) for physical, identity in self._order.items())
         copies = {physical: copy for physical, copy in found if copy is not None}
-        assert known == copies, "the window's copies are others than those it finds"
+        assert known == copies, "the index of the window's copies differs from the window"
 
     def _enter(self, identity: bytes, first: FirstSend) -> None:
         self.sends[identity] = first

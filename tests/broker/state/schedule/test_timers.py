@@ -71,7 +71,7 @@ def test_more_cannot_end_than_wait(timed: Replica) -> None:
     timer = wait(timed, WALL_MS + 1)
     writes = TableWrites()
 
-    with pytest.raises(AssertionError, match="ends more than the 1"):
+    with pytest.raises(AssertionError, match="ends more timers than the 1"):
         timed.state.timers.end(TimersEnded((timer, timer)), writes)
 
 
