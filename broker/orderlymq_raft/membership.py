@@ -33,7 +33,7 @@ from orderlymq_raft.types import (
 )
 
 _LOAD_BYTES_MAX = 4 * 1024 * 1024
-"""How much of the log is read in one piece at the start; what is not a membership is let go."""
+"""The bytes of the log that are read in one piece at the start; entries that are not memberships are dropped."""
 
 
 def propose(state: RaftState, change: MembershipChange) -> Index:

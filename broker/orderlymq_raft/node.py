@@ -34,7 +34,7 @@ from orderlymq_raft.types import (
 )
 
 INSTALL_ELECTIONS: Final = 300
-"""60 s at 200 ms: a slow disk opens a large state within that, and a peer that is gone holds the log for no longer."""
+"""60 s at 200 ms: a slow disk opens a large state within this time, and an unreachable peer does not keep the log longer."""
 
 
 class Node:

@@ -16,7 +16,7 @@ from orderlymq_raft.types import NO_INDEX, Index, NodeId, NotLeader, ReadState, 
 LEASE_MARGIN_TICKS = 2
 LEASE_MARGIN_DIVISOR = 100
 """
-What a lease is shorter than E ticks of stickiness.
+The margin by which a lease is shorter than E ticks of stickiness.
 
 A voter that hears its leader at the end of a tick sticks for E - 1 whole ticks. The lease ends E - 2 - E // 100 ticks
 after the tick in which the heartbeat left, or earlier. So a voter's clock may be faster by (1 + E // 100) / (E - 2 - E // 100):

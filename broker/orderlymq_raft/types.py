@@ -12,13 +12,13 @@ from enum import Enum, IntEnum
 from typing import NewType
 
 NodeId = NewType("NodeId", int)
-"""Names one replica of a group, positive, never reused for another data directory."""
+"""The number of one replica of a group: positive, and never reused for another data directory."""
 
 Term = NewType("Term", int)
-"""Numbers the reign of a leader; 0 before the first election."""
+"""The number of a leadership; 0 before the first election."""
 
 Index = NewType("Index", int)
-"""Numbers log entries from 1; 0 is the empty log."""
+"""The number of a log entry, from 1; 0 is the empty log."""
 
 NO_TERM = Term(0)
 """The term before the first election."""
@@ -27,7 +27,7 @@ NO_INDEX = Index(0)
 """The position before the first entry."""
 
 VOTERS_MAX = 7
-"""Beyond seven voters each commit waits for more machines than any failure budget asks for."""
+"""With more than seven voters, each commit would wait for more machines than any failure budget requires."""
 
 LEARNERS_MAX = 7
 """Learners cost the leader as much network as voters; a whole group may be replaced in one change."""
@@ -53,7 +53,7 @@ class EntryKind(IntEnum):
     NOOP = 1
     """Empty; each leader opens its term with one (raft paper section 8)."""
     CONFIG = 2
-    """Data is the whole Membership that holds from this entry on, encoded."""
+    """Data is the encoded Membership that is effective from this entry on."""
 
 
 @dataclass(frozen=True, slots=True)

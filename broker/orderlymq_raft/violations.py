@@ -40,7 +40,7 @@ from orderlymq_raft.types import (
 )
 
 TERM_JUMP_MAX: Final = 1 << 32
-"""More elections than a group holds in decades; a jump to the end of the numbers would leave no term to elect in."""
+"""More elections than a group has in decades; a jump to the last number would leave no term for another election."""
 
 _NODE_MAX: Final = (1 << 63) - 1
 
