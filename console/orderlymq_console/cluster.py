@@ -42,7 +42,9 @@ GROUPS_S: Final = 10.0
 PODS_WAIT_S: Final = 0.2
 # Broker groups that are remembered; a cluster has fewer.
 REMEMBERED_MAX: Final = 256
-NOT_REGISTERED: Final = "no leader is registered at the name servers: it is away, or was removed"
+NOT_REGISTERED: Final = (
+    "no leader is registered at the name servers: the broker group is down, or was removed"
+)
 #: A broker group without ordered topics is in no queue list, whether it is away or removed. The list of changes covers the same time.
 FORGOTTEN_S: Final = 3600.0
 # Reading the queue lists takes the routes of all topics, so a page does not wait for it.
@@ -395,7 +397,7 @@ class Rates:
             each for each in self._samples.get(broker, ()) if now_s - each[0] <= 3 * SAMPLES_MAX
         ]
         if len(samples) < 2:
-            return Figure(unknown="a rate needs two looks a second apart")
+            return Figure(unknown="a rate needs two readings a second apart")
         (begin_s, first), (end_s, last) = samples[0], samples[-1]
         grown = last.get(counter, 0) - first.get(counter, 0)
 
@@ -406,7 +408,7 @@ def add(figures: list[Figure]) -> Figure:
     """Return the sum of figures: unknown if all are unknown, a lower bound if some are."""
     known = [each.value for each in figures if each.value is not None]
     reasons = [each.unknown for each in figures if each.value is None]
-    reasons += ["a part is not known" for each in figures if each.at_least]
+    reasons += ["a part is unknown" for each in figures if each.at_least]
     if not known and reasons:
         return Figure(unknown=reasons[0])
 

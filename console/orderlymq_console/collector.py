@@ -138,7 +138,7 @@ class Collector:
                 whom = about[0] if isinstance(about, tuple) else about
             turns = self._turns.setdefault(whom, _Turns(is_one=of is not None))
             if turns.waiting >= WAITING_MAX:
-                return Reading(None, "too many questions wait; try again", self._clock())
+                return Reading(None, "too many requests are waiting; try again", self._clock())
             turns.waiting += 1
             asking = self._ask(about, ask, whom, max(INTERVAL_S, every_s), timeout_s, mark)
             task = asyncio.create_task(asking, name=f"ask {about}")

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="HOST:PORT",
 )
-@click.option("--read-only", is_flag=True, help="Nobody changes anything.")
+@click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option(
     "--accounts",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML file with who may come in; needed to listen beyond this machine.",
+    help="TOML file with the accounts that may sign in; needed to listen for other machines.",
 )
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name under which browsers open the console; may be given several times.",
+    help="Host name under which browsers open the console; may be given several times.",
 )
 @click.option(
     "--https-host",
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     envvar="ORDERLYMQ_CONSOLE_HTTPS_HOSTS",
     show_envvar=True,
     metavar="NAME",
-    help="Likewise, where a proxy speaks TLS for the console: sessions are for TLS alone.",
+    help="Like --host, if a proxy terminates TLS: session cookies are sent over TLS only. May be given several times.",
 )
 @click.option(
     "--audit-log",
     type=click.File("a", lazy=False),
-    help="File that each change is added to as a line of JSON; standard error without it.",
+    help="File to which each change is appended as a line of JSON; default: standard error.",
 )
 @click.option(
     "--pipelines",
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     envvar="ORDERLYMQ_CONSOLE_PIPELINES",
     metavar="PATH",
-    help="Manifest of Spark pipelines, or a folder of them; may be given several times.",
+    help="Manifest of Spark pipelines, or a folder with manifests; may be given several times.",
 )
 @click.option(
     "--pipelines-of",
     metavar="NAMESPACE/CLUSTER",
-    help="In a pod: show the Pipelines of this Cluster, asked of the API server.",
+    help="In a pod: show the Pipelines of this Cluster, which the console reads from the API server.",
 )
 @click.option("--tls-certificate", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False))
@@ -82,10 +82,10 @@ def console(  # noqa: PLR0913 - what a user may say
     end_with_input: bool,
     output: str,
 ) -> None:
-    """Serve pages that show what stands still, who holds it, and what to do.
+    """Serve web pages that show what is blocked, who holds it, and what to do.
 
-    It listens on this machine only, where everybody may look. The link that it prints signs you in. To listen
-    elsewhere it needs accounts.
+    By default the console listens on this machine only, and every local user can view it. The link that it prints signs
+    you in. It needs accounts to listen for other machines.
     """
     try:
         from orderlymq_console.app import serve  # noqa: PLC0415 - help and completion cost nothing of it
@@ -98,7 +98,7 @@ def console(  # noqa: PLR0913 - what a user may say
         from orderlymq_runtime.process import ending, logs  # noqa: PLC0415 - the same
     except ModuleNotFoundError as error:
         raise click.ClickException(
-            f"the console needs {error.name}; install orderlymq-console beside orderlymq"
+            f"the console needs {error.name}; install orderlymq-console"
         ) from error
 
     host, port = parse_listen(listen)
@@ -125,10 +125,10 @@ def console(  # noqa: PLR0913 - what a user may say
 def _started(running: "Console") -> None:
     if running.local is None:
         click.echo(
-            f"The console is at {running.url}; sign in with a token of the accounts. Ctrl-C ends it."
+            f"The console is at {running.url}; sign in with a token of the accounts. Ctrl-C stops it."
         )
         return
-    click.echo(f"The console is at {running.url}. Ctrl-C ends it.")
+    click.echo(f"The console is at {running.url}. Ctrl-C stops it.")
     click.echo(f"Sign in to change something: {running.url}/sign-in?token={running.local.token}")
 
 

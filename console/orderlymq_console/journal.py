@@ -30,9 +30,9 @@ SAME_START_MS: Final = 5_000
 KEYS_MAX: Final = 1_000
 # The text for a key that is in a state, and the text for a key that has left it.
 _KEY_STATES: Final = {
-    "key": ("parked behind a dead letter", "parked no more: somebody released it"),
-    "held": ("its lane is held", "its lane is held no more: it was tried again, or skipped"),
-    "dying": ("its dead letter is being stored", "its dead letter is stored; the lane goes on"),
+    "key": ("parked behind a dead letter", "no longer parked: it was released"),
+    "held": ("its lane is held", "its lane is no longer held: it was tried again, or skipped"),
+    "dying": ("its dead letter is being stored", "its dead letter is stored; the lane continues"),
     "parked": ("its lane waits for the next try", "its lane was tried again"),
 }
 
@@ -236,7 +236,7 @@ def _held(old: QueueLock | None, lock: QueueLock) -> str:
     text = f"held by {lock.client_id} with epoch {lock.epoch}"
     missed = 0 if old is None else lock.epoch - old.epoch - 1
     if missed > 0:
-        text += f"; {missed} holders before it were not seen"
+        text += f"; {missed} earlier holders were not seen"
 
     return text
 
@@ -245,7 +245,7 @@ def _facts(status: StatusReport, now_ms: int) -> Iterator[tuple[str, _Fact]]:
     """Yield the facts of a status that are compared."""
     began_ms = None if status.uptime_ms is None else now_ms - status.uptime_ms
     if began_ms is not None and status.uptime_ms is not None and status.uptime_ms < HOUR_MS:
-        text = f"the process of node {status.leader}, which leads, started"
+        text = f"node {status.leader}, the leader, started its process"
         yield f"start {status.leader}", _Fact(True, text, since_ms=began_ms)
     if status.leader is not None:
         text = f"node {status.leader} leads in term {status.term}"
@@ -276,8 +276,8 @@ def _examination(watch: WatchReport) -> Iterator[tuple[str, _Fact]]:
             f"blocked {row.group} {row.topic} {row.queue}",
             _Fact(
                 row.offset,
-                f"{place} stands still at offset {row.offset}",
-                f"{place} goes on",
+                f"{place} is blocked at offset {row.offset}",
+                f"{place} makes progress again",
                 row.since,
                 group_link(row.group),
             ),
@@ -289,7 +289,7 @@ def _examination(watch: WatchReport) -> Iterator[tuple[str, _Fact]]:
             _Fact(
                 parked.keys,
                 text,
-                f"group {parked.group} has no parked keys any more",
+                f"group {parked.group} has no more parked keys",
                 link=group_link(parked.group),
             ),
         )
@@ -301,7 +301,7 @@ def _examination(watch: WatchReport) -> Iterator[tuple[str, _Fact]]:
                 _Fact(
                     lanes.lanes,
                     text,
-                    f"group {lanes.group} has no held lanes any more",
+                    f"group {lanes.group} has no more held lanes",
                     link=group_link(lanes.group),
                 ),
             )

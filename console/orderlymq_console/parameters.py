@@ -84,7 +84,7 @@ class Parameters:
         except (ValueError, OverflowError) as error:
             raise BadParameter(f"{name} must be a time like 2026-01-31T12:00:00") from error
         if not 0 <= moment_ms < MOMENT_MAX:
-            raise BadParameter(f"{name} must lie after 1970 and before the year 6429")
+            raise BadParameter(f"{name} must be after 1970 and before the year 6429")
         return moment_ms
 
     def queue(self, name: str) -> tuple[str, int] | None:
@@ -100,8 +100,8 @@ class Parameters:
 
 def _checked(name: str, value: str, length_max: int) -> str:
     if len(value) > length_max:
-        raise BadParameter(f"{name} has {len(value)} characters; at most {length_max} are read")
+        raise BadParameter(f"{name} has {len(value)} characters; at most {length_max} are allowed")
     if "\x00" in value:
-        raise BadParameter(f"{name} holds a character that no name has")
+        raise BadParameter(f"{name} holds a character that is not allowed in names")
 
     return value

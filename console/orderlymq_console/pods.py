@@ -102,9 +102,9 @@ def _why(listed: PodList, count: int) -> str:
     if count:
         return f"{count} pods have this address"
     if listed.is_cut:
-        return f"{listed.namespace} has more than {PODS_MAX:,} pods, and it is none of the first"
+        return f"{listed.namespace} has more than {PODS_MAX:,} pods, and it is not among the first"
     return (
-        f"no pod of {listed.namespace} has this address for itself; pods of other namespaces, and those on the network "
+        f"no pod of {listed.namespace} has this address as its own; pods of other namespaces, and pods on the network "
         "of a node, are not listed"
     )
 

@@ -65,7 +65,7 @@ class ConsoleSettings:
             object.__setattr__(self, name, small)
         if not self.accounts and not is_loopback(self.host):
             raise SettingError(
-                f"to listen on {self.host}, which other machines reach, the console needs accounts: "
+                f"to listen on {self.host}, which other machines can reach, the console needs accounts: "
                 "pass --accounts FILE, or listen on 127.0.0.1"
             )
         if (self.certificate is None) != (self.key is None):
@@ -93,7 +93,9 @@ def parse_listen(text: str) -> tuple[str, int]:
     try:
         return split_address(text)
     except ValueError:
-        raise SettingError(f"{text!r} is no address to listen on; write 127.0.0.1:9870") from None
+        raise SettingError(
+            f"{text!r} is not an address to listen on; write 127.0.0.1:9870"
+        ) from None
 
 
 def parse_cluster(text: str) -> tuple[str, str]:
@@ -106,7 +108,7 @@ def parse_cluster(text: str) -> tuple[str, str]:
     if not slash or not all(
         re.fullmatch(r"[a-z0-9][-.a-z0-9]{0,252}", each) for each in (namespace, cluster)
     ):
-        raise SettingError(f"{text!r} names no Cluster; write NAMESPACE/CLUSTER")
+        raise SettingError(f"{text!r} does not name a Cluster; write NAMESPACE/CLUSTER")
     return namespace, cluster
 
 
@@ -122,7 +124,7 @@ def read_accounts(path: Path) -> tuple[Account, ...]:
         raise SettingError(f"the accounts in {path} cannot be read: {error}") from error
     if not tables or len(tables) > _ACCOUNTS_MAX:
         raise SettingError(
-            f"{path} must hold 1 to {_ACCOUNTS_MAX} accounts, it holds {len(tables)}"
+            f"{path} must hold 1 to {_ACCOUNTS_MAX} accounts, but holds {len(tables)}"
         )
     return tuple(_account(path, name, table) for name, table in tables.items())
 
@@ -137,5 +139,5 @@ def _account(path: Path, name: str, table: object) -> Account:
     if right not in ("view", "act"):
         raise SettingError(f"the right of the account {name} in {path} must be view or act")
     if set(values) - {"token", "right"}:
-        raise SettingError(f"the account {name} in {path} may hold token and right, nothing else")
+        raise SettingError(f"the account {name} in {path} may hold only token and right")
     return Account(name, right, token)

@@ -208,7 +208,9 @@ class DiskReport(Model):
     bytes: int | None = None
 
 
-_GROUPS_CUT: Final = "a leader names the producer groups with the most, and there are others"
+_GROUPS_CUT: Final = (
+    "a leader reports only the producer groups with the most half messages, and there are others"
+)
 
 
 def _mapping(value: Any) -> Any:
@@ -217,8 +219,8 @@ def _mapping(value: Any) -> Any:
 
 TAKING_OVER: Final = "its replica is taking over another state"
 UNEXAMINED: Final = "the leader has not examined its groups yet; it does so every five seconds"
-_CUT: Final = f"a leader names {SHOWN_MAX} of what stands still, and may have more"
-_YOUNG: Final = "its leader is new and has not looked for 30 s yet"
+_CUT: Final = f"a leader reports at most {SHOWN_MAX} blocked things, and may have more"
+_YOUNG: Final = "its leader is new and has watched for less than 30 s"
 
 
 class StatusReport(Model):

@@ -28,7 +28,7 @@ def busy_threads(stacks: str, group: str, *, is_cut: bool) -> Figure:
     """Return how many listener threads of a consumer group are busy; a lower bound if the stacks are cut."""
     found = [*_of_group(stacks, group)]
     if not found:
-        return Figure(unknown="its stacks name no listener threads")
+        return Figure(unknown="its stacks do not name listener threads")
     return Figure(value=sum(not _is_idle(each) for each in found), at_least=is_cut)
 
 

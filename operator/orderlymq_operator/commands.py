@@ -71,7 +71,7 @@ _data_dir = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(DATA_DIRECTORY),
     show_default=True,
-    help="Where the cluster's data, logs and settings are.",
+    help="Directory with the cluster's data, logs and settings.",
 )
 _timeout = click.option(
     "--timeout",
@@ -79,10 +79,10 @@ _timeout = click.option(
     type=Span(1),
     default="60s",
     show_default=True,
-    help="How long to wait until everything is effective.",
+    help="How long to wait until every change has taken effect.",
 )
 _prune = click.option(
-    "--prune", is_flag=True, help="Give up topics and groups that the files do not mention."
+    "--prune", is_flag=True, help="Remove the resources that the files do not mention."
 )
 
 
@@ -123,14 +123,18 @@ _EXIT_CODES: Final[Mapping[type[Exception], int]] = {
 @click.command()
 @_files(required=False)
 @_data_dir
-@click.option("--detach", is_flag=True, help="Return when the cluster is ready; it runs on.")
-@click.option("--demo", "with_demo", is_flag=True, help="Play the order demo when it is ready.")
-@click.option("--console", "with_console", is_flag=True, help="Serve the console beside it.")
+@click.option(
+    "--detach", is_flag=True, help="Return when the cluster is ready; the cluster keeps running."
+)
+@click.option(
+    "--demo", "with_demo", is_flag=True, help="Run the order demo when the cluster is ready."
+)
+@click.option("--console", "with_console", is_flag=True, help="Serve the console, too.")
 @click.option(
     "--from-backup",
     "source",
     metavar="PLACE[@ID]",
-    help="Begin with a backup in a folder or s3://BUCKET/PREFIX, the newest or the one with this id.",
+    help="Start from a backup in a folder or s3://BUCKET/PREFIX: the newest, or the one with this id.",
 )
 @_timeout
 @_reporting
@@ -146,18 +150,20 @@ def up(
 ) -> None:
     """Start the cluster that manifests describe, on this machine.
 
-    Without a file the cluster of the data directory goes on as it was. It runs until Ctrl-C, or with
+    Without --file, the cluster of the data directory starts again unchanged. It runs until Ctrl-C, or with
     --detach until `orderlymq down`.
     """
     given = click.get_current_context().get_parameter_source("timeout_s")
     if given is not click.core.ParameterSource.DEFAULT and not detach:
-        raise click.UsageError("--timeout goes with --detach; without it the command waits")
+        raise click.UsageError(
+            "--timeout needs --detach; without --detach the command waits as long as it takes"
+        )
     if with_console and detach:
         raise click.UsageError(
-            "the console of --console ends with this command; run `orderlymq console`"
+            "--console does not work with --detach, because the console ends with this command; run `orderlymq console`"
         )
     if with_console and not is_installed():
-        raise click.UsageError("--console needs orderlymq-console; install it beside orderlymq")
+        raise click.UsageError("--console needs the package orderlymq-console; install it")
     directory = DataDirectory(data_dir)
     manifests = read(files)
     backup = None if source is None else BackupSource.parse(source)
@@ -299,7 +305,7 @@ async def _follow(supervisor: Supervisor) -> None:
 @_data_dir
 @_reporting
 def down(data_dir: Path, output: Output) -> None:
-    """Stop the cluster of a data directory; its data stays."""
+    """Stop the cluster of a data directory; its data is kept."""
     directory = DataDirectory(data_dir)
     ended = session.stop(directory)
     if output == "json":
@@ -325,7 +331,7 @@ def apply(
     timeout_s: float,
     output: Output,
 ) -> None:
-    """Change a running cluster to what manifests say; refused as a whole or done as a whole."""
+    """Change a running cluster to match manifests; either every change is accepted or none."""
     texts = read_with_texts(files)[1]
     directory = DataDirectory(data_dir)
     client = ControlClient(directory)
@@ -343,9 +349,9 @@ def apply(
 @_files(required=True)
 @_data_dir
 @_prune
-@click.option("--kubernetes", is_flag=True, help="Plan for the Kubernetes of KUBECONFIG.")
-@click.option("--context", help="Context of KUBECONFIG; the current one when absent.")
-@click.option("-n", "--namespace", help="Namespace of manifests that name none.")
+@click.option("--kubernetes", is_flag=True, help="Plan for the Kubernetes cluster of KUBECONFIG.")
+@click.option("--context", help="Context of KUBECONFIG; default: the current one.")
+@click.option("-n", "--namespace", help="Namespace of the manifests that do not name one.")
 @_reporting
 def plan(
     files: Sequence[Path],
@@ -356,15 +362,17 @@ def plan(
     namespace: str | None,
     output: Output,
 ) -> None:
-    """Say what a change to manifests will do, without doing it.
+    """Show what applying manifests would do, without doing it.
 
-    For each resource: what restarts, what moves, how long writes pause, what is deleted, and what is refused. Exit code 0:
-    nothing to do, 6: something will happen, 3: something is refused or not confirmed.
+    For each resource it shows what restarts, what moves, how long writes pause, what is deleted, and what is refused.
+    Exit code 0: nothing to do; 6: something would change; 3: something is refused or not confirmed.
     """
     if not kubernetes and (context is not None or namespace is not None):
-        raise click.UsageError("--context and --namespace go with --kubernetes")
+        raise click.UsageError("--context and --namespace need --kubernetes")
     if kubernetes and prune:
-        raise click.UsageError("--prune is for this machine; kubectl deletes what no file mentions")
+        raise click.UsageError(
+            "--prune is only for clusters of this machine; on Kubernetes, delete resources with kubectl"
+        )
     if kubernetes:
         report = report_of(_forecast_in_kubernetes(files, context, namespace))
     else:
@@ -397,7 +405,7 @@ def _forecast_in_kubernetes(
 
 @click.group(context_settings={"default_map": {"plan": {"kubernetes": True}}})
 def kubectl_plugin() -> None:
-    """Look at OrderlyMQ in Kubernetes."""
+    """Inspect OrderlyMQ on Kubernetes."""
 
 
 kubectl_plugin.add_command(plan)
@@ -411,16 +419,20 @@ def kubectl() -> None:
 @click.command()
 @_data_dir
 @click.option(
-    "--seconds", type=Span(3, 3600), default="12s", show_default=True, help="How long to play."
+    "--seconds",
+    type=Span(3, 3600),
+    default="12s",
+    show_default=True,
+    help="How long to run the demo.",
 )
-@click.option("--no-kill", is_flag=True, help="Leave the leader alive.")
+@click.option("--no-kill", is_flag=True, help="Do not kill the leader.")
 @click.option("--topic", default="orders", show_default=True)
 @click.option("--group", default="billing", show_default=True)
 @_reporting
 def demo(
     data_dir: Path, seconds: float, no_kill: bool, topic: str, group: str, output: Output
 ) -> None:
-    """Send the steps of many orders to the running cluster, kill the leader, and judge the order."""
+    """Send the steps of many orders to the running cluster, kill the leader, and check the order."""
     options = DemoOptions(seconds=seconds, kill=not no_kill, topic=topic, group=group)
     raise click.exceptions.Exit(loop.run(_play_alone(DataDirectory(data_dir), options, output)))
 

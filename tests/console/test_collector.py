@@ -262,7 +262,7 @@ async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
     await collector.close()
     await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert beyond.unknown == "too many questions wait; try again"
+    assert beyond.unknown == "too many requests are waiting; try again"
 
 
 async def test_a_console_that_nobody_looks_at_goes_on_to_look(

@@ -29,7 +29,7 @@ __all__ = ["ports"]  # fixture
     ("arguments", "said"),
     [
         (("--listen", "0.0.0.0:0"), "the console needs accounts: pass --accounts FILE"),
-        (("--listen", "here"), "'here' is no address to listen on"),
+        (("--listen", "here"), "'here' is not an address to listen on"),
         (("--accounts", "nowhere.toml"), "the accounts in nowhere.toml cannot be read"),
         (("--name-server", "x"), "the name server address"),
         (("--tls-key", "key.pem"), "pass --tls-certificate and --tls-key together"),
@@ -98,7 +98,7 @@ def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal(number: signal.Si
             process.send_signal(number)
             code = process.wait(timeout=15)
 
-    assert re.match(r"The console is at http://127\.0\.0\.1:\d+\. Ctrl-C ends it\.", first)
+    assert re.match(r"The console is at http://127\.0\.0\.1:\d+\. Ctrl-C stops it\.", first)
     assert code == 0
 
 

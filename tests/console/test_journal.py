@@ -84,9 +84,9 @@ def test_a_standstill_has_the_time_that_its_leader_reports_also_at_the_first_loo
 
     assert (begin.at_ms, begin.text) == (
         since_ms,
-        "queue 0 of orders in group shipping stands still at offset 7",
+        "queue 0 of orders in group shipping is blocked at offset 7",
     )
-    assert texts(journal)[0] == "queue 0 of orders in group shipping goes on"
+    assert texts(journal)[0] == "queue 0 of orders in group shipping makes progress again"
 
 
 def test_silence_ends_nothing_but_itself() -> None:
@@ -115,7 +115,7 @@ def test_a_new_leader_that_has_not_looked_long_enough_ends_no_standstill() -> No
     assert texts(journal) == ["node 2 leads in term 2"]
 
     journal.note("a", status(2, 2))
-    assert "queue 0 of t in group g goes on" in texts(journal)
+    assert "queue 0 of t in group g makes progress again" in texts(journal)
 
 
 def test_what_is_older_than_an_hour_is_left_out() -> None:
@@ -166,9 +166,9 @@ def test_a_start_is_reported_once_and_each_start_is_reported() -> None:
 
     starts = [change for change in journal.last_hour() if "started" in change.text]
     assert [(change.at_ms - begin_ms, change.text) for change in starts] == [
-        (59_000, "the process of node 1, which leads, started"),
-        (-500_000, "the process of node 2, which leads, started"),
-        (-600_000, "the process of node 1, which leads, started"),
+        (59_000, "node 1, the leader, started its process"),
+        (-500_000, "node 2, the leader, started its process"),
+        (-600_000, "node 1, the leader, started its process"),
     ]
 
 
@@ -188,7 +188,7 @@ def test_locks_change_hands_and_those_that_were_not_seen_are_counted() -> None:
 
     assert [(change.at_ms - begin_ms, change.text) for change in journal.locks_of("billing")] == [
         (30_000, "free; two held it with epoch 4"),
-        (12_000, "held by two with epoch 4; 2 holders before it were not seen"),
+        (12_000, "held by two with epoch 4; 2 earlier holders were not seen"),
         (10_000, "node 2 leads in term 2"),
         (-5_000, "held by one with epoch 1"),
     ]
@@ -211,7 +211,7 @@ def test_a_key_that_stood_and_stands_no_more_went_on() -> None:
 
     assert [(each.at_ms, each.text) for each in journal.key_of("shipping", QUEUE, "order-1")] == [
         (since_ms, "parked behind a dead letter"),
-        (int(clock.now_s * 1000), "parked no more: somebody released it"),
+        (int(clock.now_s * 1000), "no longer parked: it was released"),
     ]
     assert journal.key_of("shipping", QUEUE, "order-2") == ()
     assert journal.key_of("billing", QUEUE, "order-1") == ()

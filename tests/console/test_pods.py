@@ -82,7 +82,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Server, Pods]]:
         (
             "10.0.0.2:1",
             "",
-            "no pod of shop has this address for itself; pods of other namespaces, and those on the network of a node, "
+            "no pod of shop has this address as its own; pods of other namespaces, and pods on the network of a node, "
             "are not listed",
         ),
         ("", None, ""),

@@ -48,7 +48,7 @@ def test_addresses_are_read() -> None:
     assert parse_listen("127.0.0.1:9870") == ("127.0.0.1", 9870)
     assert parse_listen("[::1]:0") == ("::1", 0)
     for wrong in ("9870", ":9870", "host", "host:x", "host:70000", "host:-1"):
-        with pytest.raises(SettingError, match="no address to listen on"):
+        with pytest.raises(SettingError, match="not an address to listen on"):
             parse_listen(wrong)
 
 

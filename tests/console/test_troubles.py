@@ -122,7 +122,7 @@ async def test_a_full_disk(
         fill(disk, leave=3 << 20)
         settings = ConsoleSettings(name_servers=group.name_server_address, port=0)
         async with Console(settings) as console:
-            texts = ("the leader's disk is full. Sends are refused", "Make room or shorten")
+            texts = ("the leader's disk is full. Sends are refused", "Free disk space or shorten")
             record_property(ROW, await reach(chromium, console, "full disk", TO_RAFT, texts))
         group.stop()
 

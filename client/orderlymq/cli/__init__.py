@@ -21,7 +21,7 @@ from orderlymq.cli.table import CommandTable
 @click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="orderlymq")
 def cli() -> None:
-    """Strictly ordered messaging: look at a cluster, send to it, consume from it, run one."""
+    """Inspect and run OrderlyMQ clusters; send and consume messages in strict order."""
 
 
 def main() -> None:

@@ -90,20 +90,24 @@ class Printer:
 @click.command()
 @click.argument("topic")
 @click.option("--group", default="orderlymq-cli", show_default=True, help="The consumer group.")
-@click.option("--ordered", is_flag=True, help="In order, under the queues' locks.")
-@click.option("--by-key", is_flag=True, help="In order per key, the keys side by side, by lanes.")
+@click.option("--ordered", is_flag=True, help="In order per queue, under queue locks.")
+@click.option(
+    "--by-key",
+    is_flag=True,
+    help="In order per key; different keys are consumed in parallel lanes.",
+)
 @click.option(
     "--from",
     "start",
     default="latest",
     show_default=True,
     metavar="MOMENT",
-    help="Where a group without offsets begins: earliest, latest or a time.",
+    help="Where a group without committed offsets begins: earliest, latest or a time.",
 )
 @click.option("--filter", "tags", default="*", show_default=True, help="Tags: 'A || B'.")
 @click.option("--sql", metavar="CONDITION", help='SQL92 on properties: "amount > 5".')
-@click.option("--max", "limit", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--for", "seconds", type=SPAN, help="End after this time, such as 30s.")
+@click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("--for", "seconds", type=SPAN, help="Stop after this time, such as 30s.")
 @connected
 async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an argument
     topic: str,
@@ -118,14 +122,14 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     name_server: str,
     output: str,
 ) -> None:
-    """Join GROUP, print the messages of TOPIC as they come, until Ctrl-C, --max or --for.
+    """Join the consumer group and print the messages of TOPIC as they arrive, until Ctrl-C, --max or --for.
 
-    What was printed is committed. With --output json each message is one line of JSON.
+    Printed messages are committed. With --output json, each message is one line of JSON.
     """
     if sql is not None and tags != "*":
-        raise click.UsageError("--filter and --sql exclude each other; write TAGS = 'A' in --sql")
+        raise click.UsageError("use --filter or --sql, not both; in --sql, write TAGS = 'A'")
     if ordered and by_key:
-        raise click.UsageError("--ordered and --by-key exclude each other: by queue, or by key")
+        raise click.UsageError("use --ordered (by queue) or --by-key, not both")
     printer = Printer(limit, json=output == "json")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

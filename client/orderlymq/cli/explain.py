@@ -18,9 +18,9 @@ from orderlymq_protocol.plurals import counted
 @click.argument("key")
 @connected
 async def explain(topic: str, key: str, name_server: str, output: str) -> None:
-    """Show the queue of KEY in TOPIC, which consumer of each group holds it, and what is ahead of its next message.
+    """Show the queue of KEY in TOPIC, the member of each consumer group that holds it, and the backlog ahead of its next message.
 
-    Exit code 3 when there is no such topic.
+    Exit code 3: the topic does not exist.
     """
     async with AdminClient(name_server) as admin:
         explanation = await explain_key(admin, topic, key)
@@ -41,10 +41,10 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
         return
     say(
         f"Key {key} of {topic} is in queue {explanation.queue.broker_name}:{explanation.queue.queue_id}, one of "
-        f"{explanation.queues}; it keeps {_kept(explanation.min_offset, explanation.max_offset)}."
+        f"{explanation.queues}; the queue stores {_kept(explanation.min_offset, explanation.max_offset)}."
     )
     if not explanation.is_ordered:
-        say("The topic is not ordered: its list of queues may change with its brokers.")
+        say("The topic is not ordered: its list of queues may change when brokers come and go.")
     if not groups:
         say("No consumer group consumes it.")
         return
@@ -69,8 +69,8 @@ def _lane_said(each: dict[str, Any]) -> str:
     """Return the state of the key's lane in a group."""
     if each["laneProperty"]:
         return (
-            f"its lanes go by the property {each['laneProperty']} of the messages, not by this key; "
-            f"`orderlymq group show {each['group']}` lists those in trouble"
+            f"its lanes are assigned by the message property {each['laneProperty']} and not by this key; "
+            f"`orderlymq group show {each['group']}` lists the lanes that have problems"
         )
     lane = each["lane"]
 

@@ -51,18 +51,20 @@ _POLICIES: Final = {"continue": "Continue", "hold-key": "HoldKey", "stop-queue":
 
 @click.group(cls=Subcommands)
 def group() -> None:
-    """Look at consumer groups: members, queues, locks, lanes, lag; set them, move their offsets, release keys, delete them."""
+    """Show consumer groups (members, queues, locks, lanes, lag), set or delete them, move offsets, release keys."""
 
 
 @group.command("list")
-@click.option("--all", "with_system", is_flag=True, help="Also the system's own.")
-@click.option("--match", "part", default="", metavar="TEXT", help="Only those whose name has it.")
+@click.option("--all", "with_system", is_flag=True, help="Include the groups of the system.")
+@click.option(
+    "--match", "part", default="", metavar="TEXT", help="Only groups whose name contains this text."
+)
 @click.option(
     "--details",
     type=click.IntRange(0),
     default=1_000,
     show_default=True,
-    help="Groups that brokers are asked about, one by one; of the others members and lag are not shown.",
+    help="How many groups to show with members and lag; each takes requests to the brokers.",
 )
 @connected
 async def list_groups(
@@ -104,7 +106,7 @@ async def list_groups(
     print_rows(output, found, ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
     if len(detailed) < len(configs):
         left = counted(len(configs) - len(detailed), "group")
-        text = f"Note: members and lag of {left} were not asked; name some with --match, or all with --details {len(configs)}."
+        text = f"Note: members and lag of {left} are not shown; select groups with --match, or show all with --details {len(configs)}."
         say(text, err=True)
 
 
@@ -134,7 +136,7 @@ def total_lag(progress: Mapping[MessageQueue, OffsetWrapper], topics: Iterable[s
 @click.argument("name")
 @connected
 async def show(name: str, name_server: str, output: str) -> None:
-    """Show a group: members, who holds which queue under which epoch, and the lag."""
+    """Show a consumer group: members, the holder and epoch of each queue lock, and the lag."""
     async with AdminClient(name_server) as admin:
         data = await _describe(admin, name)
     if output == "json":
@@ -222,7 +224,7 @@ async def _check_asked(admin: AdminClient, what: str) -> None:
     """
     if absent := await admin.absent_groups():
         raise BrokerUnreachable(
-            f"{what} may be at the broker group {absent[0]}, which is not registered now"
+            f"{what} may be in the broker group {absent[0]}, which is not registered now"
         )
 
 
@@ -280,39 +282,39 @@ def _in_milliseconds(
 @click.option(
     "--concurrency",
     type=click.Choice(list(_CONCURRENCY)),
-    help="key: any number of members share each queue, one key at a time; queue: one member per queue.",
+    help="key: any number of members share a queue, each key with one member at a time; queue: one member per queue.",
 )
 @click.option(
     "--ordering",
     type=click.Choice(list(_ORDERINGS)),
-    help="ordered: queues are consumed by the holders of their locks; concurrent: without locks and order, also a group "
-    "that took locks before.",
+    help="ordered: only the holder of a queue's lock consumes it; concurrent: no locks and no order, even if the group "
+    "took locks before.",
 )
 @click.option(
     "--on-dead-letter",
     type=click.Choice(list(_POLICIES)),
     callback=lambda _context, _parameter, said: _POLICIES.get(said),
-    help="Policy for the messages behind one that failed too often.",
+    help="What happens to the messages behind one that became a dead letter.",
 )
 @click.option(
     "--retry-max-times",
     type=click.IntRange(-1),
-    help="Tries of a message before it is a dead letter; -1 for ever. In a group that consumes in order by queue "
-    "the members' own max_reconsume_times counts instead.",
+    help="Tries of a message before it becomes a dead letter; -1: no limit. For a group that consumes in order by queue, "
+    "each member's max_reconsume_times applies instead.",
 )
 @click.option(
     "--retry-pause",
     "retry_pause_millis",
     type=_PAUSE,
     callback=_in_milliseconds,
-    help="By key, how long a message that failed once waits for its next try; then twice as long each time.",
+    help="Groups by key: pause before a failed message is tried again; it doubles with each failure.",
 )
 @click.option(
     "--retry-pause-max",
     "retry_pause_max_millis",
     type=_PAUSE,
     callback=_in_milliseconds,
-    help="The longest of these pauses.",
+    help="The longest pause between two tries.",
 )
 @connected
 async def set_group(
@@ -323,10 +325,10 @@ async def set_group(
     output: str,
     **said: Any,
 ) -> None:
-    """Create a group, or change how it consumes; what is not said stays as it is.
+    """Create a consumer group, or change how it consumes; options that are left out keep their values.
 
-    The concurrency changes while nothing is in the way: no queue lock is held, no lane is in hand. A group becomes
-    concurrent while no queue lock is held, and once all brokers have this version.
+    The concurrency can change only while no queue lock is held and no lane is in hand. A group can become
+    concurrent only while no queue lock is held and all brokers have this version.
     """
     wanted = {field: value for field, value in said.items() if value is not None}
     if concurrency is not None:
@@ -341,7 +343,7 @@ async def set_group(
         await admin.set_group(config, only=wanted)
         config = (await admin.groups()).get(name, config)  # another user may have changed it, too
         if name not in known:
-            say(f"Note: this made the group {name}{nearest(name, list(known)) or '.'}", err=True)
+            say(f"Note: this created the group {name}{nearest(name, list(known)) or '.'}", err=True)
         by_queue = config.concurrency == BY_QUEUE and (
             config.consume_message_orderly or bool(await admin.locks(name))
         )
@@ -363,7 +365,7 @@ async def set_group(
         *wanted
     }:
         data["note"] = (
-            "the group consumes by queue, where pauses between tries are the consumers' own"
+            "the group consumes by queue, where each consumer sets its own pauses between tries"
         )
     if output == "json":
         print_json(data)
@@ -385,11 +387,11 @@ def _pauses(config: SubscriptionGroupConfig) -> str:
 
 @group.command()
 @click.argument("name")
-@click.option("--topic", required=True, help="The topic whose queues are moved.")
+@click.option("--topic", required=True, help="The topic whose offsets are moved.")
 @click.option("--to", "moment", required=True, metavar="MOMENT", help="earliest, latest or a time.")
 @connected
 async def reset(name: str, topic: str, moment: str, name_server: str, output: str) -> None:
-    """Move the offsets of a group; its connected members are notified and go on there."""
+    """Move the offsets of a consumer group; its connected members are notified and continue there."""
     async with AdminClient(name_server) as admin:
         found = await admin.reset_offsets(name, topic, parse_moment(moment))
     rows = [
@@ -436,16 +438,18 @@ async def parked(name: str, name_server: str, output: str) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--topic", help="The topic of the key; without it every topic of the group.")
-@click.option("--key", required=True, help="The sharding key; '' names all messages without one.")
+@click.option("--topic", help="The topic of the key; default: every topic of the group.")
+@click.option(
+    "--key", required=True, help="The sharding key; '' selects the messages without a key."
+)
 @click.option(
     "--skip/--retry",
-    help="Of a group by key: make the message that failed a dead letter, or try it again (the default).",
+    help="For a group by key: make the failed message a dead letter, or try it again (default).",
 )
 @click.option(
     "--offset",
     type=int,
-    help="Release only what stands at this offset, as `group parked` and `group show` name it.",
+    help="Release only if the key is parked at this offset, as `group parked` and `group show` print it.",
 )
 @connected
 async def release(
@@ -457,11 +461,11 @@ async def release(
     name_server: str,
     output: str,
 ) -> None:
-    """Release a parked key: its next messages go to consumers again.
+    """Release a parked key, so that consumers get its next messages again.
 
-    A group by key goes on at the message that failed, or behind it. In any other group the dead letters of the
-    key stay where they are until a redrive. Somebody else may have released the key since you looked: with --offset
-    nothing is released then that stands at another message by now.
+    A group by key continues at the failed message (--retry) or behind it (--skip). In any other group, the dead
+    letters of the key stay where they are until a redrive. Another user may have released the key since you looked:
+    with --offset, a key that is now parked at another message is not released.
     """
     async with AdminClient(name_server) as admin:
         config = (await admin.groups()).get(name)
@@ -470,7 +474,7 @@ async def release(
         found = [
             each for one in topics for each in await _release(admin, name, one, key, skip, offset)
         ]
-        named = f"key {key}" if key else "a message without key"
+        named = f"key {key}" if key else "a message without a key"
         if not found:
             await _check_asked(admin, f"{named} that {name} has parked")
     if not found:
@@ -485,20 +489,20 @@ async def release(
         print_json(_parked_rows(found))
         return
     for each in found:
-        going_on = "its messages are consumed again from now on"
+        going_on = "its next messages are consumed again"
         if by_key:
-            going_on = f"the lane goes on {'behind' if skip else 'at'} offset {each.first_offset}"
+            going_on = f"the lane continues {'behind' if skip else 'at'} offset {each.first_offset}"
         say(f"Released {named} of {each.queue.topic}: {going_on}.")
 
 
 @group.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connected
 async def delete(name: str, yes: bool, name_server: str, output: str) -> None:
-    """Delete a group with its offsets, once its members have stopped.
+    """Delete a consumer group with its offsets; stop its members first.
 
-    Brokers refuse that while a member holds a queue lock or has a lane in hand. The group's retry topic and dead letters
+    Brokers refuse while a member holds a queue lock or has a lane in hand. The group's retry topic and dead letters
     stay: `orderlymq topic delete` deletes them.
     """
     if not yes:

@@ -72,7 +72,7 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
     return [
         f"{counts}; {counted(data['owed'], 'message')} owed.",
         *(f"  {lane_line(each)}" for each in troubled[:SHOWN_MAX]),
-        *([f"  and {left} more; --output json shows them."] if left > 0 else []),
+        *([f"  and {left} more; --output json shows all."] if left > 0 else []),
         *_limited_lines(data["limited"]),
     ]
 
@@ -95,7 +95,7 @@ def _limited_lines(limited: list[dict[str, Any]]) -> list[str]:
 
 def lane_line(lane: dict[str, Any]) -> str:
     """Return the state of a lane and its next step."""
-    name = lane["key"] or "a message without key"
+    name = lane["key"] or "a message without a key"
     place = f"offset {lane['offset']} of queue {lane['queue']} of {lane['topic']}"
     match lane["state"]:
         case "held":

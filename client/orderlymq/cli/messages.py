@@ -25,10 +25,12 @@ from orderlymq_protocol.message.properties import origin_topic
 
 @click.group(cls=Subcommands)
 def message() -> None:
-    """Look at single messages: find one, see who has consumed it, send a dead letter again, recall one that waits."""
+    """Find single messages, show which groups consumed them, resend a dead letter, recall a delayed message."""
 
 
-_topic = click.option("--topic", help="Needed when the id is the one the client made.")
+_topic = click.option(
+    "--topic", help="Topic of the message; needed if the id is a message id made by a client."
+)
 
 
 @message.command()
@@ -36,7 +38,7 @@ _topic = click.option("--topic", help="Needed when the id is the one the client 
 @_topic
 @connected
 async def show(message_id: str, topic: str | None, name_server: str, output: str) -> None:
-    """Show the message with this id: the offset message id, or with --topic the client's."""
+    """Show the message with this id: an offset message id, or with --topic a client's message id."""
     async with AdminClient(name_server) as admin:
         found = await _find(admin, message_id, topic, unreadable=True)
     if output == "json":
@@ -58,11 +60,11 @@ async def _find(
         _check_not_found(error)
         if absent := await admin.absent_groups():
             raise BrokerUnreachable(
-                f"message {message_id} may be at the broker group {absent[0]}, which is not registered now"
+                f"message {message_id} may be in the broker group {absent[0]}, which is not registered now"
             ) from error
         raise CommandFailed(
             ExitCode.NOT_FOUND,
-            f"there is no message {message_id}; if a client made this id, add --topic TOPIC",
+            f"there is no message {message_id}; if this is a message id made by a client, add --topic TOPIC",
         ) from error
 
 
@@ -111,10 +113,10 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
 @click.argument("handle")
 @connected
 async def recall(topic: str, handle: str, name_server: str, output: str) -> None:
-    """Take back a message that waits for its time; `send` has printed its HANDLE."""
+    """Recall a delayed message before it is delivered; `send` printed its HANDLE."""
     async with Producer("orderlymq-cli", name_server) as producer:
         unique_key = await producer.recall(topic, handle)
-    sentence = f"recalled: {unique_key} of {topic} is not delivered any more"
+    sentence = f"recalled: {unique_key} of {topic} will not be delivered"
     print_outcome(output, {"topic": topic, "messageId": unique_key}, sentence)
 
 
@@ -122,7 +124,7 @@ async def recall(topic: str, handle: str, name_server: str, output: str) -> None
 @click.argument("message_id")
 @click.option(
     "--topic",
-    help="Where to, when the message names no original topic, or one that has no message which says the same.",
+    help="Target topic; needed if the message names no original topic, or one that no longer holds a message with the same content.",
 )
 @connected
 async def resend(message_id: str, topic: str | None, name_server: str, output: str) -> None:
@@ -132,8 +134,8 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
         if not (topic or origin_topic(found.properties)):
             raise CommandFailed(
                 ExitCode.USAGE,
-                f"message {message_id} of {found.topic} names no original topic, so it is no dead letter; "
-                "to send it all the same, add --topic TOPIC",
+                f"message {message_id} of {found.topic} names no original topic, so it is not a dead letter; "
+                "to send it anyway, add --topic TOPIC",
             )
         result = await admin.resend(found, topic)
     queue, offset = result.queue, result.queue_offset
@@ -150,7 +152,7 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
 @_topic
 @connected
 async def track(message_id: str, topic: str | None, name_server: str, output: str) -> None:
-    """Show which consumer groups have had the message: consumed, filtered out, not yet."""
+    """Show for each consumer group whether it consumed the message, filtered it out, or has not reached it."""
     async with AdminClient(name_server) as admin:
         found = await _find(admin, message_id, topic, unreadable=True)
         tracks = await message_track(admin, found)
@@ -171,14 +173,14 @@ async def track(message_id: str, topic: str | None, name_server: str, output: st
 @click.argument("message_id")
 @connected
 async def check_transaction(message_id: str, name_server: str, output: str) -> None:
-    """Have a producer asked again what became of a half message.
+    """Make the broker ask a producer again to commit or roll back a half message.
 
     MESSAGE_ID is the offset message id of the half message, or of its copy in
-    TRANS_CHECK_MAX_TIME_TOPIC, where half messages go that no producer decided.
+    TRANS_CHECK_MAX_TIME_TOPIC, where the broker puts half messages that no producer decided.
     """
     async with AdminClient(name_server) as admin:
         await admin.check_transaction(message_id)
-    sentence = f"{message_id}: a producer of its group is asked about again"
+    sentence = f"{message_id}: the broker asks a producer of its group again"
     print_outcome(output, {"messageId": message_id, "resumed": True}, sentence)
 
 

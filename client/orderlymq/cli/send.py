@@ -28,15 +28,25 @@ from orderlymq_protocol.plurals import counted
 @click.argument("topic")
 @click.argument("body")
 @click.option("--key", help="Sharding key: messages of one key stay in order.")
-@click.option("--tag", default="", help="Tag that subscriptions may select by.")
-@click.option("--keys", default="", help="Index keys for `message find`, separated by blanks.")
-@click.option("--property", "pairs", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
-@click.option("--queue", type=click.IntRange(0), help="Number in the topic's list of queues.")
+@click.option("--tag", default="", help="Tag by which subscriptions can filter.")
+@click.option("--keys", default="", help="Index keys for `message find`, separated by spaces.")
+@click.option(
+    "--property",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Property of the message; may be given several times.",
+)
+@click.option(
+    "--queue",
+    type=click.IntRange(0),
+    help="Send to this queue, by its number in the topic's list of queues.",
+)
 @click.option(
     "--delay-level",
     type=click.IntRange(0, 18),
     default=0,
-    help="1 to 18: 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.",
+    help="Delay level; 1 to 18 mean 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.",
 )
 @click.option(
     "--delay",
@@ -48,21 +58,21 @@ from orderlymq_protocol.plurals import counted
     "--cancel",
     default="",
     metavar="MESSAGE_ID",
-    help="Cancel this waiting message, whose send has printed the id; needs a --delay of its own.",
+    help="Cancel this delayed message; `send` printed its id. Needs a --delay of its own.",
 )
 @click.option(
     "--count",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Send it this often, one after the other.",
+    help="How many times to send the message, one after the other.",
 )
 @click.option(
     "--timeout",
     type=SPAN,
     default="3s",
     show_default=True,
-    help="For all tries of one send.",
+    help="Time limit of one send with all its tries.",
 )
 @connected
 async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argument
@@ -83,10 +93,10 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
 ) -> None:
     """Send BODY to TOPIC; `-` reads it from standard input.
 
-    Exit code 1: refused, the message is not stored. 5: nobody said; it may be stored.
+    Exit code 1: refused, the message is not stored. 5: no answer came, the message may be stored.
     """
     if key is not None and queue is not None:
-        raise click.UsageError("--key and --queue exclude each other: a key chooses its queue")
+        raise click.UsageError("use --key or --queue, not both: a key selects its queue")
     content = sys.stdin.buffer.read() if body == "-" else body.encode()
     properties = dict(_pair(text) for text in pairs)
     messages = [
@@ -117,7 +127,7 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
         return
     last = results[-1]
     if cancel:
-        outcome = f"cancels {cancel} if that still waits"
+        outcome = f"cancels {cancel} if it still waits"
     elif delay or delay_level:
         # Its offset is in the queue of the timers.
         due = iso(round((time.time() + delay) * 1000))
@@ -158,7 +168,7 @@ async def _is_missing(instance: ClientInstance, topic: str) -> bool:
 async def _made(name_server: str, topic: str) -> str:
     near = await nearest_topic(name_server, topic) or "."
     return (
-        f"Note: this made the topic {topic}: normal, without order across failures{near} "
+        f"Note: this created the topic {topic}: normal, without order across failures{near} "
         f"For order delete it and run `orderlymq topic create {topic} --ordered`."
     )
 

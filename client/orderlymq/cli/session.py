@@ -204,9 +204,9 @@ def reporting_as(
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="How the result is shown.",
+        help="Format of the result.",
     )
-    @click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
+    @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         if kwargs.pop("as_json", False):
@@ -365,7 +365,7 @@ def parse_moment(text: str) -> int | str:
     except (ValueError, OverflowError, OSError):
         raise CommandFailed(
             ExitCode.USAGE,
-            f"{text!r} is no moment from 2000 to tomorrow; write earliest, latest, 2026-01-31T12:00:00 or milliseconds",
+            f"{text!r} is not a time from 2000 to tomorrow; write earliest, latest, 2026-01-31T12:00:00 or milliseconds",
         ) from None
 
 

@@ -18,7 +18,7 @@ from orderlymq_protocol.plurals import counted
 async def status(name_server: str, output: str) -> None:
     """Show the broker groups: leader, term, replicas and their lag, disk, rates.
 
-    Exit code 1 when a broker group has no leader, or is gone and a topic's list of queues names it; 4 when no name server answers.
+    Exit code 1: a broker group has no leader, or is gone although a topic's list of queues names it. 4: no name server answers.
     """
     async with AdminClient(name_server) as admin:
         groups = [
@@ -38,7 +38,7 @@ async def status(name_server: str, output: str) -> None:
             why = "; ".join(
                 f"{each['group']}: {each['error']}" for each in groups if "error" in each
             )
-            text = "Error: not every broker group shows a leader" + (f" ({why})" if why else "")
+            text = "Error: not every broker group has a leader" + (f" ({why})" if why else "")
             say(f"{text}; look at the brokers' logs", err=True)
         raise click.exceptions.Exit(ExitCode.FAILED)
 

@@ -70,7 +70,7 @@ class CommandTable(click.Group):
             )
             return None
         if not isinstance(command, click.Command):
-            click.echo(f"Warning: {point.value} is no command", err=True)
+            click.echo(f"Warning: {point.value} is not a command", err=True)
             return None
         return command
 
@@ -81,9 +81,7 @@ class CommandTable(click.Group):
         names = self.list_commands(ctx)
         if args and args[0] not in names and args[0] in _ELSEWHERE:
             distribution = _ELSEWHERE[args[0]]
-            ctx.fail(
-                f"the command {args[0]} comes with {distribution}; install that beside orderlymq"
-            )
+            ctx.fail(f"the command {args[0]} comes with {distribution}; install it too")
         if args and args[0] not in names and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]}{nearest(args[0], names)}")
         return super().resolve_command(ctx, args)

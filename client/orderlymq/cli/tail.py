@@ -35,12 +35,12 @@ READ_MAX: Final = 10_000
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Begin with the last N messages of each queue; with --key or --filter the last N that match.",
+    help="Begin with the last N messages of each queue; with --key or --filter, the last N matching ones.",
 )
 @click.option("--key", help="Only messages with this sharding key.")
 @click.option("--filter", "tags", default="*", show_default=True, help="Tags: 'A || B'.")
-@click.option("--follow/--no-follow", "-f", default=True, help="Go on with what comes.")
-@click.option("--for", "span", type=SPAN, help="End after this time, such as 30s.")
+@click.option("--follow/--no-follow", "-f", default=True, help="Keep printing new messages.")
+@click.option("--for", "span", type=SPAN, help="Stop after this time, such as 30s.")
 @connected
 async def tail(
     topic: str,
@@ -52,9 +52,9 @@ async def tail(
     name_server: str,
     output: str,
 ) -> None:
-    """Print the last N messages of each queue of TOPIC, and what comes from now on.
+    """Print the last N messages of each queue of TOPIC, then new messages as they arrive.
 
-    Nothing is committed and no lock is taken: consumers do not notice. Order is that of each queue.
+    It commits no offset and takes no lock, so consumers are not affected. The messages of each queue are in order.
     """
     async with AdminClient(name_server) as admin:
         source = _Tail(QueueReader(admin.instance, TOOLS_GROUP), key, tags, follow=follow)

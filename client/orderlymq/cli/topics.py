@@ -23,11 +23,11 @@ from orderlymq_protocol.plurals import counted
 
 @click.group(cls=Subcommands)
 def topic() -> None:
-    """Look at topics, create and delete them."""
+    """List, show, create and delete topics."""
 
 
 @topic.command("list")
-@click.option("--all", "with_system", is_flag=True, help="Also those of the system and of retries.")
+@click.option("--all", "with_system", is_flag=True, help="Include system topics and retry topics.")
 @connected
 async def list_topics(with_system: bool, name_server: str, output: str) -> None:
     """List the topics."""
@@ -61,7 +61,7 @@ async def list_topics(with_system: bool, name_server: str, output: str) -> None:
 @click.argument("name")
 @connected
 async def show(name: str, name_server: str, output: str) -> None:
-    """Show the queues of a topic, where they are, and their offsets."""
+    """Show the queues of a topic, their broker groups and their offsets."""
     async with AdminClient(name_server) as admin:
         route = await admin.route(name)
         stats = await admin.topic_stats(name)
@@ -123,19 +123,26 @@ def expansion_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
     type=click.IntRange(1, 65_535),
     default=8,
     show_default=True,
-    help="Queues in all, spread over the broker groups.",
+    help="Total number of queues, spread over the broker groups.",
 )
 @click.option(
-    "--ordered", is_flag=True, help="Declare the queue list: it never shrinks on failure."
+    "--ordered",
+    is_flag=True,
+    help="Declare the list of queues, so that it does not shrink when a broker fails.",
 )
-@click.option("--group", "brokers", multiple=True, help="Only on this broker group; repeatable.")
+@click.option(
+    "--group",
+    "brokers",
+    multiple=True,
+    help="Put queues only on this broker group; may be given several times.",
+)
 @connected
 async def create(
     name: str, queues: int, ordered: bool, brokers: tuple[str, ...], name_server: str, output: str
 ) -> None:
     """Create a topic, or change its number of queues.
 
-    The number of queues is part of an ordered topic's order: choose enough from the start.
+    In an ordered topic, each key keeps its queue only while the number of queues stays: choose enough from the start.
     """
     async with AdminClient(name_server) as admin:
         counts = await admin.create_topic(
@@ -148,7 +155,7 @@ async def create(
 
 @topic.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @connected
 async def delete(name: str, yes: bool, name_server: str, output: str) -> None:
     """Delete a topic with all its messages."""

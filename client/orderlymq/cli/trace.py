@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @click.command()
 @click.argument("message_id")
-@click.option("--topic", help="Topic of the message, when no producer has traced it.")
+@click.option("--topic", help="Topic of the message; needed if no producer traced it.")
 @click.option("--trace-topic", default=TRACE_TOPIC, show_default=True)
 @connected
 async def trace(
@@ -44,8 +44,8 @@ async def trace(
 ) -> None:
     """Show the life of a message: sent, stored, consumed, tried again, given up.
 
-    MESSAGE_ID is the id that the client made. Clients write traces only when it is switched on (Java:
-    enableMsgTrace; SDK: trace=True); what the brokers store is shown in any case with --topic.
+    MESSAGE_ID is the message id that the client made. Clients write traces only if tracing is on (Java:
+    enableMsgTrace; SDK: trace=True). With --topic, what the brokers store is shown even without traces.
     """
     async with AdminClient(name_server) as admin:
         asked = _Asked(admin, message_id)

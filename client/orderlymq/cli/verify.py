@@ -15,10 +15,10 @@ from orderlymq_protocol.plurals import counted
 @click.argument("history", type=click.Path(path_type=Path, dir_okay=False))
 @reporting
 def verify(history: Path, output: str) -> None:
-    """Judge HISTORY, JSON lines of what producers and consumers recorded.
+    """Check HISTORY, a file of JSON lines that producers and consumers recorded, for lost or reordered messages.
 
-    Exit code 0: nothing shows that the order was broken or a message lost; 1: the findings say where. What the history does
-    not let anybody judge is named, and does not change the code.
+    Exit code 0: nothing shows that the order was broken or a message lost; 1: the findings say where. The output also
+    names what the history is too incomplete to check; that does not change the exit code.
     """
     try:
         events = list(read(history))
@@ -28,7 +28,7 @@ def verify(history: Path, output: str) -> None:
         raise CommandFailed(ExitCode.USAGE, str(error)) from error
     if not events:
         raise CommandFailed(
-            ExitCode.USAGE, f"{history} holds no event, so nothing can be judged; was it recorded?"
+            ExitCode.USAGE, f"{history} holds no event, so nothing can be checked; was it recorded?"
         )
     verdict = judge(events)
     findings: list[dict[str, object]] = [

@@ -29,14 +29,14 @@ class Backlog:
         if self.count == 0:
             return ""
         if self.count is None:
-            waits = f"It is not known how many messages wait in {self.place}."
+            waits = f"The number of messages that wait in {self.place} is unknown."
         elif self.count == 1:
             waits = f"1 message waits in {self.place}."
         else:
             waits = f"{self.count:,} messages wait in {self.place}."
         return (
-            f"{waits} Those of a key are consumed before its dead letters, out of their order. "
-            "Without that: stop the senders of the key, and wait until there is no lag."
+            f"{waits} Waiting messages of a key are consumed before its dead letters, which breaks their order. "
+            "To avoid this, stop the senders of the key, and wait until there is no lag."
         )
 
 

@@ -54,11 +54,11 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
     parked = {each.key for each in keys if each.queue.topic == topic}
     if key in parked:
         raise BadParameter(
-            f"group {group} has parked the key {key}; release it first, or its letters come back as letters"
+            f"group {group} has parked the key {key}; release it first, or its messages become dead letters again"
         )
     if topic not in await reader.admin.topics_of_group(group):
         raise BadParameter(
-            f"group {group} has no offset in {topic}, so its letters are not from there; send them with `orderlymq message resend`"
+            f"group {group} has no offset in {topic}, so its dead letters did not come from there; send them with `orderlymq message resend`"
         )
     backlog = await backlog_of(reader.admin, group, await _queues_of(reader, topic, key))
     # Read after the lag: if the lag is 0, all letters are stored.
@@ -68,7 +68,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
     what = f"of {topic}" if key is None else f"of key {key} of {topic}"
     if not found:
         raise NotThere(
-            f"group {group} has no dead letter {what} that was not sent again"
+            f"group {group} has no unsent dead letter {what}"
             + (f"; but {_stuck(group, next(iter(stuck.values())))}" if stuck else "")
             + (f"; but {rest}" if rest else "")
         )
@@ -88,9 +88,9 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             f"in the order in which {'it was' if len(found) == 1 else 'they were'} given up.",
             *(_of_keys(found, parked, stuck) if key is None else ()),
             *([f"At most {LETTERS_MAX} are sent at a time."] if len(found) == LETTERS_MAX else []),
-            "All groups of the topic get them, also those that have consumed them before.",
-            "What is sent to the key meanwhile may come between them: stop its senders before.",
-            f"The letters stay in {dlq_topic(group)}. A repeat sends none of them twice while the topic keeps them.",
+            "All groups of the topic receive them, including groups that consumed them before.",
+            "Messages that are sent to the key meanwhile may come between them: stop its senders first.",
+            f"The letters stay in {dlq_topic(group)}. Repeating the redrive sends none of them twice while the topic keeps them.",
         ),
         stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{digest}:{backlog.mark}:{len(doubtful)}",
         form={"all": "1"} if key is None else {"key": key},
@@ -141,9 +141,9 @@ def _doubt(topic: str, doubtful: list[Letter]) -> str:
         return ""
     first = doubtful[0]
     return (
-        f"{topic} has no message that says the same as {amount(len(doubtful), 'letter')} of these, the first at offset {first.offset} of "
-        f"{first.queue.broker_name}:{first.queue.queue_id}. It has aged out, or a client that may consume for the group made the letter "
-        "up: look at it first."
+        f"{topic} has no message with the same content as {amount(len(doubtful), 'letter')} of these, the first at offset {first.offset} of "
+        f"{first.queue.broker_name}:{first.queue.queue_id}. The original has aged out, or a client that may consume for the group forged the "
+        "letter: check it first."
     )
 
 
@@ -155,7 +155,7 @@ async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list
         raise NotThere(f"there is no topic {topic}") from error
     if not route.publish:
         raise BadParameter(
-            f"nobody may write to {topic}, so nothing can be sent to it again; give its permission back first"
+            f"{topic} is not writable, so nothing can be sent to it; restore its write permission first"
         )
 
     return sorted(set(route.publish)) if key is None else [queue_of(route, topic, key)]
@@ -200,18 +200,18 @@ async def _waiting(
 
 def _of_keys(found: list[Letter], parked: set[str], stuck: Mapping[str, Letter]) -> Iterator[str]:
     keys = {each.key for each in found}
-    yield f"They are of {amount(len(keys), 'key')}; those of each key keep their order."
+    yield f"They belong to {amount(len(keys), 'key')}; the letters of each key keep their order."
     if parked:
-        yield f"The letters of parked keys stay, of which there {'is 1' if len(parked) == 1 else f'are {len(parked):,}'}: release them first."
+        yield f"Letters of parked keys are not sent, of which there {'is 1' if len(parked) == 1 else f'are {len(parked):,}'}: release these keys first."
     if stuck:
-        yield f"The letters of {amount(len(stuck), 'key')} stay, because a body among them cannot be read."
+        yield f"The letters of {amount(len(stuck), 'key')} are not sent, because a body among them cannot be read."
 
 
 def _stuck(group: str, letter: Letter) -> str:
     return (
         f"the body of the letter at offset {letter.offset} of {letter.queue.broker_name}:{letter.queue.queue_id} in "
-        f"{dlq_topic(group)} cannot be read, and key {letter.key} would go on behind it: {letter.unreadable}. "
-        "Send its other letters with `orderlymq message resend` when that is right"
+        f"{dlq_topic(group)} cannot be read, and key {letter.key} would continue without it: {letter.unreadable}. "
+        "If that is acceptable, send its other letters with `orderlymq message resend`"
     )
 
 

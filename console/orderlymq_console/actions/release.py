@@ -86,7 +86,7 @@ async def release(reader: ClusterReader, plan: Plan, done: Done | None = None) -
         )
     if not done.count:
         raise Changed(
-            f"the key {plan.name} is not parked any more where it was shown; nothing was done"
+            f"the key {plan.name} is no longer parked at the offset that was shown; nothing was done"
         )
     return done.count
 
@@ -112,22 +112,22 @@ async def _of_lanes(
     behind = max(0, lane.waiting - 1)
     if how == "skip":
         effects = [
-            f"The message at {place} becomes a dead letter in %DLQ%{group}. No listener gets it again by itself.",
-            f"Then the lane goes on: {amount(behind, 'message')} of the key {'follows' if behind == 1 else 'follow'}.",
+            f"The message at {place} becomes a dead letter in %DLQ%{group}. No listener receives it again automatically.",
+            f"Then the lane continues: {amount(behind, 'message')} of the key {'follows' if behind == 1 else 'follow'}.",
         ]
     else:
         effects = [
             f"The broker hands the lane out again now, beginning with the message at {place}, which failed "
             f"{amount(lane.tries, 'time')}.",
-            f"{amount(behind, 'message').capitalize()} of the key {'follows' if behind == 1 else 'follow'} when it is complete. "
-            "If it fails again, the lane stands again.",
+            f"{amount(behind, 'message').capitalize()} of the key {'follows' if behind == 1 else 'follow'} after it. "
+            "If the message fails again, the lane stops again.",
         ]
     effects += [
         f"The same happens to the key's lane in queue {each.broker_name}:{each.queue_id}, at offset {each.offset}."
         for each in lanes[1:]
     ]
     if not await reader.admin.members(group):
-        effects.append("No member of the group is online: nothing is consumed until one comes.")
+        effects.append("No member of the group is online: nothing is consumed until one connects.")
     queue = MessageQueue(lane.topic, lane.broker_name, lane.queue_id)
     key, count = (lane.key, max(1, lane.waiting)) if is_of_keys else ("", 1)
     following = await following_rows(reader, queue, lane.offset, key=key)
@@ -162,7 +162,7 @@ def _of_key(group: str, parked: list[ParkedKey], backlog: Backlog) -> Plan:
         topic=first.queue.topic,
         name=first.key,
         effects=(
-            "The group's listeners get the next messages of the key again.",
+            "The group's listeners receive the next messages of the key again.",
             f"{amount(letters, 'dead letter').capitalize()} of the key {'stays' if letters == 1 else 'stay'} in %DLQ%{group} until a redrive, the next step. "
             "Messages that are sent meanwhile are consumed before them.",
         ),

@@ -73,11 +73,11 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
         name=group,
         effects=(
             _words(moves, topic, to),
-            "Exactly these offsets are set. Messages that are passed over are not delivered to this group again; they stay in the topic.",
+            "Exactly these offsets are set. Skipped messages are not delivered to this group; they stay in the topic.",
             *_of_lanes([lanes[queue] for queue in kept if queue in lanes]),
-            f"{counted(online, 'member')} online will go on there immediately."
+            f"{counted(online, 'member')} online will continue there immediately."
             if online
-            else "No member is online; the next one begins there.",
+            else "No member is online; the next member that connects begins there.",
         ),
         stamp=json.dumps(
             [[*each, target] for each, target in zip(_places(committed), targets, strict=True)]
@@ -114,7 +114,7 @@ def _wanted(parameters: Parameters) -> int | str:
     to = parameters.text("to", length_max=40)
     if to == "offset":
         if not parameters.text("queue") or not parameters.text("offset"):
-            raise BadParameter("an offset needs the queue that it is in, and its number")
+            raise BadParameter("to set an offset, give the queue and the offset")
         return str(parameters.number("offset", 0))
     if to in ("earliest", "latest"):
         return to
@@ -177,7 +177,7 @@ async def _target(pulls: QueueReader, queue: MessageQueue, kept: TopicOffset, to
             return await pulls.offset_at(queue, to)
     if not kept.min_offset <= int(to) <= kept.max_offset:
         raise BadParameter(
-            f"offset is {to}; the queue holds {kept.min_offset} to {kept.max_offset}"
+            f"offset is {to}; the queue holds offsets {kept.min_offset} to {kept.max_offset}"
         )
     return int(to)
 
@@ -194,8 +194,8 @@ def _of_lanes(rows: list[QueueLanes]) -> Iterator[str]:
         return
     owed = amount(sum(row.owed for row in rows), "message")
     yield (
-        f"The lanes of these queues owe {owed}, and end: what they owe before the new offset is not delivered any more. "
-        "A lane in hand ends with its attempt."
+        f"The lanes of these queues end. They owe {owed}; those before the new offset will not be delivered. "
+        "A lane in hand ends when its attempt ends."
     )
 
 
@@ -207,7 +207,7 @@ def _move(
     elif committed is None:
         effect = "begins here"
     elif offset > committed:
-        effect = f"passes {amount(offset - committed, 'message')} over"
+        effect = f"skips {amount(offset - committed, 'message')}"
     elif offset < committed:
         effect = f"delivers {amount(committed - offset, 'message')} again"
     else:
@@ -225,11 +225,13 @@ def _lanes_effect(lanes: QueueLanes, offset: int) -> str:
     """Return the effect of a reset on a queue of a by-key group; of the scanned messages, all but the owed ones are complete."""
     if offset >= lanes.scanned:
         passed = lanes.owed + offset - lanes.scanned
-        return f"passes {amount(passed, 'message')} over" if passed else "stays"
+        return f"skips {amount(passed, 'message')}" if passed else "stays"
     again = f"delivers {amount(lanes.scanned - offset, 'message')} again"
     if offset <= lanes.committed or not lanes.owed:
         return again
-    return f"passes up to {amount(min(lanes.owed, offset - lanes.committed), 'message')} over, and {again}"
+    return (
+        f"skips up to {amount(min(lanes.owed, offset - lanes.committed), 'message')}, and {again}"
+    )
 
 
 async def _following(reader: ClusterReader, topic: str, move: QueueMove) -> tuple[MessageRow, ...]:
@@ -242,7 +244,7 @@ async def _following(reader: ClusterReader, topic: str, move: QueueMove) -> tupl
 def _words(moves: tuple[QueueMove, ...], topic: str, to: int | str) -> str:
     match to:
         case "earliest":
-            where = "the earliest message that is kept"
+            where = "the earliest stored message"
         case "latest":
             where = "the end as it is shown here"
         case int():
@@ -252,6 +254,6 @@ def _words(moves: tuple[QueueMove, ...], topic: str, to: int | str) -> str:
             where = f"offset {int(to):,}"
     if len(moves) == 1:
         queue = f"queue {moves[0].broker_group}:{moves[0].queue} of {topic}"
-        return f"The group goes on at {where} in {queue}: it {moves[0].effect}. Other queues stay."
+        return f"The group continues at {where} in {queue}: it {moves[0].effect}. Other queues do not change."
 
-    return f"The group goes on at {where} in every queue of {topic}."
+    return f"The group continues at {where} in every queue of {topic}."

@@ -261,50 +261,50 @@ def cure(row: BlockedReport) -> str:
     if row.listener_suspended:
         return (
             f"The program of {row.holder or 'a member'} has suspended its consumer. Have it call resume(), or restart it; "
-            "the queue goes on by itself. Nothing is wrong with the message."
+            "then the queue continues. Nothing is wrong with the message."
         )
     first = (
-        f"The listener of {row.holder} has not returned. Look at its stack on the page of that member, then restart the process. "
+        f"The listener of {row.holder} has not returned. Check its stack on the page of that member, then restart the process. "
         if row.holder and row.listener_running
-        else f"Read the log of {row.holder}'s listener and repair the cause; the queue goes on by itself. "
+        else f"Read the log of {row.holder}'s listener and repair the cause; then the queue continues. "
         if row.holder
-        else "No member holds the queue. Look whether the members of the group are alive. "
+        else "No member holds the queue. Check whether the members of the group are alive. "
     )
     if row.by_key is None and not row.holder:
         return first.rstrip()  # a skip would end lanes that owe messages
     return (
         first
-        + "Or skip the message: the group goes on at the next offset of this queue, and does not get this one again."
+        + "Or skip the message: the group continues at the next offset of this queue, and does not receive this message again."
     )
 
 
 def cure_of_lanes(counts: LaneCounts | None) -> str:
     """Return what to do about a queue of a by-key group; setting its offset is no remedy, because that ends what all its lanes owe."""
-    said = [
-        "The group takes keys, not queues, and no member has fetched a lane of this queue meanwhile."
-    ]
+    said = ["The group consumes by key, and no member has fetched a lane of this queue since."]
     if counts is None:
         said.append("The page of the group shows its lanes.")
     elif counts.limited:
-        said.append(f"The broker hands out no new ones: {counts.limited}.")
+        said.append(f"The broker hands out no new lanes: {counts.limited}.")
     if counts is not None and counts.in_hand:
         said.append(
-            "Look at the stacks of the members that have lanes in hand: their listeners have not returned."
+            "Check the stacks of the members that have lanes in hand: their listeners have not returned."
         )
     else:
-        said.append("Look whether the members of the group are alive and fetch.")
+        said.append("Check whether the members of the group are alive and fetch.")
     if counts is not None and (counts.held or counts.parked):
-        said.append("Repair what fails in held and parked lanes, and release them.")
-    return " ".join((*said, "The queue goes on by itself."))
+        said.append(
+            "Repair the cause of the failures in held and parked lanes, and release the lanes."
+        )
+    return " ".join((*said, "Then the queue continues."))
 
 
 def lane_row(group: str, lane: LaneShown) -> Standstill:
     """Return the row of a lane that is parked or held, or whose dead letter is being stored."""
     todo = {
         "held": "Repair the cause, then retry the message; or skip it: it becomes a dead letter, and the "
-        "lane goes on behind it.",
-        "dying": "Its dead letter is being stored. The lane goes on behind it by itself.",
-        "parked": "The broker hands it out again by itself when its pause is over. A retry ends the pause "
+        "lane continues behind it.",
+        "dying": "Its dead letter is being stored. Then the lane continues behind it.",
+        "parked": "The broker hands it out again when its pause is over. A retry ends the pause "
         "now; a skip makes the message a dead letter.",
     }[lane.state]
     return Standstill(
@@ -344,7 +344,7 @@ def key_row(group: str, key: ParkedKey) -> Standstill:
         behind=Figure(value=key.behind),
         holder=None,
         todo="Repair what made the first dead letter fail. Then wait until its queue has no lag, release the key, and redrive its dead letters: "
-        "the page of the group's dead letters offers each step when it is due.",
+        "the page of the group's dead letters offers each step in turn.",
         releasable=True,
     )
 
@@ -380,7 +380,7 @@ def _left_out(statuses: Answers[StatusReport], groups: list[str], rows: int) -> 
     if len(groups) > ASKED_MAX:
         others = groups[ASKED_MAX:]
         named = ", ".join(others[:_NAMED_MAX]) + (" and others" if len(others) > _NAMED_MAX else "")
-        yield f"Something stands still in {counted(len(others), 'more group')}: {named}; open their pages"
+        yield f"Something is blocked in {counted(len(others), 'more group')}: {named}; open their pages"
     if rows > SHOWN_MAX:
         yield f"not shown: {counted(rows - SHOWN_MAX, 'more row')}"
     what = "What else" if rows else "What"
@@ -398,12 +398,12 @@ def _unnamed(parts: Mapping[str, Parts]) -> Iterator[str]:
             standing = sum(row.held + row.dying + row.parked for row in table.queues)
             left = standing - sum(lane.state in STANDING for lane in table.lanes)
             if left > 0:
-                yield f"not named: {counted(left, 'more lane')} of group {group} in {name}; open its page"
+                yield f"not listed: {counted(left, 'more lane')} of group {group} in {name}; open its page"
 
 
 def _behind(queue: MessageQueue, offset: int, parts: Parts | None) -> Figure:
     if parts is None:
-        return Figure(unknown=f"not asked: more than {ASKED_MAX} groups stand still")
+        return Figure(unknown=f"not asked: more than {ASKED_MAX} groups are blocked")
     for _, progress in parts.progress.known():
         found = progress.get(queue)
         if found is not None:

@@ -85,8 +85,8 @@ def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
                 severity="warning",
                 text=f"Two members of group {group} want the lock of {_queues(held)}: {holder} holds it, and {other} "
                 "was refused in the last 30 s.",
-                todo="A rebalance passes in seconds. If it stays, the members see other members or divide by other "
-                "strategies: compare versions, allocation strategies and client ids, and end the one that is not needed.",
+                todo="A rebalance ends within seconds. If this lasts longer, the members see different members or use different "
+                "strategies: compare versions, allocation strategies and client ids, and stop the member that is not needed.",
                 link=group_link(group),
             )
 
@@ -94,8 +94,8 @@ def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
 def until_lease_ends(lease_s: float) -> str:
     """Return what to do about a holder that is not connected."""
     return (
-        f"Wait: another member takes over when the lease of {lease_s:.0f} s ends. Look at the process: if it "
-        "hangs, end it. Kubernetes and processes of this machine prove a death, and the lock is free immediately."
+        f"Wait: another member takes over when the lease of {lease_s:.0f} s ends. Check the process: if it "
+        "hangs, kill it. On Kubernetes and on this machine its death is then proven, and the lock is free immediately."
     )
 
 
@@ -107,14 +107,14 @@ def of_silence(name: str, reason: str, last: StatusReport | None) -> Trouble:
         away = [node for node, replica in last.replicas.items() if not replica.active]
         known = (
             f" Its replicas are {', '.join(map(str, voters))}; {len(voters) // 2 + 1} of them must run to elect a leader."
-            + (f" At the last look {_replicas(away)} not active." if away else "")
+            + (f" At the last reading {_replicas(away)} not active." if away else "")
         )
     return Trouble(
         severity="critical",
         text=f"{name} has no leader that answers: {reason}.{known}",
         todo="Start replicas until a majority of them runs and they reach each other; then a leader is elected within "
-        "a second. Keep the disks: they hold what was acknowledged. See the guide Recover from a lost majority. "
-        "Figures of this part are unknown meanwhile.",
+        "a second. Keep the disks: they hold the acknowledged messages. See the guide Recover from a lost majority. "
+        "Until then, the figures of this broker group are unknown.",
         link="/raft",
     )
 
@@ -144,8 +144,8 @@ def of_transactions(name: str, status: StatusReport) -> Iterator[Trouble]:
 
 
 DECIDE: Final = (
-    "Run a producer of the group, whose check answers COMMIT or ROLLBACK. Then have it asked again: "
-    "orderlymq message check-transaction MESSAGE_ID. Consumers see nothing of the message until then."
+    "Run a producer of the group whose check answers COMMIT or ROLLBACK. Then make the broker ask it again: "
+    "orderlymq message check-transaction MESSAGE_ID. Until then, consumers do not receive the message."
 )
 
 
@@ -165,21 +165,21 @@ def of_broker_group(name: str, status: StatusReport) -> Iterator[Trouble]:
         yield Trouble(
             severity="critical" if left <= majority else "warning",
             text=f"{name}: {_replicas(away)} not active; {left} of {voters} voters are, and a majority needs {majority}.",
-            todo="Look at the logs of these replicas. The group serves while a majority is active.",
+            todo="Check the logs of these replicas. The group serves while a majority is active.",
             link="/raft",
         )
     if status.disk_full:
         yield Trouble(
             severity="critical",
-            text=f"{name}: the leader's disk is full. Sends are refused with code 14; reads go on.",
-            todo="Make room or shorten the retention; the broker recovers by itself.",
+            text=f"{name}: the leader's disk is full. Sends are refused with code 14; reads still work.",
+            todo="Free disk space or shorten the retention; then the broker recovers by itself.",
             link="/raft",
         )
     elif status.disk.ratio is not None and status.disk.ratio >= DISK_NEARLY_FULL:
         yield Trouble(
             severity="warning",
             text=f"{name}: the leader's disk is {status.disk.ratio:.0%} full.",
-            todo="Make room before sends are refused.",
+            todo="Free disk space before sends are refused.",
             link="/raft",
         )
 

@@ -94,7 +94,7 @@ def ordering(config: SubscriptionGroupConfig | None) -> str:
         return "unknown"
     if config.concurrency == BY_KEY:
         return "by key"
-    return "ordered" if config.consume_message_orderly else "as its members ask"
+    return "ordered" if config.consume_message_orderly else "as its members request"
 
 
 def _config(

@@ -91,18 +91,18 @@ def sentence(each: GroupAndKey, explanation: KeyExplanation) -> str:
         )
     if each.lane_property:
         return (
-            f"The lanes of the group go by the property {each.lane_property} of the messages, not by this key. "
-            "Those that stand still are on the page of the group."
+            f"The lanes of the group are assigned by the message property {each.lane_property} and not by this key. "
+            "The blocked lanes are on the page of the group."
         )
     if each.committed is None:
         return "The group has no offset in this queue."
     if each.following is not None:
         if not each.ahead:
-            return "Its next message is the first one that the group has not taken."
+            return "Its next message is the first one that the group has not consumed."
         return f"Ahead of its next message: {counted(each.ahead, 'message')} of the queue."
     begin = each.committed if each.begin is None else each.begin
     if explanation.max_offset - begin > READ_MAX:
-        waiting = "messages that the group has not looked at" if each.by_key else "waiting messages"
+        waiting = "messages that the group has not examined" if each.by_key else "waiting messages"
         return f"None of the first {READ_MAX:,} {waiting} is of this key; later ones were not read."
     return "The group has consumed every message of the key."
 

@@ -76,7 +76,7 @@ async def life_of(reader: ClusterReader, explanation: KeyExplanation) -> Life:
     )
     unsure += [*untraced, *unasked]
     unsure.append(
-        "Brokers keep no history of locks, parked keys and releases: what this console has seen is shown, since it started."
+        "Brokers keep no history of locks, parked keys and releases: this page shows what the console has seen since it started."
     )
     events = sorted(
         [
@@ -112,11 +112,11 @@ async def _newest(
 def _unread(explanation: KeyExplanation, count: int, begin: int) -> Iterator[str]:
     if begin <= explanation.min_offset:
         if explanation.min_offset:
-            yield f"Messages before offset {explanation.min_offset:,} are not kept any more."
+            yield f"Messages before offset {explanation.min_offset:,} are no longer stored."
     elif count < MESSAGES_MAX:
         yield f"The last {LOOKED_AT_MAX:,} messages of its queue were read; those before offset {begin:,} were not."
     else:
-        yield f"Its newest {MESSAGES_MAX} messages are shown; those before were not read."
+        yield f"Its newest {MESSAGES_MAX} messages are shown; earlier ones were not read."
 
 
 # -- what clients have traced
@@ -128,7 +128,7 @@ async def _traces(
     """Return the traces by message id, and sentences about what is not known of them."""
     topic = await reader.queues(TRACE_TOPIC)
     if topic.value == set():
-        return {}, [f"Deliveries and tries are not known: there is no topic {TRACE_TOPIC}."]
+        return {}, [f"Deliveries and tries are unknown: there is no topic {TRACE_TOPIC}."]
     if not found:
         return {}, []
     asked = await asyncio.gather(*(_trace(reader, each.message_id) for each in found))
@@ -143,7 +143,7 @@ async def _traces(
     if len(known) < len(found):
         which = f"{len(found) - len(known)} of these {len(found)} messages"
         return known, [
-            f"{which} left no traces in {TRACE_TOPIC}, so their deliveries and tries are not known: clients trace when their settings ask for it "
+            f"{which} left no traces in {TRACE_TOPIC}, so their deliveries and tries are unknown: clients trace only if their settings enable it "
             "(SDK: trace=True; Java: enableMsgTrace)."
         ]
     return known, []
@@ -171,7 +171,7 @@ async def _places(
     unsure = []
     if len(asked) < len(found):
         unsure.append(
-            f"What became of messages before offset {asked[-1].queue_offset:,} was not asked: at most {PLACES_MAX} answers are."
+            f"What became of messages before offset {asked[-1].queue_offset:,} is not shown: the page asks for at most {PLACES_MAX} messages."
         )
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -208,16 +208,14 @@ def lane_state(each: GroupAndKey, message: ReceivedMessage) -> str:
     if lane is not None and offset == lane.offset:
         if lane.holder:
             return f"{lane.holder} has it in hand."
-        return "Its lane gives it to the next member that fetches."
+        return "It goes to the next member that fetches."
     begin = lane.offset if lane is not None else each.following
     if begin is not None and offset >= begin:
-        return f"It waits in the lane of its key, which goes on at offset {begin}."
+        return f"It waits in the lane of its key, which continues at offset {begin}."
     # A message that was scanned and is not owed is complete, even behind a lane that stands still.
     if begin is None and offset >= (each.begin or 0) + READ_MAX:
-        return (
-            f"It is behind the first {READ_MAX:,} messages that wait, of which none is of the key."
-        )
-    return "It is completed: the lane of its key has passed it."
+        return f"It is behind the first {READ_MAX:,} messages that wait, and none of these has the key."
+    return "It is consumed: the lane of its key is past it."
 
 
 # -- the time line
@@ -320,7 +318,7 @@ def standstills(statuses: Answers[StatusReport], explanation: KeyExplanation) ->
                     at_ms=row.since,
                     source="seen",
                     who=row.group,
-                    text="stands still, and the queue with it",
+                    text="is blocked, and the queue with it",
                     offset=row.offset,
                     link=message_link(explanation.topic, broker_group, number, row.offset),
                 )

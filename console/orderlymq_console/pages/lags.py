@@ -7,7 +7,7 @@ from orderlymq_console.cluster import Answers
 from orderlymq_console.models import Figure, LagRow, bounded
 from orderlymq_console.status import SHOWN_MAX, StatusReport
 
-_CUT: Final = f"a broker names the {SHOWN_MAX} greatest lags, and this one is not among them"
+_CUT: Final = f"a broker reports only the {SHOWN_MAX} greatest lags, and this one is not among them"
 
 
 def lag_rows(

@@ -38,7 +38,7 @@ _TIMEOUT_S: Final = 8.0
 # Whether letters were sent again is asked once in a while, and does not delay the page.
 _SENT_EVERY_S: Final = 10.0
 _SENT_TIMEOUT_S: Final = 3.0
-_MORE: Final = "there are more letters than are read; some of the key may be among them"
+_MORE: Final = "only some of the letters are read; the rest may include letters of the key"
 
 Key = tuple[str, str]
 Progress = Answers[dict[MessageQueue, OffsetWrapper]]
@@ -209,7 +209,7 @@ async def letter_at(
     for message in pulled.messages:
         if message.queue_offset == letter.offset:
             return message
-    raise NotThere(f"the dead letter at offset {letter.offset} is not kept any more")
+    raise NotThere(f"the dead letter at offset {letter.offset} is no longer stored")
 
 
 def by_key(found: Iterable[Letter]) -> dict[Key, list[Letter]]:

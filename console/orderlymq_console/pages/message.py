@@ -30,9 +30,7 @@ from orderlymq_protocol.plurals import counted
 #: Each consumer group costs some requests to every broker group.
 GROUPS_MAX: Final = 20
 _TIMEOUT_S: Final = 5.0
-ANY_LANE: Final = (
-    "The group consumes by key. The message is not committed; its lane may have done it already."
-)
+ANY_LANE: Final = "The group consumes by key. The message is not committed; its lane may have consumed it already."
 
 
 async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
@@ -46,7 +44,7 @@ async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
     topic, form = parameters.name("topic"), parameters.choice("form", bodies.FORMS)
     place, message_id = parameters.queue("queue"), parameters.text("id", length_max=255)
     if place is None and not message_id:
-        raise BadParameter("give queue and offset of the message, or its id")
+        raise BadParameter("give the queue and offset of the message, or its id")
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             if place is not None:
@@ -142,7 +140,7 @@ async def of_group(
         elif row.offset == found.queue_offset:
             return MessageGroup(
                 group=group,
-                state=f"A {row.kind} stands still at it: {row.state}.",
+                state=f"A {row.kind} is blocked at it: {row.state}.",
                 committed=committed,
                 tries=row.tries,
                 last_error=row.last_error,
@@ -219,19 +217,19 @@ def _state(
     ahead = found.queue_offset - int(committed.value)
     if ahead < 0 and retries.value:
         times = retries.value[-1].reconsume_times
-        return f"It failed {counted(times, 'time')} and came back by the group's retry topic."
+        return f"It failed {counted(times, 'time')} and was delivered again through the group's retry topic."
     unknown = letters_unknown or retries.unknown
     unsure = f"Whether it is a dead letter or is tried again is unknown: {unknown}."
     if ahead < 0 and unknown:
         return f"The group has committed it. {unsure}"
     if ahead < 0:
-        return "The group has committed it: it is consumed, or was passed over."
+        return "The group has committed it: it was consumed or skipped."
     if parts.lanes.reason(found.queue.broker_name):
-        return f"The message is not committed. What its lane does is unknown: {parts.lanes.reason(found.queue.broker_name)}."
+        return f"The message is not committed. The state of its lane is unknown: {parts.lanes.reason(found.queue.broker_name)}."
     if any(table.concurrency == BY_KEY for _, table in parts.lanes.known()):
         return f"{lane} {unsure}" if unknown else lane
     if not ahead:
-        return "It is the first message that the group has not committed: its listener has it, or is to get it next."
+        return "It is the first message that the group has not committed: its listener has it, or gets it next."
 
     return f"It waits: {'1 message of the queue is' if ahead == 1 else f'{ahead:,} messages of the queue are'} ahead of it."
 

@@ -100,7 +100,7 @@ def _no_name_server(reason: str) -> Trouble:
     return Trouble(
         severity="critical",
         text=f"The name servers do not report the brokers: {reason}.",
-        todo="Look whether the name servers run, and whether the console was given their addresses.",
+        todo="Check whether the name servers run, and whether the console has their addresses.",
     )
 
 
@@ -197,7 +197,7 @@ def _health(
 ) -> tuple[str, str]:
     silent = [group.name for group in groups if group.unknown]
     if not groups or len(silent) == len(groups):
-        return "unknown", "Nothing is known of the cluster: no broker group answers."
+        return "unknown", "The state of the cluster is unknown: no broker group answers."
     parts = []
     if silent:
         parts.append(f"{counted(len(silent), 'broker group does', 'broker groups do')} not answer")
@@ -223,7 +223,7 @@ def _health(
     if troubles:
         return (
             "troubled",
-            f"{leaders} a leader; {counted(troubles, 'warning needs', 'warnings need')} a look.",
+            f"{leaders} a leader; {counted(troubles, 'warning needs', 'warnings need')} attention.",
         )
 
     return "healthy", f"The cluster is healthy: {leaders} a leader, and nothing is blocked."

@@ -111,7 +111,7 @@ def _troubles(known: PipelineReport) -> list[Trouble]:
             Trouble(
                 severity="warning",
                 text=f"Pipeline {known.name} has stopped: {cause}",
-                todo="Cure the cause, then run it again; it goes on from its checkpoint.",
+                todo="Repair the cause, then run it again; it continues from its checkpoint.",
                 link=link,
             )
         )
@@ -121,7 +121,7 @@ def _troubles(known: PipelineReport) -> list[Trouble]:
             Trouble(
                 severity="critical",
                 text=f"Pipeline {known.name} found the order of {reads} broken.",
-                todo="Look at the findings: each names queue, offset and key.",
+                todo="See the findings: each names queue, offset and key.",
                 link=link,
             )
         )
@@ -169,10 +169,10 @@ async def _ends(reader: ClusterReader, found: tuple[PipelineReport, ...]) -> _En
 def _end(reader: ClusterReader, known: PipelineReport, queue: QueueReport, ends: _Ends) -> Figure:
     if not _is_here(reader, known):
         servers = "" if known.spec is None else known.spec.name_servers
-        return Figure(unknown=f"it reads the cluster of {servers}, not the one of this console")
+        return Figure(unknown=f"it reads the cluster of {servers}, not the cluster of this console")
     answers = ends.get(queue.topic)
     if answers is None:
-        return Figure(unknown=f"the ends of at most {_TOPICS_MAX} topics are asked")
+        return Figure(unknown=f"the console reads the ends of at most {_TOPICS_MAX} topics")
     reading = answers.readings.get(queue.broker_group)
     if reading is None or reading.value is None:
         reason = answers.unknown if reading is None else reading.unknown
@@ -220,7 +220,7 @@ async def _with_ages(
     ages = dict(
         zip(asked, await asyncio.gather(*(_age(reader, each) for each in asked)), strict=True)
     )
-    late = Figure(unknown=f"it is looked up for the {AGED_MAX} greatest lags only")
+    late = Figure(unknown=f"it is read only for the {AGED_MAX} greatest lags")
     return tuple(
         each.model_copy(update={"oldest_seconds": ages.get(each, late)}) if each.lag.value else each
         for each in queues
@@ -237,7 +237,7 @@ async def _age(reader: ClusterReader, queue: PipelineQueue) -> Figure:
     if reading.value is None:
         return Figure(unknown=reading.unknown)
     if not reading.value:
-        return Figure(unknown="the message at its offset is not kept any more")
+        return Figure(unknown="the message at its offset is no longer stored")
     return Figure(value=round(max(0.0, time.time() - reading.value / 1000), 1))
 
 

@@ -162,7 +162,7 @@ def _with_status(known: PipelineReport) -> PipelineReport:
         status = StatusFile.model_validate_json(_text(folder / "status.json", _STATUS_SIZE_MAX))
         queues = tuple(_queues(status.offsets or {}))
     except FileNotFoundError:
-        text = f"there is no {folder}/status.json: it has not run, or in another folder or on another machine"
+        text = f"there is no {folder}/status.json: it has not run, or it ran in another folder or on another machine"
         return replace(known, unknown=text)
     except (OSError, ValueError) as error:
         return replace(known, unknown=f"{folder}/status.json cannot be read: {_reason(error)}")
@@ -189,7 +189,7 @@ def _queues(offsets: dict[str, dict[str, dict[str, int]]]) -> list[QueueReport]:
         for queue, offset in sorted(queues.items(), key=lambda each: int(each[0]))
     ]
     if len(found) > QUEUES_MAX:
-        raise ValueError(f"it has {len(found)} queues; at most {QUEUES_MAX} are read")
+        raise ValueError(f"it has {len(found)} queues; the console reads at most {QUEUES_MAX}")
     return found
 
 
@@ -201,11 +201,11 @@ def _life(phase: str, checkpoint: Path) -> tuple[str, str]:
         number = (checkpoint / "driver.lock").stat().st_ino
         locks = _LOCKS.read_text()
     except OSError:
-        return phase, "Whether its driver still lives is unknown here."
+        return phase, "It is unknown here whether its driver still runs."
     if any(_is_lock_on(line, number) for line in locks.splitlines()):
         return phase, ""
     return "Died", (
-        "No process of this machine holds its checkpoint, and its driver has not said that it ended: it was killed. "
+        "No process of this machine holds its checkpoint, and its driver did not report its end: it was killed. "
         "Run it again; it goes on from its checkpoint."
     )
 
@@ -228,11 +228,11 @@ def _audit(spec: SpecReport) -> Audit:
         if spec.stream and spec.checkpoint is not None and not _ADDRESS.match(spec.checkpoint):
             return _of_batches(Path(spec.checkpoint).absolute() / "findings")
     except FileNotFoundError as error:
-        return unknown_audit(f"there is no {error.filename}: no audit has ended here yet")
+        return unknown_audit(f"there is no {error.filename}: no audit has finished here yet")
     except (OSError, ValueError) as error:
         return unknown_audit(f"its findings cannot be read: {_reason(error)}")
     if spec.findings is None:
-        return unknown_audit("its manifest has no findings, so that an audit leaves none")
+        return unknown_audit("its manifest does not set findings, so an audit writes none")
     return unknown_audit("its findings are in an object store, which the console does not read")
 
 
@@ -270,7 +270,7 @@ def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -
 def _finding(line: bytes) -> AuditFinding:
     facts = json.loads(line)
     if not isinstance(facts, dict) or not isinstance(facts.get("offset"), int):
-        raise ValueError("a line is no finding")
+        raise ValueError("a line is not a finding")
     return AuditFinding(
         offset=facts["offset"],
         **{

@@ -25,7 +25,7 @@ from orderlymq_console.pipelines.reports import (
 _LIST: Final = "/apis/orderlymq.io/v1alpha1/namespaces/{}/pipelines?limit={}"
 _SIZE_MAX: Final = 64 * 1024 * 1024  # for 500 Pipelines with at most 4,096 queues each
 _OPERATOR: Final = "orderlymq-operator"
-_NOT_HERE: Final = "only its sentence is known; its findings are on its volume"
+_NOT_HERE: Final = "only its summary is known; its findings are on its volume"
 
 
 class OffsetReport(Model):
@@ -160,7 +160,9 @@ def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineReport:
 def _audit(status: StatusReport, ready: ReportedCondition | None) -> Audit:
     """Return the sentence of the last run; its findings are in a file on the Pipeline's volume."""
     if status.result is None or ready is None:
-        return unknown_audit("no audit has ended yet; a stream says what it found when it ends")
+        return unknown_audit(
+            "no audit has finished yet; a stream reports its findings when it ends"
+        )
     # While another run is under way, the condition describes that run.
     state: AuditState = "unknown"
     if ready.reason == "FindingsFound":

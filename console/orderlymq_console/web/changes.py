@@ -132,10 +132,12 @@ async def _change(
     if not _is_same(parameters.raw("confirm"), plan.name):
         return _shown(request, plan, f"The confirmation must name {plan.name}.", 400)
     if not _is_same(parameters.text("stamp", length_max=STAMP_LENGTH_MAX), plan.stamp):
-        text = "It stands elsewhere now than it was shown. Nothing was done; look again."
+        text = "The state has changed since it was shown. Nothing was done; look again."
         return _shown(request, plan, text, 409)
     if plan.consent and not parameters.flag("consent"):
-        return _shown(request, plan, "Nothing was done: agree to what is said beside the box.", 400)
+        return _shown(
+            request, plan, "Nothing was done: tick the box to agree to the text next to it.", 400
+        )
     audit = request.app[AUDIT]
     thing = {"group": plan.group, "topic": plan.topic, "name": plan.name, "stamp": plan.stamp}
     thing = plan.form | thing | ({"consent": plan.consent} if plan.consent else {})
@@ -153,7 +155,7 @@ async def _change(
         lost = audit.end(*who, plan.action, thing, f"failed: {text}")
         if not done.count:
             raise
-        text += f". Look again before you go on.{f' But {lost}.' if lost else ''}"
+        text += f". Check the state before you continue.{f' But {lost}.' if lost else ''}"
         return _shown(request, plan, f"Done in part: {text}", 503)
     except BaseException as error:  # also when the console ends
         text = _failure(action, plan, done, reason(error))
@@ -170,7 +172,7 @@ def _failure(action: _Action, plan: Plan, done: Done, why: str) -> str:
     """Say why a change ended early, and how much of it was done. The part that failed may have been done, too."""
     if not done.count:
         return why
-    return f"{done.count} of {plan.parts} {action.many}; of the others it is not known: {why}"
+    return f"{done.count} of {plan.parts} {action.many}; whether the others are is unknown: {why}"
 
 
 def _acting(request: web.Request) -> Account:
@@ -182,7 +184,7 @@ def _acting(request: web.Request) -> Account:
         raise web.HTTPUnauthorized(text="sign in to change something")
     if session.account.right != "act":
         raise web.HTTPForbidden(
-            text=f"the account {session.account.name} may look, not act; its right must be act"
+            text=f"the account {session.account.name} may only view; to change something, its right must be act"
         )
     return session.account
 

@@ -69,16 +69,14 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     except BadParameter as error:
         response = refuse(request, 400, f"{error}")
     except TooManyWrong:
-        response = refuse(
-            request, 429, "too many wrong tokens came in the last minute; wait a minute"
-        )
+        response = refuse(request, 429, "too many wrong tokens in the last minute; wait a minute")
     except TimeoutError:
         response = refuse(request, 503, "the cluster did not answer in time; try again")
     except OrderlyMQError as error:
-        response = refuse(request, 503, f"the cluster cannot be asked now: {error}")
+        response = refuse(request, 503, f"the cluster cannot be reached now: {error}")
     except Exception:
         _log.exception("%s failed", shown(request))
-        response = refuse(request, 500, "the console failed; its log says where")
+        response = refuse(request, 500, "the console failed; its log has the error")
     if not response.prepared:
         _add_headers(response)
     return response
@@ -121,7 +119,7 @@ async def _check_change(request: web.Request) -> None:
         )
     if request.body_exists and not _is_form(request):
         raise web.HTTPUnsupportedMediaType(
-            text=f"a change is a form: {_FORM} in UTF-8, and neither in parts nor compressed"
+            text=f"a change must be a form of type {_FORM} in UTF-8, neither multipart nor compressed"
         )
     form = await _form(request)
     if request.path == "/sign-in":
@@ -133,7 +131,9 @@ async def _check_change(request: web.Request) -> None:
     if not isinstance(given, str) or not hmac.compare_digest(
         given.encode(errors="replace"), session.proof.encode()
     ):
-        raise web.HTTPForbidden(text="the form is too old or not the console's; load it again")
+        raise web.HTTPForbidden(
+            text="the form is too old, or not a form of the console; load it again"
+        )
 
 
 def _host_of(origin: str) -> str | None:
@@ -162,7 +162,7 @@ async def _form(request: web.Request) -> Mapping[str, object]:
             return await request.post()
     except TimeoutError:
         raise web.HTTPRequestTimeout(
-            text=f"the form did not come within {FORM_S:g} s; send it again"
+            text=f"the form did not arrive within {FORM_S:g} s; send it again"
         ) from None
     except (ValueError, HttpProcessingError, web.RequestPayloadError, ConnectionError):
         raise web.HTTPBadRequest(text="the form cannot be read; send it again") from None

@@ -33,7 +33,9 @@ async def _show(request: web.Request) -> web.StreamResponse:
     if token:
         if request.app[SETTINGS].needs_account:
             # Over plain http browsers do not say which page referred to a link, and another holder of a token may have made the link.
-            raise web.HTTPForbidden(text="no link signs in here; open /sign-in and enter the token")
+            raise web.HTTPForbidden(
+                text="this console has no sign-in link; open /sign-in and enter the token"
+            )
         # Another site may lead here with its own token, so a link signs in only if no other page referred to it.
         if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return _signed_in(request, token, target)
@@ -45,7 +47,7 @@ async def _enter(request: web.Request) -> web.StreamResponse:
     form = await request.post()
     token, target = form.get("token", ""), form.get("next", "/")
     if not isinstance(token, str) or not isinstance(target, str):
-        raise web.HTTPBadRequest(text="a token is a text")
+        raise web.HTTPBadRequest(text="a token must be text")
     return _signed_in(request, token.strip(), local_target(target))
 
 

@@ -32,7 +32,7 @@ _BY_HAND: Final = "orderlymq_canary_by_hand"
     "groups",
     multiple=True,
     metavar="NAME",
-    help="A broker group to check; may be given several times. Without it, every registered one.",
+    help="A broker group to check; may be given several times. Default: every registered one.",
 )
 @click.option(
     "--interval",
@@ -46,40 +46,42 @@ _BY_HAND: Final = "orderlymq_canary_by_hand"
     type=SPAN,
     default="1s",
     show_default=True,
-    help="A probe that takes longer is late, and spends the error budget.",
+    help="A probe that takes longer counts as late and uses up error budget.",
 )
 @click.option(
     "--objective",
     type=click.FloatRange(0.5, 1, max_open=True),
     default=0.999,
     show_default=True,
-    help="Share of the probes that must be good.",
+    help="Share of the probes that must succeed in time.",
 )
 @click.option(
     "--takeover",
     type=SPAN,
     default="60s",
     show_default=True,
-    help="How often one of the two consumers ends and the other takes its queues.",
+    help="How often one of the two consumers stops, so that the other takes over its queues.",
 )
 @click.option(
     "--hold",
     type=SPAN,
     default="15m",
     show_default=True,
-    help="How long a broken promise is reported after it was seen.",
+    help="How long a violation is reported after it was seen.",
 )
 @click.option(
     "--prefix",
     default=_BY_HAND,
     show_default=True,
-    help="First part of the names of its topics, and the name of its consumer group. Each canary needs its own.",
+    help="Prefix of its topic names, and the name of its consumer group. Each canary needs its own.",
 )
-@click.option("--listen", default="127.0.0.1", show_default=True, help="Address of its pages.")
+@click.option(
+    "--listen", default="127.0.0.1", show_default=True, help="Address on which it serves its pages."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=CANARY_PORT, show_default=True)
 @click.option("--operated", is_flag=True, hidden=True)
-@click.option("--remove", is_flag=True, help="Delete its topics and its consumer group, and end.")
-@click.option("--yes", is_flag=True, help="Do not ask before --remove deletes.")
+@click.option("--remove", is_flag=True, help="Delete its topics and its consumer group, and exit.")
+@click.option("--yes", is_flag=True, help="With --remove: do not ask for confirmation.")
 @reporting
 def canary(  # noqa: PLR0913 - what a user may say
     *,
@@ -98,10 +100,10 @@ def canary(  # noqa: PLR0913 - what a user may say
     yes: bool,
     output: str,
 ) -> None:
-    """Check continuously that order, delivery and take-over hold, with messages of its own.
+    """Check order, delivery and take-over continuously, with messages of its own.
 
-    It sends one message per interval to each of two queues of each broker group, and judges what two consumers get. Its pages
-    are /status, /metrics and /readyz.
+    It sends one message per interval to each of two queues of each broker group, and checks what two consumers receive. It
+    serves the pages /status, /metrics and /readyz.
     """
     # Imported here, so that help and completion do not load the SDK and the pages.
     from orderlymq.errors import OrderlyMQError  # noqa: PLC0415 - see above
@@ -111,7 +113,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     from orderlymq_runtime.process import loop  # noqa: PLC0415 - the same
 
     if interval <= 0 or target <= 0 or takeover <= 0:
-        raise click.UsageError("--interval, --target and --takeover must be longer than nothing")
+        raise click.UsageError("--interval, --target and --takeover must be greater than 0")
     limits = Limits(
         interval_s=interval,
         target_s=target,

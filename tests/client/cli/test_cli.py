@@ -83,7 +83,7 @@ def test_a_broken_plug_in_costs_a_warning_and_nothing_else(monkeypatch: pytest.M
         "Warning: the command broken cannot be loaded from orderlymq_no_such_module"
         in ran[0].stderr
     )
-    assert "Warning: json:dumps is no command" in ran[1].stderr
+    assert "Warning: json:dumps is not a command" in ran[1].stderr
     assert [each.exit_code for each in ran] == [2, 2]
 
 
@@ -136,8 +136,8 @@ def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -
     [
         (["send", "T", "x", "--property", "novalue"], "is not NAME=VALUE"),
         (["send", "a/b", "x"], "characters outside"),
-        (["consume", "T", "--from", "yesterday"], "is no moment"),
-        (["consume", "T", "--from", "99999999999999999999"], "is no moment"),
+        (["consume", "T", "--from", "yesterday"], "is not a time from 2000"),
+        (["consume", "T", "--from", "99999999999999999999"], "is not a time from 2000"),
         (["send", "T", "x", "--name-server", ""], "ORDERLYMQ_NAME_SERVER"),
         (["topic", "create", "a b"], "characters outside"),
     ],
@@ -193,7 +193,7 @@ def test_moments_are_words_times_or_milliseconds() -> None:
 )
 def test_what_is_no_time_of_a_message_moves_no_group(text: str) -> None:
     """Another form of a time, read as milliseconds, would skip the backlog in silence; so would another year."""
-    with pytest.raises(CommandFailed, match="is no moment"):
+    with pytest.raises(CommandFailed, match="is not a time from 2000"):
         parse_moment(text)
 
 
@@ -312,7 +312,7 @@ def test_a_history_that_leaves_something_open_is_not_called_kept_order(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "holds no event, so nothing can be judged"),
+        ("", "holds no event, so nothing can be checked"),
         ('{"at": 1, "ki', "holds no event"),
         ("[1]\n{}\n", "line 1: it is no JSON object with the fields of an event"),
     ],

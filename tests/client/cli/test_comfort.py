@@ -205,8 +205,8 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
     assert "Note: the group consumes in order by queue, where retryMaxTimes has no effect" in noted
     assert "max_reconsume_times" in json.loads(noted_json)["note"]
     assert "has no effect" not in by_key
-    assert "Note: this made the group biling; did you mean billing?" in made.stderr
-    assert "this made" not in noted
+    assert "Note: this created the group biling; did you mean billing?" in made.stderr
+    assert "this created" not in noted
     assert (wrong.exit_code, "the group name 'bil ling'" in wrong.stderr) == (2, True)
     assert [message.text for message in seen] == ["m0", "m1"]
     assert listed.splitlines()[-1].split()[:3] == ["billing", "ordered", "1"]
@@ -270,7 +270,7 @@ def test_a_group_gets_pauses_between_the_tries_of_a_message(orderlymq_cluster: C
 
     assert (key.exit_code, most.exit_code, queue.exit_code) == (0, 0, 0)
     assert "pauses between tries 0.25 to 600 s" in most.output
-    assert "where pauses between tries are the consumers' own" in queue.output
+    assert "where each consumer sets its own pauses between tries" in queue.output
     assert (wrong.exit_code, "not valid: choose 1 to 86400000" in wrong.output) == (1, True)
 
 
@@ -323,7 +323,7 @@ def test_a_lane_is_released_at_its_offset_however_its_broker_names_it(
     other, found = run(*release, "1"), run(*release, "0")
 
     assert (other.exit_code, found.exit_code) == (3, 0), found.output
-    assert "the lane goes on at offset 0" in found.output
+    assert "the lane continues at offset 0" in found.output
 
 
 def test_explain_says_nothing_of_lanes_that_go_by_another_property(
@@ -344,7 +344,7 @@ def test_explain_says_nothing_of_lanes_that_go_by_another_property(
     known = {name: found[name] for name in ("concurrency", "committed", "waiting", "laneProperty")}
     assert known == {"concurrency": "Key", "committed": 0, "waiting": 1, "laneProperty": "order"}
     assert {found[name] for name in ("nextOfKey", "ahead", "parked", "holder", "lane")} == {None}
-    assert "billing consumes by key: its lanes go by the property order" in text
+    assert "billing consumes by key: its lanes are assigned by the message property order" in text
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,8 @@ async def test_a_message_that_is_no_dead_letter_is_not_sent_again_without_a_topi
 
     assert sent.exit_code == 2
     assert (
-        f"message {message_id} of T names no original topic, so it is no dead letter" in sent.stderr
+        f"message {message_id} of T names no original topic, so it is not a dead letter"
+        in sent.stderr
     )
     assert "add --topic TOPIC" in sent.stderr
 

@@ -59,7 +59,9 @@ async def test_a_send_that_makes_a_topic_says_so() -> None:
         made = await send(cluster, "order")
         again = await send(cluster, "order")
 
-    assert "Note: this made the topic order: normal, without order across failures" in made.stderr
+    assert (
+        "Note: this created the topic order: normal, without order across failures" in made.stderr
+    )
     assert "failures; did you mean orders? For order delete it and run" in made.stderr
     assert "`orderlymq topic create order --ordered`" in made.stderr
     assert "Note" not in again.output
@@ -71,7 +73,7 @@ async def test_a_key_beside_a_queue_is_refused() -> None:
         refused = await send(cluster, "alarms", "--key", "k", "--queue", "1")
 
     assert (refused.exit_code, len(cluster.logs)) == (2, 0)
-    assert "--key and --queue exclude each other" in refused.stderr
+    assert "use --key or --queue, not both" in refused.stderr
 
 
 async def test_a_row_of_sends_that_ends_midway_says_how_many_are_stored() -> None:

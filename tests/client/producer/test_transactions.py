@@ -160,7 +160,7 @@ async def test_a_transaction_that_nobody_decides_is_put_aside_and_can_be_resumed
         resumed = await asyncio.to_thread(
             _run, group, "message", "check-transaction", result.send.offset_message_id
         )
-        assert "asked about again" in resumed
+        assert "asks a producer of its group again" in resumed
         assert await seen(group, topic, 1) == ["A"]
 
 

@@ -49,7 +49,7 @@ async def test_only_an_account_with_the_right_acts(
     for path in (SKIP, RESET):
         async with browser.get(guarded.url + path) as answer:
             assert answer.status == 403
-            assert "may look, not act" in await answer.text()
+            assert "may only view" in await answer.text()
     async with browser.get(f"{guarded.url}/groups/billing") as answer:
         html = await answer.text()
     assert "Skip…" not in html
@@ -116,7 +116,7 @@ async def test_a_preview_says_what_will_happen_and_does_nothing(
     [
         ({"confirm": ""}, 400, "The confirmation must name order-3"),
         ({"confirm": "order-33"}, 400, "The confirmation must name order-3"),
-        ({"stamp": "broker-a:0:1:0:0"}, 409, "It stands elsewhere now than it was shown"),
+        ({"stamp": "broker-a:0:1:0:0"}, 409, "The state has changed since it was shown"),
         ({"proof": "x"}, 403, "the form is too old"),
         ({"key": "order-1", "confirm": "order-1"}, 404, "has not parked key order-1"),
         ({"topic": "nowhere"}, 404, "has not parked"),
@@ -248,10 +248,13 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
         redriven = await post(browser, guarded, redrive, form | {"consent": "1"})
 
     assert (
-        f"1 message waits in queue broker-a:0 of {topic}. Those of a key are consumed before"
+        f"1 message waits in queue broker-a:0 of {topic}. Waiting messages of a key are consumed before"
         in shown
     )
-    assert (without[0], "Nothing was done: agree to" in without[1]) == (400, True), without
+    assert (without[0], "Nothing was done: tick the box to agree to" in without[1]) == (
+        400,
+        True,
+    ), without
     assert more[0] == 409
     assert released[0] == 200, released
     assert (again[0], "2 messages wait in queue" in again[1]) == (400, True), again

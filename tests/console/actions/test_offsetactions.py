@@ -89,7 +89,7 @@ async def test_a_reset_of_a_group_that_has_gone_on_is_refused(
         stamps = ('[["broker-a",0,3,4]]', '[["broker-a",0,3,-1]]', '[["broker-a",0,3]]', "[", "[7]")
         forged = [await post(browser, guarded, path, form | {"stamp": each}) for each in stamps]
 
-    assert (moved[0], "It stands elsewhere now" in moved[1]) == (409, True), moved
+    assert (moved[0], "The state has changed since" in moved[1]) == (409, True), moved
     assert [status for status, _ in forged] == [409] * 5
     assert await progress(troubled, "moving") == [(3, 3)]
     assert log.lines == []
@@ -136,7 +136,7 @@ async def test_one_message_of_one_queue_is_skipped_with_the_next_ones_shown(
         async with browser.get(f"{guarded.url}{path.rpartition('=')[0]}={wrong}") as answer:
             assert answer.status == 400
 
-    assert "goes on at offset 2 in queue broker-a:0 of poison: it passes 1 message over" in shown
+    assert "continues at offset 2 in queue broker-a:0 of poison: it skips 1 message" in shown
     assert re.findall(r"<pre[^>]*>([^<]*)</pre>", shown) == ["poison", "next", "after"]
     assert shown.count("badge critical") == 1
     assert (status, "1 queue moved" in html) == (200, True), html

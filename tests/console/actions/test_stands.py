@@ -24,7 +24,7 @@ async def test_a_release_is_of_the_message_that_was_shown(troubled: Cluster, how
         (stand,) = plan.stands
         elsewhere = stand.model_copy(update={"offset": stand.offset + 1})
 
-        with pytest.raises(Changed, match="not parked any more where it was shown"):
+        with pytest.raises(Changed, match="no longer parked at the offset that was shown"):
             await release(reader, plan.model_copy(update={"stands": (elsewhere,)}))
 
     assert await held(troubled) == [("order-3", 1)]

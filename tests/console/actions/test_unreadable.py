@@ -105,10 +105,13 @@ async def test_a_letter_that_cannot_be_read_keeps_its_own_key_alone(admin: Admin
 
     page = await letters(reader, Parameters({"group": "odds"}))
     every = await plan_redrive(reader, Parameters({"group": "odds", "topic": "odder", "all": "1"}))
-    with pytest.raises(BadParameter, match="would go on behind it"):
+    with pytest.raises(BadParameter, match="would continue without it"):
         await plan_redrive(reader, Parameters({"group": "odds", "topic": "odder", "key": "a"}))
 
     assert {row.key: row.step for row in page.rows} == {"a": "unknown", "b": "redrive"}
     assert "cannot be read" in next(row.step_unknown for row in page.rows if row.key == "a")
     assert {each.key for each in every.letters} == {"b"}
-    assert "The letters of 1 key stay, because a body among them cannot be read." in every.effects
+    assert (
+        "The letters of 1 key are not sent, because a body among them cannot be read."
+        in every.effects
+    )

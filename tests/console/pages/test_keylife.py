@@ -78,7 +78,7 @@ async def test_a_key_is_followed_from_its_producer_to_its_release(
                 page = await life(browser, console, BAD, "delivered, try 2")
                 other = await life(browser, console, "order 2", "completed")
                 await admin.release_key("accounts", "orders", BAD)
-                released = await life(browser, console, BAD, "somebody released it")
+                released = await life(browser, console, BAD, "it was released")
 
     texts = [(each["source"], each["who"], each["text"]) for each in reversed(page["events"])]
     steps = [
@@ -97,10 +97,10 @@ async def test_a_key_is_followed_from_its_producer_to_its_release(
     assert row["groups"][0]["state"] == (
         f"It is a dead letter of the group. Its key is parked since offset {row['offset']}."
     )
-    assert released["events"][0]["text"] == "parked no more: somebody released it"
+    assert released["events"][0]["text"] == "no longer parked: it was released"
     assert len(other["messages"]) == MESSAGES_MAX
     assert (
-        f"Its newest {MESSAGES_MAX} messages are shown; those before were not read."
+        f"Its newest {MESSAGES_MAX} messages are shown; earlier ones were not read."
         in other["unsure"]
     )
     assert not any("dead letter" in each["text"] for each in other["events"])
@@ -115,14 +115,14 @@ def lane(**values: Any) -> LaneShown:
     ("following", "shown", "begin", "offset", "text"),
     [
         (None, lane(holder="alice"), None, 7, "alice has it in hand."),
-        (None, lane(state="ready"), None, 7, "Its lane gives it to the next member that fetches."),
-        (None, lane(), None, 9, "It waits in the lane of its key, which goes on at offset 7."),
-        (None, lane(), None, 6, "It is completed: the lane of its key has passed it."),
-        (8, None, 5, 8, "It waits in the lane of its key, which goes on at offset 8."),
-        (8, None, 5, 6, "It is completed: the lane of its key has passed it."),
-        (None, None, 5, 6, "It is completed: the lane of its key has passed it."),
+        (None, lane(state="ready"), None, 7, "It goes to the next member that fetches."),
+        (None, lane(), None, 9, "It waits in the lane of its key, which continues at offset 7."),
+        (None, lane(), None, 6, "It is consumed: the lane of its key is past it."),
+        (8, None, 5, 8, "It waits in the lane of its key, which continues at offset 8."),
+        (8, None, 5, 6, "It is consumed: the lane of its key is past it."),
+        (None, None, 5, 6, "It is consumed: the lane of its key is past it."),
         (None, None, 5, 5 + READ_MAX, "It is behind the first 1,000 messages that wait"),
-        (None, None, 5_000, 3_000, "It is completed: the lane of its key has passed it."),
+        (None, None, 5_000, 3_000, "It is consumed: the lane of its key is past it."),
         (None, None, 5_000, 5_000 + READ_MAX, "It is behind the first 1,000 messages that wait"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_lane_shows_what_becomes_of_a_message_that_its_group_has_not_committed
     ("by_key", "begin", "end", "text"),
     [
         (True, 5_000, 5_500, "The group has consumed every message of the key."),
-        (True, 5_000, 6_001, "None of the first 1,000 messages that the group has not looked at"),
+        (True, 5_000, 6_001, "None of the first 1,000 messages that the group has not examined"),
         (False, 0, 5_000, "None of the first 1,000 waiting messages is of this key"),
         (False, 0, 1_000, "The group has consumed every message of the key."),
     ],

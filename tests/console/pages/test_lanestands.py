@@ -75,7 +75,7 @@ async def test_a_queue_of_lanes_offers_no_skip_and_names_who_has_lanes_in_hand(
     assert (queue.lanes.in_hand, queue.lanes.held, queue.lanes.owed) == (4, 1, 300)
     assert FULL in queue.todo
     assert "members that have lanes in hand" in queue.todo
-    assert "release them" in queue.todo
+    assert "release the lanes" in queue.todo
     assert (lane.kind, lane.offset) == ("lane", 0)
     assert "/reset?" not in html
     assert "No member holds" not in html
@@ -168,11 +168,11 @@ async def test_a_reset_of_a_group_by_key_says_what_its_lanes_owe(troubled: Clust
     assert (good.committed, good.begin, good.following) == (0, 5, None)
     assert [each for each, _ in effects] == [
         "delivers 5 messages again",
-        "passes up to 2 messages over, and delivers 3 messages again",
+        "skips up to 2 messages, and delivers 3 messages again",
         "passes 2 messages over",
         "passes 3 messages over",
     ]
     assert {said for _, said in effects} == {
-        "The lanes of these queues owe 2 messages, and end: what they owe before the new offset is not delivered any "
-        "more. A lane in hand ends with its attempt."
+        "The lanes of these queues end. They owe 2 messages; those before the new offset will not be delivered. "
+        "A lane in hand ends when its attempt ends."
     }

@@ -55,7 +55,7 @@ async def test_a_message_shows_where_it_is_for_each_group(
     (group,) = page["groups"]
     assert (group["group"], group["state"], group["tries"]) == (
         "billing",
-        "A lane stands still at it: held.",
+        "A lane is blocked at it: held.",
         1,
     )
     assert "the card service refuses" in group["lastError"]
@@ -83,7 +83,7 @@ async def test_a_message_is_found_by_both_of_its_ids(
 @pytest.mark.parametrize(
     ("path", "status", "text"),
     [
-        ("/message?topic=orders", 400, "give queue and offset"),
+        ("/message?topic=orders", 400, "give the queue and offset"),
         ("/message?topic=orders&queue=broker-a:0&offset=999999", 404, "there is no message"),
         ("/message?topic=orders&queue=broker-a:99&offset=0", 404, "has no queue"),
         ("/message?topic=orders&id=none", 404, "there is no message none"),

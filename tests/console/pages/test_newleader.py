@@ -49,7 +49,7 @@ async def test_the_first_page_does_not_call_a_cluster_healthy_whose_leader_is_ne
 
     assert (young.state, young.blocked.value) == ("unknown", None)
     assert young.sentence == (
-        "What is blocked is unknown: its leader is new and has not looked for 30 s yet."
+        "What is blocked is unknown: its leader is new and has watched for less than 30 s."
     )
     assert (old.state, old.blocked) == ("healthy", Figure(value=0))
     assert (after.state, after.blocked) == ("troubled", Figure(value=1, at_least=True))

@@ -39,7 +39,7 @@ async def test_the_first_page_says_in_one_sentence_what_is_wrong(
     page = await get(browser, console, "/overview")
     assert page["messagesIn"] == {
         "value": None,
-        "unknown": "a rate needs two looks a second apart",
+        "unknown": "a rate needs two readings a second apart",
         "atLeast": False,
     }
     while page["blocked"]["value"] != 1 or page["messagesIn"]["value"] is None:
@@ -204,7 +204,7 @@ async def test_the_life_of_a_key_stands_on_one_time_line(
     states = [row["groups"][0]["state"] for row in page["messages"]]
 
     assert (len(offsets), offsets) == (6, sorted(offsets, reverse=True))
-    assert states[-1] == "A lane stands still at it: held."
+    assert states[-1] == "A lane is blocked at it: held."
     assert {state.split(" since")[0] for state in states[:-1]} == {"Its key is held"}
     events = page["events"]
     assert [each["atMs"] for each in events] == sorted((e["atMs"] for e in events), reverse=True)
@@ -216,8 +216,8 @@ async def test_the_life_of_a_key_stands_on_one_time_line(
     assert any("Brokers keep no history" in each for each in page["unsure"])
     assert html.count('scope="rowgroup"') == 6
     assert {row["groups"][0]["state"] for row in other["messages"]} <= {
-        "It is completed: the lane of its key has passed it.",
-        "The group has committed it: it is consumed, or was passed over.",
+        "It is consumed: the lane of its key is past it.",
+        "The group has committed it: it was consumed or skipped.",
     }
 
 

@@ -207,7 +207,7 @@ async def test_transactions_of_groups_that_a_leader_does_not_name_are_not_none()
 
 @pytest.mark.parametrize(
     ("offset", "part"),
-    [(6, "Whether it is a dead letter or is tried again is unknown"), (9, "What its lane does")],
+    [(6, "Whether it is a dead letter or is tried again is unknown"), (9, "The state of its lane")],
 )
 async def test_a_message_that_nobody_reports_is_not_said_to_be_consumed(
     reader: Readings, offset: int, part: str
@@ -280,7 +280,7 @@ async def test_what_needs_somebody_is_asked_before_what_goes_on_by_itself(reader
     page = await blocked(reader, SHIPPING)
 
     assert {row.group for row in page.rows} == {"payments", *(f"a{n:02}" for n in range(19))}
-    assert page.left_out.startswith("Something stands still in 2 more groups: a19, a20; ")
+    assert page.left_out.startswith("Something is blocked in 2 more groups: a19, a20; ")
 
 
 async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
@@ -297,7 +297,9 @@ async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
 
     assert (first.blocked.value, first.blocked.at_least) == (100, True)
     assert first.sentence == "100 queues are blocked, and what else is blocked is unknown."
-    assert "What else is blocked in broker-a is unknown: a leader names 100" in page.left_out
+    assert (
+        "What else is blocked in broker-a is unknown: a leader reports at most 100" in page.left_out
+    )
     assert lanes.left_out == (
         "not named: 300 more lanes of group shipping in broker-a; open its page"
     )

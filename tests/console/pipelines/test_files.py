@@ -84,7 +84,7 @@ def test_where_locks_are_not_listed_the_phase_has_a_note(
 
     assert (found.phase, found.note) == (
         "Running",
-        "Whether its driver still lives is unknown here.",
+        "It is unknown here whether its driver still runs.",
     )
 
 
@@ -243,10 +243,10 @@ def test_many_findings_are_counted_and_the_first_ones_kept(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ({}, "its manifest has no findings"),
-        ({"findings": "nowhere.jsonl"}, "no audit has ended here yet"),
+        ({}, "its manifest does not set findings"),
+        ({"findings": "nowhere.jsonl"}, "no audit has finished here yet"),
         ({"findings": "s3a://lake/found"}, "in an object store"),
-        ({"stream": True}, "no audit has ended here yet"),
+        ({"stream": True}, "no audit has finished here yet"),
     ],
 )
 def test_an_audit_that_left_nothing_is_unknown_with_the_reason(

@@ -211,7 +211,7 @@ async def test_an_audit_that_has_not_ended_is_unknown(tmp_path: Path) -> None:
     (found,) = await read(tmp_path, item)
 
     assert found.audit is not None
-    assert "no audit has ended yet" in found.audit.unknown
+    assert "no audit has finished yet" in found.audit.unknown
 
 
 async def test_a_resource_in_another_form_is_unknown_and_leaves_the_others(tmp_path: Path) -> None:

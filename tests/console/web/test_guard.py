@@ -188,7 +188,7 @@ async def test_without_a_cluster_everything_is_unknown_and_nothing_is_zero(
     for figure in ("messagesIn", "messagesOut", "lag", "oldestSeconds", "blocked", "members"):
         assert page[figure]["value"] is None, figure
         assert "no name server answers" in page[figure]["unknown"]
-    assert "Nothing is known of the cluster" in html
+    assert "The state of the cluster is unknown" in html
     assert "no name server answers" in group
     assert "No member is online" not in group
 

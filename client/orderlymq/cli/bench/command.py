@@ -28,39 +28,42 @@ _SIZE_MAX_BYTES: Final = 4_000_000
 
 
 @click.command()
-@click.option("--topic", help="Send to this topic, which stays; else one is made and removed.")
+@click.option(
+    "--topic",
+    help="Send to this topic and keep it. Without it, bench creates a topic and deletes it at the end.",
+)
 @click.option(
     "--allow-foreign",
     is_flag=True,
-    help=f"With --topic: send although its name does not begin with {OWN}.",
+    help=f"With --topic: send even if its name does not begin with {OWN}.",
 )
 @click.option(
     "--queues",
     type=click.IntRange(1, 1_024),
     default=8,
     show_default=True,
-    help="Of the topic that is made.",
+    help="Queues of the topic that bench creates.",
 )
 @click.option(
     "--senders",
     type=click.IntRange(1, 1_024),
     default=16,
     show_default=True,
-    help="Each waits for one acknowledgement before it sends the next message.",
+    help="Concurrent senders. Each waits for an acknowledgement before it sends its next message.",
 )
 @click.option(
     "--keys",
     type=click.IntRange(1, 1_000_000),
     default=64,
     show_default=True,
-    help="Sharding keys, shared out among the senders.",
+    help="Sharding keys, divided among the senders.",
 )
 @click.option(
     "--size",
     type=click.IntRange(SIZE_MIN_BYTES, _SIZE_MAX_BYTES),
     default=1_024,
     show_default=True,
-    help="Bytes of a body.",
+    help="Size of a message body in bytes.",
 )
 @click.option("--seconds", type=SPAN, default="10s", show_default=True, help="How long to send.")
 @connected
@@ -75,21 +78,21 @@ async def bench(  # noqa: PLR0913, PLR0917 - click passes every option as an arg
     name_server: str,
     output: str,
 ) -> None:
-    """Measure a cluster: send, consume, show rates and latencies, judge the order.
+    """Measure a cluster: send, consume, show rates and latencies, check the order.
 
-    Progress goes to standard error, one line per second, the result to standard output.
-    Exit code 1 when the order was broken or an acknowledged message did not come.
+    Progress goes to standard error, one line per second; the result goes to standard output.
+    Exit code 1: the order was broken, or an acknowledged message was not delivered.
     """
     if keys < senders:
         raise CommandFailed(
             ExitCode.USAGE,
-            f"{senders} senders need as many keys, and --keys is {keys}: a key has one sender",
+            f"{senders} senders need at least as many keys, but --keys is {keys}: each key has one sender",
         )
     if topic is not None and not topic.startswith(OWN) and not allow_foreign:
         raise CommandFailed(
             ExitCode.USAGE,
             f"the consumers of {topic} would get the messages of this run; leave --topic out, or "
-            "say --allow-foreign",
+            "add --allow-foreign",
         )
     async with AdminClient(name_server) as admin, _place(admin, topic, queues) as (name, group):
         ordered = (await admin.route(name)).is_ordered

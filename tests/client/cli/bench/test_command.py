@@ -142,7 +142,7 @@ def test_what_cannot_be_run_is_refused_with_a_sentence(orderlymq_cluster: Cluste
     nobody = run("--name-server", "127.0.0.1:1")
 
     assert (few.exit_code, absent.exit_code, nobody.exit_code) == (2, 3, 4)
-    assert "a key has one sender" in few.output
+    assert "each key has one sender" in few.output
     assert "topic orderlymq-bench-none does not exist" in absent.output
     assert names() == ([], [])
 
