@@ -78,7 +78,7 @@ async def test_what_is_done_is_called_done_when_its_log_is_full(
         status, html = await post(browser, console, RESET, {**form, "confirm": "billing"})
 
     assert (status, "Done: 4 queues moved" in html) == (200, True), html
-    assert "it is done, but the audit log cannot be written" in html
+    assert "the change was made, but the audit log cannot be written" in html
     assert "Nothing was done" not in html
     assert [line["outcome"] for line in log.lines] == ["begins"]
 

@@ -176,7 +176,7 @@ async def test_a_member_shows_the_stack_of_its_running_listener(
     assert queue["calledMs"] > 0
     assert page["busy"] == {"value": 1, "unknown": "", "atLeast": False}
     assert page["threads"] == ConsumerSettings().consume_thread_max
-    assert "Listener threads at work" in html
+    assert "Busy listener threads" in html
     (topic,) = [row for row in page["topics"] if row["topic"] == "hanging"]
     assert (topic["callMs"], topic["consumedPerSecond"], topic["failedHour"]) == (0, 0, 0)
     assert "A call takes" in html

@@ -230,7 +230,7 @@ async def test_raft_and_dead_letters(console: Console, browser: aiohttp.ClientSe
     assert group["commit"] >= group["applied"] > 0
     assert [row["snapshot"] for row in group["replicas"]] == [None]
     assert letters["rows"] == []
-    assert "There are no dead letters" in await show(browser, console, "/dead-letters")
+    assert "No dead letters" in await show(browser, console, "/dead-letters")
 
 
 @pytest.mark.parametrize(

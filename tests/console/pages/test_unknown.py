@@ -314,7 +314,7 @@ async def test_an_order_that_no_name_server_reports_is_not_any_order(reader: Rea
     html = Renderer("", read_only=True).live("topic.html", request, Who(), page=page)
 
     assert (page.ordered, page.expansion) == (None, ())
-    assert "Whether its queues are being expanded is unknown: broker-a: no answer" in html
+    assert "It is unknown whether its queues are being expanded: broker-a: no answer" in html
     assert "any</dd>" not in html
     assert {each.name for each in page.missing} == {"broker-a", "name servers"}
 
@@ -342,7 +342,7 @@ async def test_a_group_of_which_nobody_reports_anything_has_no_figures(reader: R
 
     assert "no offset" not in html
     assert html.count('class="unknown"') >= 6
-    assert '<dt>On dead letter</dt><dd><span class="unknown">' in html
+    assert '<dt>Dead-letter policy</dt><dd><span class="unknown">' in html
 
 
 async def test_what_stands_still_comes_before_dead_letters(reader: Readings) -> None:

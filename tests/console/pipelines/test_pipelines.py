@@ -124,7 +124,7 @@ async def test_without_a_word_of_pipelines_they_are_unknown(
 
     assert page["rows"] == []
     assert ["--pipelines FILE" in each["unknown"] for each in page["sources"]] == [True]
-    assert "There is no pipeline" not in await show(browser, console, "/pipelines")
+    assert "No pipelines" not in await show(browser, console, "/pipelines")
     names = [each["name"] for each in (await get(browser, console, "/overview"))["sources"]]
     assert "pipelines" not in names
 
