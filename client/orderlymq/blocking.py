@@ -37,7 +37,7 @@ R = TypeVar("R")
 _JOIN_TIMEOUT_S: Final = 10.0
 _SIGNAL_POLL_S: Final = 0.1
 _FORKED: Final = (
-    "the blocking client was made before the process forked, and its thread did not follow: make it in the child, in "
+    "the blocking client was created before the process forked, and its thread did not follow: make it in the child, in "
     "post_fork of gunicorn or worker_process_init of Celery"
 )
 
@@ -158,7 +158,9 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
-            _log.warning("the thread %s still ends: a listener does not return", self._thread.name)
+            _log.warning(
+                "the thread %s has not ended yet: a listener does not return", self._thread.name
+            )
 
 
 def _stillborn(

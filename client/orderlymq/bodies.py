@@ -108,7 +108,7 @@ class Msgpack(Generic[T]):
         try:
             body = self._encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError):
-            why = f"it is a {type(value).__name__}, or holds what MessagePack has no form for"
+            why = f"it is a {type(value).__name__}, or holds values that MessagePack cannot encode"
             raise _invalid(None, self._kind, why) from None
         self._read(body, None)
         return body
@@ -182,12 +182,12 @@ class Avro(Generic[T]):
 
         head, body = message.body[:_AVRO_HEAD_BYTES], BytesIO(message.body[_AVRO_HEAD_BYTES:])
         if not head.startswith(_AVRO_MARKER) or len(head) < _AVRO_HEAD_BYTES:
-            raise _invalid(message, self._kind, "it has no head of Avro's single-object encoding")
+            raise _invalid(message, self._kind, "it has no header of Avro's single-object encoding")
         written = self._schemas.get(head)
         if written is None:
             number = head[len(_AVRO_MARKER) :].hex()
             raise _invalid(
-                message, self._kind, f"its schema {number} is not known; pass it as an older one"
+                message, self._kind, f"its schema {number} is unknown; pass it as an older schema"
             )
         try:
             record = self._read(body, written, self._wanted)
@@ -195,7 +195,7 @@ class Avro(Generic[T]):
             why = f"it cannot be read by its schema ({type(error).__name__})"
             raise _invalid(message, self._kind, why) from None
         if body.read(1):
-            raise _invalid(message, self._kind, "bytes follow its record")
+            raise _invalid(message, self._kind, "extra bytes follow its record")
         try:
             return convert(record, self._kind, builtin_types=_AVRO_TYPES)
         except ValidationError as error:
@@ -211,7 +211,9 @@ def _parsed(schema: AvroSchema) -> tuple[bytes, Any, Any]:
         found, bounded = parse_schema(given), parse_schema(bounded_schema(given))
         number = fingerprint(to_parsing_canonical_form(found), "CRC-64-AVRO")
     except Exception as error:  # fastavro may raise anything for an invalid schema
-        raise SettingError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
+        raise SettingError(
+            f"this is not an Avro schema: {type(error).__name__}: {error}"
+        ) from error
     for kind, around in _avro_types(found):
         if isinstance(kind, dict) and kind["type"] == "array" and not _takes_bytes(kind["items"]):
             raise SettingError(
@@ -219,7 +221,7 @@ def _parsed(schema: AvroSchema) -> tuple[bytes, Any, Any]:
             )
         if isinstance(kind, str) and kind in around:
             raise SettingError(
-                f"{kind} holds values of itself, which a body could nest too deep to be read; take Json or Msgpack for it"
+                f"{kind} is recursive, so a body could be nested too deeply to be read; use Json or Msgpack for it"
             )
     return _AVRO_MARKER + bytes.fromhex(number), found, bounded
 
@@ -292,4 +294,4 @@ def _fault(error: Exception) -> str:
 def _invalid(message: ReceivedMessage | None, kind: Any, why: str) -> BodyInvalid:
     """Return the error for a received body, or, without a message, for a value to be sent."""
     what = "the value" if message is None else f"the body of {message!r}"
-    return BodyInvalid(f"{what} is no {getattr(kind, '__name__', kind)}: {why}")
+    return BodyInvalid(f"{what} is not a valid {getattr(kind, '__name__', kind)}: {why}")

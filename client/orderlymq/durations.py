@@ -29,7 +29,7 @@ def seconds(span: Duration) -> float:
     except OverflowError:  # an integer with hundreds of digits
         is_span = False
     if not is_span:
-        raise SettingError(f"{span!r:.40} is no time span; give seconds or a timedelta")
+        raise SettingError(f"{span!r:.40} is not a time span; give seconds or a timedelta")
     return span
 
 
@@ -37,5 +37,5 @@ def milliseconds(span: Duration) -> int:
     """Return a span in whole milliseconds; raises as `seconds` does, and refuses an infinite span."""
     span_s = seconds(span)
     if math.isinf(span_s):
-        raise SettingError(f"{span!r} has no end; give seconds or a timedelta")
+        raise SettingError(f"{span!r} is infinite; give seconds or a timedelta")
     return round(span_s * 1000)

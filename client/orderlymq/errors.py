@@ -133,7 +133,7 @@ class BodyUnreadable(OrderlyMQError, ValueError):  # noqa: N818 - says what happ
         self.offset = offset
         super().__init__(
             f"the body of the message at offset {offset} of {queue} cannot be read: {reason}; "
-            f"a pull from offset {offset + 1} on leaves it out"
+            f"a pull from offset {offset + 1} on skips it"
         )
 
 

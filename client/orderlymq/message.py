@@ -40,7 +40,7 @@ def body_bytes(body: object) -> bytes:
     try:
         return body.encode()
     except UnicodeEncodeError as error:
-        raise SettingError(f"the body is no text that UTF-8 can hold: {error.reason}") from error
+        raise SettingError(f"the body cannot be encoded as UTF-8: {error.reason}") from error
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class Message:
             )
         if is_offset_message_id(self.cancels):
             raise SettingError(
-                f"{self.cancels} is an offset message id, and a message that cancels another wants the message id: "
+                f"{self.cancels} is an offset message id, and a message that cancels another needs the message id: "
                 "`message_id` of the result of its send"
             )
         for name in self.properties:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 RESTART_S: Final = 1.0  # a loop that always fails must not fill the log
 
 Lost: TypeAlias = Callable[[BaseException], object]
-"""Gets what ended a task before its time; a `CancelledError` when somebody else cancelled it."""
+"""Called with the exception that ended a task early: a `CancelledError` if other code cancelled it."""
 
 
 def reason(error: BaseException) -> str:

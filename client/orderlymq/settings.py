@@ -50,7 +50,7 @@ def check_text(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SettingError(f"{name} is no text that UTF-8 can hold: {error.reason}") from error
+        raise SettingError(f"{name} cannot be encoded as UTF-8: {error.reason}") from error
 
 
 def setting(

@@ -72,7 +72,7 @@ class Cluster:
     def __init__(self, directory: Path, *, replicas: int = 1) -> None:
         if not isinstance(replicas, int) or replicas < 1:
             raise SettingError(
-                f"replicas is {replicas!r}; give 1, or 3 for a cluster that goes on without one"
+                f"replicas is {replicas!r}; give 1, or 3 for a cluster that survives the loss of one"
             )
         self.name_server = ""
         self.recording = Recording()

@@ -146,7 +146,7 @@ def test_what_is_no_strategy_is_refused(wrong: object) -> None:
 def test_a_text_that_cannot_be_sent_is_refused_without_being_shown() -> None:
     """Law: no heartbeat fails for it, and no secret is in an error. A path may hold any bytes."""
     for name in ("instance_name", "client_ip", "unit_name", "token", "secret_key"):
-        with pytest.raises(SettingError, match=f"{name} is no text that UTF-8 can hold") as caught:
+        with pytest.raises(SettingError, match=f"{name} cannot be encoded as UTF-8") as caught:
             ClientSettings(**{name: "hidden\ud800"})  # type: ignore[arg-type]  # texts all
         assert "hidden" not in str(caught.value)
     ClientSettings(tls_ca_file="ca\udcff.pem")

@@ -127,7 +127,9 @@ class AdminClient(Lifecycle, MessageOperations):
             StateError: It is open.
         """
         if self._is_open:
-            raise StateError("the administrator is open already; close it once, or make another")
+            raise StateError(
+                "the admin client is already open; close it first, or create another one"
+            )
         await self._instance.start()
         self._is_open = True
 
@@ -184,7 +186,7 @@ class AdminClient(Lifecycle, MessageOperations):
         answer = await self._instance.call(address, RequestCode.ORDERLYMQ_GROUP_STATUS)
         status = fastjson.loads(answer.body)
         if not isinstance(status, dict):
-            raise BrokerError(0, "the status is no JSON object", address)
+            raise BrokerError(0, "the status is not a JSON object", address)
         return status
 
     # -- topics

@@ -82,7 +82,7 @@ async def explain_key(
     """Return the queue of *key* and its state in at most *groups_max* consumer groups of the topic.
 
     Raises:
-        TopicNotFound: No broker has the topic, or it has no queue that may be written.
+        TopicNotFound: No broker has the topic, or it has no writable queue.
         BrokerError: A broker refused.
         BrokerUnreachable: The broker group of the key did not answer.
     """
@@ -119,7 +119,7 @@ def queue_of(route: TopicRoute, topic: str, key: str) -> MessageQueue:
         TopicNotFound: The topic has no writable queue, so its keys have no queue.
     """
     if not route.publish:
-        raise TopicNotFound(f"the topic {topic} has no queue that may be written", topic=topic)
+        raise TopicNotFound(f"the topic {topic} has no writable queue", topic=topic)
     return by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
 
 

@@ -70,7 +70,7 @@ async def find_message(
         raise failure
     raise BrokerError(
         ResponseCode.QUERY_NOT_FOUND,
-        f"no broker group has the message {message_id}: it is of another cluster, or its retention is over",
+        f"no broker group has the message {message_id}: it belongs to another cluster, or retention has deleted it",
     )
 
 

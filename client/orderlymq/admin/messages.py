@@ -21,7 +21,7 @@ _OF_LETTERS: Final = properties.RESERVED_NAMES | {
 REDRIVES: Final = "OMQ_REDRIVES"
 """The property that counts how often a message was redriven."""
 RESENDS: Final = ProducerSettings(max_message_size_bytes=15 * 1024 * 1024)
-"""Settings of who sends letters again: a body may be as large as its first producer allowed; the broker judges it deflated."""
+"""Settings of producers that resend dead letters: a body may be as large as its first producer allowed; the broker checks the deflated size."""
 _DIGITS_MAX: Final = 10  # no redrive writes a longer number
 
 
@@ -121,12 +121,12 @@ class MessageOperations(Operations):
         target = topic or properties.origin_topic(message.properties)
         if not target:
             raise SettingError(
-                f"message {message.message_id} of {message.topic} does not name its original topic; pass one"
+                f"message {message.message_id} of {message.topic} does not name its original topic; pass a topic"
             )
         if topic is None and await self.find_origin(message, target) is None:
             raise SettingError(
-                f"{target} has no message that says the same as {message.message_id}: it has aged out, or a client made the dead letter "
-                f"up; look at it, and pass the topic"
+                f"{target} has no message with the same content as {message.message_id}: the original has aged out, or a client forged the "
+                f"dead letter; check it, and pass the topic"
             )
         async with Producer(
             "orderlymq-resend", settings=RESENDS, instance=self._instance

@@ -298,7 +298,7 @@ class Operations(AdminCalls):
         answer = await self._of_any_broker(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
         found = fastjson.loads(answer)
         if not isinstance(found, dict):
-            raise BrokerError(0, "what the client says of itself is no JSON object")
+            raise BrokerError(0, "the client's report about itself is not a JSON object")
         return found
 
     async def consume_directly(

@@ -96,14 +96,14 @@ async def agreed_list(
         wanted = present  # even if broker groups have joined since
     if present and present != wanted:
         raise SettingError(
-            f"the ordered topic {topic} has {_described(present)} and keeps them, because keys would move to other "
-            f"queues with {_described(wanted)}; make a new topic, or let a Topic resource expand it (DrainAndSwitch)"
+            f"the ordered topic {topic} has {_described(present)}; keys would move to other queues if it "
+            f"had {_described(wanted)}; create a new topic, or let a Topic resource expand it (DrainAndSwitch)"
         )
     for each in declared:
         if missing := sorted(each.keys() - wanted.keys()):
             raise SettingError(
                 f"the name servers declare {_described(each)} of {topic}, and a list without {', '.join(missing)} "
-                "would move its keys; delete the topic first, or name these broker groups, too"
+                "would move its keys; delete the topic first, or name these broker groups as well"
             )
     return dict(wanted)
 
@@ -116,8 +116,8 @@ def check_present(named: Iterable[str], known: Iterable[str]) -> None:
     """
     if absent := sorted({*named} - {*known}):
         raise BrokerUnreachable(
-            f"nothing was changed, because the broker group {absent[0]} is not registered now and would keep "
-            "what it has; start it (`orderlymq status`), then try again. If it is lost for good, write the queue lists "
+            f"nothing was changed, because the broker group {absent[0]} is not registered now and would miss "
+            "the change; start it (`orderlymq status`), then try again. If it is lost for good, write the queue lists "
             f"without it (`AdminClient.put_kv`, `delete_kv`; namespace {ORDER_NAMESPACE}), then restart the name servers"
         )
 

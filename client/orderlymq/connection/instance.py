@@ -182,14 +182,14 @@ class ClientInstance:
         """
         if self._users and os.getpid() != self._process:
             raise StateError(
-                "the client was started before the process forked, and its connections are the parent's: make and start "
+                "the client was started before the process forked, and its connections belong to the parent: create and start "
                 "one in the child"
             )
         # The loop of this thread; None if none runs.
         if self._users and asyncio._get_running_loop() is not self._loop:
             raise StateError(
-                "the client runs on another event loop, and no call from here would get its answer: clients that share an "
-                "instance share its loop; those of orderlymq.blocking pass one LoopThread as thread=, too"
+                "the client runs on another event loop, so calls from this one would get no answer: clients that share an "
+                "instance must share its loop; clients of orderlymq.blocking must also pass one LoopThread as thread="
             )
 
     # -- names
@@ -202,7 +202,7 @@ class ClientInstance:
         """
         given: object = name
         if not isinstance(given, str):
-            raise SettingError(f"the name of a topic or group is {name!r}, which is no text")
+            raise SettingError(f"the name of a topic or group is {name!r}, which is not text")
         return with_namespace(self.settings.namespace, name)
 
     def bare(self, name: str) -> str:
@@ -343,7 +343,7 @@ class ClientInstance:
                 self._after_response(address, command, answer)
             unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             if unknown and command.code in _OF_ALL_NAME_SERVERS:
-                wrong = f"{address} is no name server"
+                wrong = f"{address} is not a name server"
                 failures.append(RemotingError(wrong, address=address, maybe_sent=False))
                 continue
             self._name_server = index
@@ -493,7 +493,7 @@ class ClientInstance:
             self._miss(topic)
             raise TopicNotFound(
                 f"no broker has the topic {topic}; correct the name, or create it with "
-                f"`orderlymq topic create {topic}`, for consumers in order with --ordered",
+                f"`orderlymq topic create {topic}` (add --ordered for consumers in order)",
                 topic=self.bare(topic),
             )
         check(answer, self.name_servers[self._name_server])

@@ -61,7 +61,9 @@ class Troubles:
     def failed(self, broker: str, what: str, error: object) -> None:
         """Note that a call to *broker* failed; *what* distinguishes refusals."""
         if not isinstance(error, BrokerError) or (error.code in NO_LEADER and passes(error)):
-            self._note((broker,), f"{broker} is lost, it is tried again: {error}")
+            self._note(
+                (broker,), f"the connection to {broker} is lost and will be retried: {error}"
+            )
             return
         self._reached(broker)
         self._note((broker, what), f"{broker} refuses {what}: {error}")
@@ -81,7 +83,7 @@ class Troubles:
     def _reached(self, broker: str) -> None:
         lost = self._lasting.pop((broker,), None)
         if lost is not None:
-            _log.warning("%s is there again after %.0f s", broker, self._now_s() - lost[0])
+            _log.warning("%s is back after %.0f s", broker, self._now_s() - lost[0])
 
     def _note(self, about: tuple[str, ...], text: str) -> None:
         now_s = self._now_s()

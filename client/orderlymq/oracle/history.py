@@ -88,7 +88,7 @@ def read(path: Path) -> Iterator[Event]:
 def _event(value: object) -> Event:
     """Return the event of a line; refuse fields of wrong types, which would break the oracle or lead to a wrong verdict."""
     if not isinstance(value, dict):
-        raise TypeError("it is no JSON object with the fields of an event")
+        raise TypeError("it is not a JSON object with the fields of an event")
     for name, item in value.items():
         if name in _FIELDS and type(item) is not (int if name in _NUMBERS else str):
             raise TypeError(

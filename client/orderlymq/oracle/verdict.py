@@ -125,7 +125,7 @@ def _duplicated(facts: Facts) -> list[Finding]:
                 Defect.DUPLICATED,
                 message,
                 other.queue,
-                f"one send stands at {first.queue}@{first.offset} and {other.queue}@{other.offset}",
+                f"one send is stored at {first.queue}@{first.offset} and {other.queue}@{other.offset}",
                 (first, other),
             )
             for other in others
@@ -151,7 +151,7 @@ def _resurrected(facts: Facts) -> list[Finding]:
                     Defect.RESURRECTED,
                     message,
                     sight.queue,
-                    f"refused for good, yet it stands at offset {sight.offset}",
+                    f"finally refused, but stored at offset {sight.offset}",
                     (refused, sight),
                 )
             )

@@ -242,7 +242,7 @@ class Delivery:
             topic, self._settings.create_topic_key, self._settings.default_topic_queue_nums
         )
         if not route.publish:
-            raise TopicNotFound(f"the topic {topic} has no queue that may be written")
+            raise TopicNotFound(f"the topic {topic} has no writable queue")
         return route
 
     async def route_by(self, topic: str, deadline_s: float) -> TopicRoute:
@@ -257,7 +257,7 @@ class Delivery:
                 return await self.route_of(topic)
         except TimeoutError:
             raise NameServersUnreachable(
-                f"no name server has answered within {within_s:.3g} s where {topic} is"
+                f"no name server answered within {within_s:.3g} s with the route of {topic}"
             ) from None
 
     def deadline(self, timeout: Duration | None) -> float:
@@ -268,5 +268,5 @@ class Delivery:
         """
         wanted_s = seconds(self._settings.send_message_timeout if timeout is None else timeout)
         if wanted_s <= 0:
-            raise SettingError(f"timeout is {wanted_s} seconds; a send takes longer than 0")
+            raise SettingError(f"timeout is {wanted_s} seconds; it must be greater than 0")
         return time.monotonic() + wanted_s

@@ -412,7 +412,7 @@ class Producer(Lifecycle):
         async def leave() -> SendResult:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
-                raise ReplyTimeout(f"not sent: what waits before it took {timeout_s} s")
+                raise ReplyTimeout(f"not sent: earlier sends took all {timeout_s} s")
             return await self._send(message, None, None, None, left_s, retries)
 
         number = self._requests.open(message, timeout_s)
@@ -423,7 +423,7 @@ class Producer(Lifecycle):
                         await self._delivery.route(message.topic)
                 except TimeoutError:
                     raise ReplyTimeout(
-                        f"not sent: no name server has answered within {timeout_s} s"
+                        f"not sent: no name server answered within {timeout_s} s"
                     ) from None
                 await self._requests.identify((end_s - time.monotonic()) / 2)
                 self._prepare(message)

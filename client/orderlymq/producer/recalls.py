@@ -34,9 +34,9 @@ def read_handle(topic: str, handle: str) -> RecallHandle:
     try:
         found = RecallHandle.decode(handle)
     except InvalidHandle as error:
-        raise SettingError(f"{error}; it is the recall_handle of a SendResult") from error
+        raise SettingError(f"{error}; pass the recall_handle of a SendResult") from error
     if found.topic != topic:
-        raise SettingError(f"the handle is of a message of {found.topic}, not of {topic}")
+        raise SettingError(f"the handle belongs to a message of {found.topic}, not of {topic}")
     return found
 
 

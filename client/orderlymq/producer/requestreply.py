@@ -84,7 +84,7 @@ class OpenRequests:
             SettingError: the time-out is not positive, or too many requests are open.
         """
         if timeout_s < _TIMEOUT_MIN_S:
-            raise SettingError(f"timeout is {timeout_s} seconds; a reply takes at least 1 ms")
+            raise SettingError(f"timeout is {timeout_s} seconds; it must be at least 1 ms")
         if len(self._waiting) >= OPEN_MAX:
             raise SettingError(f"{OPEN_MAX} requests are open; await some of their replies first")
         number = str(uuid.uuid4())
@@ -161,7 +161,7 @@ def reply_message(
     ]
     if missing or not cluster:
         raise SettingError(
-            f"{request} is no request: it lacks {', '.join(missing) or properties.CLUSTER}; "
+            f"{request} is not a request: it lacks {', '.join(missing) or properties.CLUSTER}; "
             "requests are sent with Producer.request()"
         )
     return Message(

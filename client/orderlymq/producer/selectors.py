@@ -131,7 +131,7 @@ def by_selector(
         return selected
     if selected is None:
         raise SettingError("the selector returned no queue; nothing was sent")
-    raise SettingError(f"the selector returned {selected!r}, which is no queue of the topic")
+    raise SettingError(f"the selector returned {selected!r}, which is not a queue of the topic")
 
 
 def pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
@@ -142,7 +142,7 @@ def pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) 
     """
     if isinstance(queue, MessageQueue):
         if queue.topic != topic:
-            raise SettingError(f"the queue {queue} is none of the topic {topic}")
+            raise SettingError(f"the queue {queue} does not belong to the topic {topic}")
         return queue
     if not 0 <= queue < len(queues):
         raise SettingError(f"queue {queue} of {topic} is not between 0 and {len(queues) - 1}")

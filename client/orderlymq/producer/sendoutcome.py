@@ -160,7 +160,8 @@ def still_unknown(error: Exception) -> SendUnknown:
         return error
     text = str(error).removesuffix("; stored: no")
     unknown = SendUnknown(
-        f"an earlier try may have been stored, and then: {text}", code=getattr(error, "code", None)
+        f"an earlier try may have stored the message; the last error: {text}",
+        code=getattr(error, "code", None),
     )
     unknown.address = getattr(error, "address", "")  # the text names it
     return unknown
@@ -258,7 +259,7 @@ def as_message(
         lost = ", ".join(name for name, value in beside.items() if value)
         if lost:
             raise SettingError(
-                f"{lost} cannot be given beside a Message; set them on the Message itself"
+                f"{lost} cannot be given together with a Message; set them on the Message itself"
             )
         if key is not None:
             topic.key = key
@@ -288,7 +289,7 @@ def check_choice(
         raise SettingError("give queue or selector, not both")
     if key is not None and queue is not None:
         raise SettingError(
-            "give key or queue, not both: messages of one key in several queues have no order; to place a key elsewhere "
+            "give key or queue, not both: messages of one key in several queues have no order; to choose another queue for a key, "
             "give selector="
         )
     if selector is None and argument is not None:

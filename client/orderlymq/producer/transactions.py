@@ -217,7 +217,10 @@ class TransactionProducer(Producer):
             if await self._end_once(sent.queue, header, deadline_s - loop.time()):
                 return True
             if loop.time() + delay_s >= deadline_s:
-                _log.warning("the broker did not learn the end of %s; it will ask", sent.message_id)
+                _log.warning(
+                    "the outcome of %s did not reach the broker; the broker will ask",
+                    sent.message_id,
+                )
                 return False
             await asyncio.sleep(delay_s)
             delay_s = min(_RETRY_MAX_S, 2 * delay_s)
@@ -234,7 +237,7 @@ class TransactionProducer(Producer):
             left_s = max(0.001, end_s - asyncio.get_running_loop().time())
             answer = await self._instance.invoke(address, command, left_s)
         except RemotingError as error:
-            _log.info("the end of a transaction was not answered: %s", error)
+            _log.info("the broker did not answer the end of a transaction: %s", error)
             return False
         if answer.code != ResponseCode.SUCCESS:
             _log.info("the end of a transaction was refused: %s %s", answer.code, answer.remark)
@@ -333,4 +336,4 @@ def _as_state(found: object) -> TransactionState:
         return found
     if found is None:
         return TransactionState.UNKNOWN
-    raise SettingError(f"{found!r} is no TransactionState; return COMMIT, ROLLBACK or UNKNOWN")
+    raise SettingError(f"{found!r} is not a TransactionState; return COMMIT, ROLLBACK or UNKNOWN")

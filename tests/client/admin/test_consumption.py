@@ -186,7 +186,7 @@ def test_an_offset_message_id_cancels_nothing(host: str) -> None:
     key = UniqueKeyFactory(ip_address(host).packed, 4711, 0).next(1_700_000_000_000)
     assert Message(topic="alarms", body=b"", delay=1, cancels=key).cancels == key
 
-    with pytest.raises(SettingError, match=r"is an offset message id, .* wants the message id"):
+    with pytest.raises(SettingError, match=r"is an offset message id, .* needs the message id"):
         Message(
             topic="alarms",
             body=b"",

@@ -314,7 +314,7 @@ def test_a_history_that_leaves_something_open_is_not_called_kept_order(
     [
         ("", "holds no event, so nothing can be checked"),
         ('{"at": 1, "ki', "holds no event"),
-        ("[1]\n{}\n", "line 1: it is no JSON object with the fields of an event"),
+        ("[1]\n{}\n", "line 1: it is not a JSON object with the fields of an event"),
     ],
 )
 def test_a_history_without_events_is_no_kept_order(tmp_path: Path, text: str, why: str) -> None:

@@ -90,5 +90,5 @@ async def test_a_lost_broker_is_a_warning_and_no_end() -> None:
 
     assert code == 0, err
     assert "late" in out
-    assert err.count("is lost, it is tried again") == 1
-    assert err.count("is there again after") == 1
+    assert err.count("is lost and will be retried") == 1
+    assert err.count("is back after") == 1

@@ -154,4 +154,4 @@ async def test_the_address_of_a_broker_is_no_name_server(words: tuple[str, ...])
         result = await run(cluster, *words)
 
     assert result.exit_code == 4
-    assert f"{cluster.address} is no name server" in result.stderr
+    assert f"{cluster.address} is not a name server" in result.stderr

@@ -17,7 +17,7 @@ def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back
         troubles.failed("broker-a", "locks", BrokerError(1, "this replica does not lead"))
         now[0] += 1 / 7
     assert [record.getMessage() for record in caplog.records] == [
-        "broker-a is lost, it is tried again: connection lost"
+        "the connection to broker-a is lost and will be retried: connection lost"
     ] * (60 // int(AGAIN_S))
 
     caplog.clear()
@@ -25,7 +25,7 @@ def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back
     troubles.answered("broker-a", "locks")
     troubles.answered("broker-a", "pulls of T")
     assert [record.getMessage() for record in caplog.records] == [
-        "broker-b is lost, it is tried again: connection lost",
+        "the connection to broker-b is lost and will be retried: connection lost",
         "broker-a is there again after 60 s",
     ]
 

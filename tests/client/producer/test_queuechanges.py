@@ -251,7 +251,7 @@ async def test_a_send_that_may_be_stored_is_not_refused_after_a_change(
         for code in (SEND, BATCH):
             cluster.faults[code] = [serve_then_reset(cluster), *later]
 
-        with pytest.raises(SendUnknown, match="an earlier try may have been stored"):
+        with pytest.raises(SendUnknown, match="an earlier try may have stored the message"):
             await send(producer)
         assert sum(len(log) for log in cluster.logs.values()) == 1
 

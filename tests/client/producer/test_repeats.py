@@ -46,7 +46,9 @@ async def test_a_refused_repeat_of_an_unknown_send_stays_unknown(
         with pytest.raises(SendUnknown):
             await producer.send(message)
 
-        with pytest.raises(SendUnknown, match="an earlier try may have been stored") as caught:
+        with pytest.raises(
+            SendUnknown, match="an earlier try may have stored the message"
+        ) as caught:
             await RESEND[repeat](producer, message)
 
         assert caught.value.code == 16
@@ -156,7 +158,7 @@ async def test_a_refusal_after_an_acknowledgement_that_nobody_heard_is_unknown(
         repeat = producer.send_nowait(message)
         answer()
 
-        with pytest.raises(SendUnknown, match="an earlier try may have been stored"):
+        with pytest.raises(SendUnknown, match="an earlier try may have stored the message"):
             await repeat
 
 
@@ -203,7 +205,7 @@ async def test_a_send_without_time_is_not_tried(timeout: float | timedelta) -> N
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         message = Message(topic="T", body=b"x")
         for send in RESEND.values():
-            with pytest.raises(SettingError, match="a send takes longer than 0"):
+            with pytest.raises(SettingError, match="it must be greater than 0"):
                 await send(producer, message, timeout=timeout)
 
     assert not [each for each in cluster.seen if each.code in (SEND, BATCH)]

@@ -123,7 +123,7 @@ def test_what_a_selector_returns_is_checked() -> None:
     assert chosen(QUEUES[1]) == QUEUES[1]
     with pytest.raises(SettingError, match="returned no queue; nothing was sent"):
         chosen(None)
-    with pytest.raises(SettingError, match="no queue of the topic"):
+    with pytest.raises(SettingError, match="not a queue of the topic"):
         chosen(MessageQueue("T", "broker-b", 0))
 
 

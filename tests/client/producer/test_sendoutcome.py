@@ -187,13 +187,13 @@ def test_what_a_broker_would_refuse_is_refused_before(message: Message, text: st
     [
         ({"body": {"a": 1}}, "bytes or text, not dict"),
         ({"body": None}, "bytes or text, not NoneType"),
-        ({"body": "\ud800"}, "no text that UTF-8 can hold"),
+        ({"body": "\ud800"}, "cannot be encoded as UTF-8"),
         ({"properties": [("a", "b")]}, "a mapping of texts, not list"),
         ({"deliver_at": "2030-01-01"}, "must be a datetime"),
         ({"deliver_at": datetime.min}, "that has a timestamp"),  # noqa: DTZ901 - the first one has none
-        ({"delay": nan}, "no time span"),
-        ({"delay": inf}, "has no end"),
-        ({"delay": 10**400}, "no time span"),
+        ({"delay": nan}, "not a time span"),
+        ({"delay": inf}, "is infinite"),
+        ({"delay": 10**400}, "not a time span"),
     ],
 )
 def test_a_message_is_made_of_what_can_be_sent(given: dict[str, Any], text: str) -> None:
@@ -239,7 +239,7 @@ def test_a_buffer_may_be_filled_again_while_its_message_is_on_its_way() -> None:
 @pytest.mark.parametrize("linger", [-1, inf, 61, nan])
 def test_a_linger_has_an_end(linger: float) -> None:
     """A send without company would wait for ever."""
-    with pytest.raises(SettingError, match=r"linger is|no time span"):
+    with pytest.raises(SettingError, match=r"linger is|not a time span"):
         Producer("P", linger=linger)
 
 
@@ -341,7 +341,7 @@ def test_what_a_message_says_itself_cannot_be_said_beside_it(name: str) -> None:
     nothing = {"body": b"", "tags": "", "keys": "", "properties": None, "delay_level": 0}
     given = {**nothing, name: BESIDE[name]}
 
-    with pytest.raises(SettingError, match=f"{name} cannot be given beside a Message"):
+    with pytest.raises(SettingError, match=f"{name} cannot be given together with a Message"):
         as_message(Message(topic="T", body=b"y"), **given, key=None)  # type: ignore[arg-type]  # one of many types
 
 

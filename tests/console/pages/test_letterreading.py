@@ -173,7 +173,7 @@ async def test_nothing_is_redriven_into_a_topic_that_nobody_may_write_to(
     with pytest.raises(BadParameter, match=f"{topic} is not writable"):
         await plan_redrive(reader, Parameters({"group": f"of-{topic}", "topic": topic, **what}))
 
-    assert page.unknown == f"the topic {topic} has no queue that may be written"
+    assert page.unknown == f"the topic {topic} has no writable queue"
 
 
 async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from orderlymq.message import ReceivedMessage
 
 NOTHING = -1
-"""What offset-returning operations say when there is no offset."""
+"""The value that operations return in place of an offset if there is none."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from orderlymq_protocol.integers import INT32_MAX
 from orderlymq_protocol.plurals import counted
 
 FOREVER: Final = 2**62
-"""The end of a lease that nobody grants: broadcasting."""
+"""The end of the lease while broadcasting, where no broker grants one."""
 
 
 class Phase(Enum):

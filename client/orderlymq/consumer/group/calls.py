@@ -166,7 +166,7 @@ class GroupCalls:
                 answer = check(await self._instance.invoke(address, command()), address)
                 return read(answer.body)
             except (*TROUBLE, KeyError, TypeError) as error:
-                _log.info("the %s of %s are not known: %s", what, self._group, error)
+                _log.info("the %s of %s are unknown: %s", what, self._group, error)
         return None
 
 

@@ -214,7 +214,7 @@ class LocalOffsets:
             await asyncio.to_thread(self._write)
         except OSError as error:
             _log.error(
-                "the offsets are not written to %s and are tried again with the next commit; until then "
+                "the offsets were not written to %s; the next commit tries again. Until then, "
                 "a restart repeats messages: %s",
                 *(self._path, error),
             )
@@ -247,5 +247,5 @@ def _read_table(table: Mapping[object, object]) -> Iterable[tuple[MessageQueue, 
         # Newer Java clients write the key as the JSON text of its object.
         value = fastjson.loads(key.encode()) if isinstance(key, str) else key
         if type(offset) is not int or not 0 <= offset < 2**63:
-            raise ValueError(f"the offset {offset!r} is no offset")
+            raise ValueError(f"{offset!r} is not a valid offset")
         yield MessageQueue.from_json_value(value), offset

@@ -342,7 +342,7 @@ def read_locks(
     """
     answer = fastjson.loads(body)
     if not isinstance(answer, Mapping):
-        raise ValueError("the answer to a lock request is no JSON object")
+        raise ValueError("the answer to a lock request is not a JSON object")
     queues = [MessageQueue.from_json_value(each) for each in answer.get("lockOKMQSet") or ()]
     epochs = answer.get("epochs") or [None] * len(queues)
     places = {(queue.topic, queue.queue_id): queue for queue in queues}

@@ -61,7 +61,7 @@ def make_subscription(topic: str, expression: str, kind: str, version_ms: int) -
     """
     check_name(check_topic_name, topic)
     if not isinstance(expression, str | None):
-        raise SettingError(f"the subscription of {topic} is {expression!r}, which is no text")
+        raise SettingError(f"the subscription of {topic} is {expression!r}, which is not text")
     check_text(f"the subscription of {topic}", expression or "")
     if kind == EXPRESSION_SQL92:
         # The broker selects the messages; the client does not check them again.

@@ -72,7 +72,7 @@ _FINAL: Final = frozenset(
     {ResponseCode.ORDERLYMQ_NOT_BY_KEY, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
 )
 _NO_LANES: Final = (
-    'the broker at {address} knows no lanes; ordered="key" needs an OrderlyMQ broker of this version, or say '
+    'the broker at {address} does not support lanes; ordered="key" needs an OrderlyMQ broker of this version, or use '
     "ordered=True"
 )
 
@@ -149,15 +149,15 @@ class LaneCalls:
     def by_queue(self, address: str) -> str:
         """Return why a consumer group that consumes by queue is not joined, and what to do."""
         return (
-            f'the consumer says ordered="key", but the group {self._group} at {address} consumes by queue '
+            f'the consumer has ordered="key", but the group {self._group} at {address} consumes by queue '
             f"(concurrency: Queue); stop its members and run `orderlymq group set {self._group} "
-            "--concurrency key`, or set concurrency: Key in its manifest, or say ordered=True"
+            "--concurrency key`, or set concurrency: Key in its manifest, or use ordered=True"
         )
 
     def missing(self) -> str:
         """Return why a consumer group that does not exist is not joined, and what to do."""
         return (
-            f"there is no group {self._group}; where this lasts, the brokers create none by themselves: run "
+            f"there is no group {self._group}; if this persists, the brokers do not create groups automatically: run "
             f"`orderlymq group set {self._group} --concurrency key`, or apply a manifest with concurrency: Key"
         )
 

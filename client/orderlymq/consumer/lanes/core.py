@@ -421,7 +421,7 @@ class LaneCore:
 
     def _look_at(self, hand: Hand, now_ms: int) -> None:
         if hand.phase is Phase.ENDED:
-            self._lose(hand, "before a broker answered what became of it")
+            self._lose(hand, "before a broker answered the report of its result")
             self._forget(hand)
         elif now_ms >= hand.until_ms:
             if hand.phase is Phase.WAITING:
@@ -519,7 +519,7 @@ class LaneCore:
     def _judged(self, hand: Hand, report: LaneReport, verdict: LaneVerdict) -> None:
         match verdict.verdict:
             case wire.STALE:
-                self._lose(hand, f"before {report.result} was said ({verdict.remark})")
+                self._lose(hand, f"before {report.result} was reported ({verdict.remark})")
             case wire.PARKED:
                 self._report(
                     "warning",
@@ -527,7 +527,7 @@ class LaneCore:
                 )
             case wire.DEAD:
                 self._report(
-                    "warning", f"a message of {hand.name} is a dead letter: {report.reason}"
+                    "warning", f"a message of {hand.name} became a dead letter: {report.reason}"
                 )
             case wire.HELD:
                 self._report(
@@ -548,7 +548,7 @@ class LaneCore:
         if event.refused:
             for report in known:
                 hand = self._hands[HandId(event.place, report.queue_id, report.attempt)]
-                self._lose(hand, f"by a refusal: {event.reason}")
+                self._lose(hand, f"because of a refusal: {event.reason}")
                 if hand.phase is not Phase.WORKING:
                     self._forget(hand)
 

@@ -132,7 +132,8 @@ class LaneExecutor:
                     await self._is_idle.wait()
             except TimeoutError:
                 _log.warning(
-                    "lanes of %s are not given back; they end with their leases", self._group
+                    "lanes of %s were not given back; they become free when their leases end",
+                    self._group,
                 )
         self._is_over = True
 

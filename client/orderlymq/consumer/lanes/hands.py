@@ -26,7 +26,7 @@ from orderlymq_protocol.body.lanes import (
 NEVER: Final = 2**62
 
 LaneId: TypeAlias = tuple[Place, int, str | int]
-"""A lane over all its attempts: its key, or its number when its message has none, or nothing says the whole of it."""
+"""A lane over all its attempts: its key, or its number if its message has no key or the whole key is unknown."""
 
 
 class Phase(Enum):

@@ -36,9 +36,7 @@ class CallLimit:
         if self.is_over:
             is_other = self.task.uncancel() > self.cancelling
             if kind is asyncio.CancelledError and not is_other:
-                text = (
-                    f"cancelled, in work for longer than the consumeTimeout of {self.limit_s:g} s"
-                )
+                text = f"cancelled, because it ran for longer than the consumeTimeout of {self.limit_s:g} s"
                 raise TimeoutError(text) from error
 
 

@@ -32,7 +32,7 @@ _Offer: TypeAlias = tuple[
 ]
 Outlives: TypeAlias = Callable[["asyncio.Future[None]", OrderedContext | ConcurrentContext], object]
 Worker: TypeAlias = asyncio.Task[Any] | int | None
-"""Who works or calls: a task, the number of a thread, or nobody in particular."""
+"""The worker or caller: a task, the number of a thread, or None for no one in particular."""
 
 
 class LoopLeft(Exception):  # noqa: N818 - says what happened

@@ -358,7 +358,7 @@ class ListenerPool:
     ) -> OrderedResult | ConcurrentResult:
         wrong = _wrong(context)
         if wrong:
-            raise SettingError(f"the listener set {wrong}, which is no whole number")
+            raise SettingError(f"the listener set {wrong}, which is not a whole number")
         if returned is None:
             return self._result_type.SUCCESS
         if isinstance(returned, self._result_type):

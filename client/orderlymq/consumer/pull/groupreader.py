@@ -89,7 +89,9 @@ class GroupReader(Lifecycle):
         if not isinstance(cause, BrokerError) or passes(cause):
             return None
         if not isinstance(error, PullError):
-            error = PullError(f"where {self.group} begins in {queue} is not known: {cause}")
+            error = PullError(
+                f"the offset at which {self.group} begins in {queue} is unknown: {cause}"
+            )
             error.__cause__ = cause
         return error
 

@@ -215,7 +215,7 @@ class LitePullConsumer(GroupReader):
             PullError: There was nothing to return, and a broker refuses a queue until its configuration is changed.
         """
         if self._state != "RUNNING":
-            raise StateError(f"the consumer does not run (state {self._state})")
+            raise StateError(f"the consumer is not running (state {self._state})")
         loop = asyncio.get_running_loop()
         self._mark_done()
         self._auto_commit(loop.time())
@@ -416,7 +416,7 @@ class LitePullConsumer(GroupReader):
         position.refusal = None
         self._pulled(position.queue)
         if is_sent_away(result, offset):
-            raise PullError(f"a pull of {position.queue} was sent away")
+            raise PullError(f"the broker ended a pull of {position.queue} early")
         position.next_offset = result.next_offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
             return

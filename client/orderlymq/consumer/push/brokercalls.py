@@ -243,7 +243,9 @@ class BrokerCalls(GroupCalls):
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
             return
         if is_sent_away(result, ask.offset):
-            self._post(PullFailed(queue, ask.generation, answer.remark or "it was sent away"))
+            self._post(
+                PullFailed(queue, ask.generation, answer.remark or "the broker ended it early")
+            )
             return
         wanted = self.filtered(result.messages, subscription)
         if result.status is PullStatus.FOUND:

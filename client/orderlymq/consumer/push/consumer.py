@@ -385,8 +385,8 @@ class Consumer(LoopedConsumer):
                 await self._idle.wait()
         except TimeoutError:
             _log.warning(
-                "the consumer [%s] is closed while listeners still run; async ones are cancelled now, the queues and "
-                "lanes of threads, of loops over it, and of those that go on, are free when the leases end: %s",
+                "the consumer [%s] was closed while listeners still ran. Async ones are cancelled now. Queues and lanes of "
+                "threads, of loops, and of async listeners that continue become free when their leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
         finally:  # the end of the loop cancels this, too, if a program ends without waiting

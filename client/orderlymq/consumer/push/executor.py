@@ -117,7 +117,9 @@ class Executor:
                     await asyncio.wait(self._releases)
                 await self.persist(list(self._core.queues))
         except TimeoutError:
-            _log.warning("offsets of %s are not committed; messages come again", self._group)
+            _log.warning(
+                "offsets of %s are not committed; messages will be delivered again", self._group
+            )
         self._is_over = True
 
     def carry_out(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction

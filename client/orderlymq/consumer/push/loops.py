@@ -30,7 +30,7 @@ class LoopedConsumer(Lifecycle):
         """
         if self._loop is None:
             raise StateError(
-                f"the consumer {self.group} cannot be looped over: start it, without a listener"
+                f"the consumer {self.group} cannot be iterated: start it without a listener"
             )
         return self._loop.stream(thread)
 

@@ -143,7 +143,7 @@ def check_settings(
 def _check_arguments(group: str, listener: Callable[..., object]) -> None:
     """Refuse a listener that would fail on every message."""
     if isgeneratorfunction(listener) or isasyncgenfunction(listener):
-        raise SettingError(f"the listener of {group} yields, so that nothing of it would run")
+        raise SettingError(f"the listener of {group} is a generator, so its body would never run")
     try:
         signature(listener).bind([], None)
     except TypeError as error:
@@ -156,11 +156,11 @@ def _check_arguments(group: str, listener: Callable[..., object]) -> None:
 def _check_lane_settings(group: str, settings: ConsumerSettings) -> None:
     if settings.message_model is not MessageModel.CLUSTERING:
         raise SettingError(
-            f'the consumer {group} says ordered="key" and broadcasting; a member that gets every message shares no '
-            "lanes: say ordered=True"
+            f'the consumer {group} has ordered="key" and broadcasting, where members get every message and share no '
+            "lanes: use ordered=True"
         )
     if settings.consume_from is ConsumeFrom.TIMESTAMP:
         raise SettingError(
-            f"the consumer {group} consumes by key, which begins at first or last; for a time run "
+            f"the consumer {group} consumes by key, which can begin only at first or last; to begin at a time, run "
             f"`orderlymq group reset {group} --topic TOPIC --to TIME`"
         )

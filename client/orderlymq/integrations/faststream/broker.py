@@ -157,7 +157,7 @@ class OrderlyMQBroker(BrokerUsecase[Delivery, Producer, OrderlyMQConfig]):
         """
         if any(isinstance(s, OrderlyMQSubscriber) and s.group == group for s in self.subscribers):
             raise SetupError(
-                f"the group {group} has a subscriber in this broker already; give each topic its group"
+                f"the group {group} already has a subscriber in this broker; give each topic its own group"
             )
         subscriber = make_subscriber(
             SubscriberConfig(

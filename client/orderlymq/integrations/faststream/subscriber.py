@@ -203,7 +203,7 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
 
     def __aiter__(self) -> AsyncIterator[OrderlyMQMessage]:
         raise FeatureNotSupportedException(
-            "this subscriber cannot be looped over; use a handler, or `async for` over "
+            "this subscriber cannot be iterated; use a handler, or `async for` over "
             "orderlymq.Consumer"
         )
 

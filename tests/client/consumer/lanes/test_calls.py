@@ -169,7 +169,7 @@ async def test_a_fetch_brings_no_more_than_may_be_inflated_and_gives_the_rest_ba
         (ResponseCode.TOPIC_NOT_EXIST, True, False, "why"),
         (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, True, False, "group set G --concurrency key"),
         (ResponseCode.ORDERLYMQ_NOT_BY_KEY, True, True, "group set G --concurrency key"),
-        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True, True, "knows no lanes"),
+        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True, True, "does not support lanes"),
     ],
 )
 async def test_what_a_refusal_means(
@@ -285,7 +285,7 @@ async def test_a_group_is_looked_at_before_it_is_joined(
     assert [await calls.check_group(["T"]) for _ in range(3)] == [True, False, True]
     with pytest.raises(SettingError, match="orderlymq group set G --concurrency key"):
         await calls.check_group(["T"])
-    with pytest.raises(SettingError, match="knows no lanes"):
+    with pytest.raises(SettingError, match="does not support lanes"):
         await calls.check_group(["T"])
 
 

@@ -494,7 +494,7 @@ async def test_where_brokers_create_no_groups_the_error_says_how(
         for address in (await admin.brokers()).values():
             await admin.update_broker_config(address, {"autoCreateSubscriptionGroup": "false"})
 
-        with pytest.raises(SettingError, match="create none by themselves"):
+        with pytest.raises(SettingError, match="do not create groups automatically"):
             await by_key(Work()).start()
 
         assert "billing" not in await admin.groups()

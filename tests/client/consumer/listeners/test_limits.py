@@ -29,7 +29,7 @@ async def test_what_outlives_its_limit_is_cancelled_and_nothing_else() -> None:
         group.create_task(call("short", SHORT_S))
 
     assert ended == [
-        "short: cancelled, in work for longer than the consumeTimeout of 0.01 s",
+        "short: cancelled, because it ran for longer than the consumeTimeout of 0.01 s",
         "long is done",
     ]
 

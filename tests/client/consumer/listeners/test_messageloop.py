@@ -191,7 +191,7 @@ async def test_all_loops_that_wait_end_with_the_consumer() -> None:
 
 async def test_what_can_not_be_looped_over_says_why(cluster: FakeCluster) -> None:
     """It is not started, or has a listener."""
-    with pytest.raises(StateError, match="start it, without a listener"):
+    with pytest.raises(StateError, match="start it without a listener"):
         aiter(consumer_of(cluster))
 
 

@@ -199,7 +199,7 @@ async def test_a_coroutine_that_outlives_its_limit_has_ended_before_it_counts_as
     assert ended == ["ended"]
     assert call.result is None
     assert call.raised
-    assert "in work for longer than the consumeTimeout of 0.01 s" in call.raised
+    assert "because it ran for longer than the consumeTimeout of 0.01 s" in call.raised
 
 
 async def test_a_time_out_of_the_listener_s_own_is_reported_as_such() -> None:

@@ -380,7 +380,7 @@ async def test_what_passes_is_logged_and_not_raised(
         found = await poll_until(lite, 1)
 
     assert [message.text for message in found] == ["0/0"]
-    assert "broker-a is lost, it is tried again" in caplog.text
+    assert "the connection to broker-a is lost and will be retried" in caplog.text
     assert "broker-a is there again" in caplog.text
 
 

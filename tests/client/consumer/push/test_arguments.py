@@ -25,7 +25,7 @@ from orderlymq import Consumer, Producer, ProducerSettings, ReceivedMessage, Set
         ({"topics": 5}, "topics is 5"),
         ({"topics": [5]}, "the name of a topic or group is 5"),
         ({"topics": {"T": 5}}, "the subscription of T is 5"),
-        ({"topics": {"T": "\ud800"}}, "the subscription of T is no text that UTF-8 can hold"),
+        ({"topics": {"T": "\ud800"}}, "the subscription of T cannot be encoded as UTF-8"),
     ],
 )
 async def test_arguments_of_other_types_are_refused_where_they_are_given(
