@@ -38,7 +38,7 @@ RANGE_COLUMNS: Final = {
 """With rangesOnly: a row names the messages [start_offset, end_offset) of a queue."""
 OF_BODY: Final = ("body", "body_error")
 OF_VALUE: Final = ("value", "value_error")
-"""With valueFormat, behind all others: the body by a schema, and why it is none."""
+"""With valueFormat, after all other columns: the body decoded by a schema, and why it could not be decoded."""
 
 
 def check_columns(

@@ -33,7 +33,7 @@ def pipeline() -> None:
 @pipeline.command("list")
 @reporting
 def list_pipelines(output: str) -> None:
-    """Explain the types of pipelines."""
+    """List the types of pipelines and what each one does."""
     data = [
         {"type": name, "about": entry.about, "invariant": entry.invariant}
         for name, entry in CATALOGUE.items()
@@ -44,12 +44,12 @@ def list_pipelines(output: str) -> None:
 
 @pipeline.command("run")
 @click.argument("manifest", type=click.Path(path_type=Path))
-@click.option("--check", is_flag=True, help="Only read and check the manifest.")
+@click.option("--check", is_flag=True, help="Only read and check the manifest; do not run it.")
 @reporting
 def run_pipeline(manifest: Path, check: bool, output: str) -> None:
     """Run the pipeline of MANIFEST to its end, or until Ctrl-C.
 
-    The same file is a Pipeline resource on Kubernetes.
+    The same file works as a Pipeline resource on Kubernetes.
     """
     check_installed()
     found = read_pipeline(manifest)
@@ -76,7 +76,7 @@ def run_pipeline(manifest: Path, check: bool, output: str) -> None:
 def explain_pipeline(manifest: Path, output: str) -> None:
     """Show the plan, the cost and the guarantees of a pipeline, without running it.
 
-    What waits is asked of the cluster now; times follow from the measured rates.
+    It asks the cluster for the current backlog; the times are estimates from measured rates.
     """
     check_installed()
     from orderlymq_spark.explain.explanation import explain  # noqa: PLC0415 - needs numpy and pyarrow

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("SPARK_HOME", str(spark_home()))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.execvp(command[0], command)  # noqa: S606 - Spark's own variables are what it is made of
-    sys.stderr.write("say executor or driver, as Spark does\n")
+    sys.stderr.write("the first argument must be executor or driver, as Spark passes it\n")
     return 2
 
 

@@ -94,8 +94,8 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         kind = known.get(each.name)
         if kind is None or each.dataType.simpleString() != kind:
             raise OptionError(
-                f"the schema's column {each.name} {each.dataType.simpleString()} is none of a topic; "
-                f"there are: {', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())}"
+                f"the schema's column {each.name} {each.dataType.simpleString()} does not exist in "
+                f"a topic; there are: {', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())}"
             )
         fields.append(pa.field(each.name, ARROW_TYPES[kind], nullable=each.nullable))
     return pa.schema(fields)

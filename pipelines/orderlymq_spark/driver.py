@@ -50,11 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="orderlymq_spark.driver", description=__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--manifest", type=Path, help="file with the manifest")
+    source.add_argument("--manifest", type=Path, help="file that contains the manifest")
     source.add_argument("--manifest-json", help="the manifest itself, as JSON")
     parser.add_argument("--http-port", type=int, default=0, help="of /healthz, /readyz, /status")
-    parser.add_argument("--termination-log", type=Path, help="file that gets the last report")
-    parser.add_argument("--directory", type=Path, help="where relative paths begin")
+    parser.add_argument(
+        "--termination-log", type=Path, help="file to which the last report is written"
+    )
+    parser.add_argument("--directory", type=Path, help="folder that relative paths start from")
     return parser.parse_args(arguments)
 
 

@@ -24,11 +24,11 @@ Offsets: TypeAlias = Mapping[MessageQueue, int]
 NO_OFFSETS: Final[Offsets] = MappingProxyType({})
 
 TopicIds: TypeAlias = Mapping[tuple[str, str], int]
-"""The id that each broker gives a topic, by topic and broker; RocketMQ's brokers give none."""
+"""The id that each broker gives a topic, by topic and broker; RocketMQ's brokers give no ids."""
 NO_IDS: Final[TopicIds] = MappingProxyType({})
 
 Marks: TypeAlias = Mapping[MessageQueue, int]
-"""A hash of the message before an offset; none where that is not there."""
+"""A hash of the message before an offset; missing if that message does not exist."""
 NO_MARKS: Final[Marks] = MappingProxyType({})
 
 _TOPIC_ID: Final = "topicId"
@@ -282,10 +282,10 @@ def continued(
 def describe_missing(missing: Sequence[QueueRange], removed: Sequence[MessageQueue] = ()) -> str:
     """Describe the missing ranges and queues in one sentence."""
     texts = [
-        f"{each} ({each.size} messages) is not there any more"
+        f"{each} ({each.size} messages) no longer exists"
         if each.size
-        else f"the topic of {each} was created again, or its cluster was wiped or restored: what of the one before was not "
-        "read is gone, and the present one begins at 0 (a pipeline that must not mix them needs a new checkpoint and a new target)"
+        else f"the topic of {each} was created again, or its cluster was wiped or restored: unread messages of the former topic "
+        "are lost, and the present one begins at 0 (a pipeline that must not mix them needs a new checkpoint and a new target)"
         for each in missing
     ]
     texts += [

@@ -30,52 +30,52 @@ BATCH_BYTES_MAX: Final = 4 << 20
 
 SOURCE_OPTIONS: Final = {
     "bootstrap": "addresses of the name servers, host:port;host:port",
-    "topic": "one topic; load('orders') says the same",
+    "topic": "one topic; load('orders') sets the same",
     "topics": "several topics, separated by commas",
     "topicsPattern": "a regular expression that whole topic names match",
     "queues": 'only these queues: {"orders": {"broker-a": [0, 1]}}',
     "startingOffsets": "earliest (default), latest, group, or JSON by topic, broker, queue",
     "startingTimestamp": "begin at the first message stored at this time or later (ISO, or ms)",
-    "startingTimestampStrategy": "when no message is so young: error (default) or latest",
-    "startingOffsetsByTimestamp": 'such a time for each queue, in ms: {"orders": {"broker-a": {"0": 1700000000000}}}; others begin at their first message',
+    "startingTimestampStrategy": "if no message is that recent: error (default) or latest",
+    "startingOffsetsByTimestamp": 'a starting time for each queue, in ms: {"orders": {"broker-a": {"0": 1700000000000}}}; others begin at their first message',
     "endingOffsets": "batch: latest (default) or JSON; exclusive",
     "endingTimestamp": "batch: end before the first message stored at this time or later",
-    "endingOffsetsByTimestamp": "batch: such a time for each queue; others end at their last message",
-    "endingTimestampStrategy": "when no message is so young: latest (default) or error",
-    "group": "the consumer group whose offsets startingOffsets=group takes",
+    "endingOffsetsByTimestamp": "batch: an ending time for each queue; others end at their last message",
+    "endingTimestampStrategy": "if no message is that recent: latest (default) or error",
+    "group": "the consumer group whose offsets startingOffsets=group uses",
     "maxOffsetsPerTrigger": "stream: messages per batch, shared among the queues",
     "maxBytesPerTrigger": "stream: bytes per batch, by the size of recent messages",
-    "minOffsetsPerTrigger": "stream: wait for so many messages, at most maxTriggerDelay",
+    "minOffsetsPerTrigger": "stream: wait for this many messages, at most for maxTriggerDelay",
     "maxTriggerDelay": "stream: longest wait for minOffsetsPerTrigger, for example 15m",
-    "minPartitions": "cut queues into more tasks; gives up the order within a queue",
-    "maxRecordsPerPartition": "cut queues into tasks of at most so many messages; gives up the order within a queue",
-    "oneQueueList": "stream: true ends it before the first batch from behind an expansion, where keys have other queues",
-    "failOnDataLoss": "true (default): end with the missing ranges; false: write them down, go on",
+    "minPartitions": "split queues into more tasks; gives up the order within a queue",
+    "maxRecordsPerPartition": "split queues into tasks of at most this many messages; gives up the order within a queue",
+    "oneQueueList": "stream: true ends the stream before the first batch after an expansion, where keys have other queues",
+    "failOnDataLoss": "true (default): end with an error that names the missing ranges; false: write them down and continue",
     "dataLossPath": "folder for the missing ranges, one JSON file each",
     "includeBody": "true (default) or false: no column body",
     "includeProperties": "true (default) or false: no column properties",
     "columns": "only these columns, separated by commas",
-    "rangesOnly": "true: a row names a range of a queue; who is given it reads the messages itself",
-    "pushFilters": "batch: true reads only what Spark's filters on queue, offset, store time, key and tags let through (Spark 4.1)",
-    "tags": "only messages with these tags: A || B; the offsets get holes",
-    "reportGroup": "stream: commit the end of finished batches for this group, to be seen in listings",
-    "valueFormat": "json, avro, protobuf or cloudevents: the columns value and value_error, the body by valueSchema",
+    "rangesOnly": "true: a row names a range of a queue, and its receiver reads the messages itself",
+    "pushFilters": "batch: true reads only messages that pass Spark's filters on queue, offset, store time, key and tags (Spark 4.1)",
+    "tags": "only messages with these tags: A || B; leaves holes in the offsets",
+    "reportGroup": "stream: commit the end of finished batches for this group, so that listings show the progress",
+    "valueFormat": "json, avro, protobuf or cloudevents: adds the columns value (the body decoded by valueSchema) and value_error",
     "valueSchema": "json: columns as Spark's DDL; avro: the schema; protobuf: a file of descriptors; cloudevents: columns of the data, bytes without it",
     "valueMessage": "protobuf: the full name of the message",
     "sequenceProperty": "the property that the column seq holds",
     "epochProperty": "the property that the column epoch holds",
-    "startPath": "stream: file that keeps where the stream began; beside the checkpoint",
-    "retryTimeout": "how long brokers and name servers may stay away, for example 2m (default)",
+    "startPath": "stream: file that records where the stream began; next to the checkpoint",
+    "retryTimeout": "how long brokers and name servers may be unreachable, for example 2m (default)",
 }
 SINK_OPTIONS: Final = {
     "bootstrap": SOURCE_OPTIONS["bootstrap"],
-    "topic": "where to; beats the column topic",
+    "topic": "target topic; overrides the column topic",
     "orderBy": "columns that give the order within a key, separated by commas",
-    "appId": "a stable name of this job: the same rows sent again are recognised by it",
-    "runId": "names one load: after a failure the same name sends only what is missing; default: each load is new",
-    "checkOrder": "true (default): refuse rows of one key in two tasks, and rows without key or source likewise",
-    "cloudEvents": "binary or structured: the column value is an event of CloudEvents 1.0, and the message is made of it",
-    "batchBytes": "messages of a queue are sent together up to this size, 4 MiB at most",
+    "appId": "a stable name of this job, by which rows that are sent again are recognised",
+    "runId": "name of one load: after a failure, the same name sends only the missing rows; default: each load is new",
+    "checkOrder": "true (default): refuse rows of one key in two tasks, and rows with neither key nor source in two tasks",
+    "cloudEvents": "binary or structured: the column value is a CloudEvents 1.0 event, from which the message is made",
+    "batchBytes": "size up to which messages of a queue are sent together, at most 4 MiB",
     "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
 }
 # The file next to a checkpoint that stores where the stream began.
@@ -298,7 +298,7 @@ class _Reader:
         try:
             return json.loads(self.text(name))
         except ValueError as error:
-            raise OptionError(f"{name} is no JSON: {error}") from error
+            raise OptionError(f"{name} is not JSON: {error}") from error
 
     def list(self, name: str) -> tuple[str, ...]:
         return tuple(part for each in self.text(name).split(",") if (part := each.strip()))
@@ -348,7 +348,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise OptionError(f"topicsPattern is no regular expression: {error}") from error
+        raise OptionError(f"topicsPattern is not a regular expression: {error}") from error
     start = _bound(read, "starting", "earliest", ("earliest", "latest", "group"), "error")
     group = read.text("group")
     if (start.word == "group") != bool(group):
@@ -400,7 +400,7 @@ def parse_stream(given: Mapping[str, str]) -> SourceOptions:
     options = parse_source(given)
     if options.end.word != "latest":
         raise OptionError(
-            "a stream has no end: leave endingOffsets, endingTimestamp and endingOffsetsByTimestamp out, or read a batch"
+            "a stream has no end: remove endingOffsets, endingTimestamp and endingOffsetsByTimestamp, or read a batch"
         )
     return options
 
@@ -511,8 +511,8 @@ def _bound(
         for queue, each in times.items():
             if each < 0:
                 raise OptionError(
-                    f"{by_queue}: {each} of {queue.topic} {queue.broker_name}:{queue.queue_id} is no time; give milliseconds "
-                    "since 1970, or leave the queue out to read it whole"
+                    f"{by_queue}: {each} of {queue.topic} {queue.broker_name}:{queue.queue_id} is not a time; "
+                    "give milliseconds since 1970, or leave the queue out to read it whole"
                 )
         return Bound(word="timestamps", offsets=times, strategy=cast("Strategy", chosen))
     if timestamp:

@@ -226,7 +226,7 @@ class OrderAuditSpec(PipelineSpec):
         wrong = [name for name in _NOT_AUDITED if name.lower() in given]
         if wrong:
             raise ValueError(
-                f"options.{wrong[0]}: the audit reads each queue whole, in one piece, as it is stored"
+                f"options.{wrong[0]}: the audit reads each queue completely, in one piece, as it is stored"
             )
         return source
 
@@ -236,7 +236,9 @@ class SkewSpec(PipelineSpec):
 
     type: Literal["skew-report"]
     source: Source
-    capacity_per_queue: float = Field(gt=0, description="messages a second that one queue may get")
+    capacity_per_queue: float = Field(
+        gt=0, description="messages per second that one queue may get"
+    )
     target_use: float = Field(default=0.7, gt=0, le=1)
     candidates: list[Annotated[int, Field(ge=1)]] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
     top: int = Field(default=20, ge=1)
@@ -298,7 +300,7 @@ class ReplaySpec(StreamSpec):
     )
     keys: list[str] | None = None
     speed: float | None = Field(
-        default=None, gt=0, description="1: as stored, 2: twice as fast; none: as fast as it goes"
+        default=None, gt=0, description="1: as stored, 2: twice as fast; none: as fast as possible"
     )
 
     def read_options(self) -> dict[str, str]:
@@ -360,7 +362,7 @@ class MirrorSpec(StreamSpec):
                 ("client.", "auth.")
             ):
                 raise ValueError(
-                    f"options.{name}: a mirror copies each queue whole, from its first message on; its options are topics, "
+                    f"options.{name}: a mirror copies each queue completely, from its first message on; its options are topics, "
                     "retryTimeout, client.* and auth.*"
                 )
         return source
@@ -376,7 +378,7 @@ class CdcSpec(StreamSpec):
     table: str | None = None
     errors: LocationField | None = None
     scd: Literal[1, 2] = Field(
-        default=1, description="1: each row as it is now, 2: every version that it has had"
+        default=1, description="1: each row as it is now, 2: every version of each row"
     )
 
     def read_options(self) -> dict[str, str]:
@@ -451,7 +453,7 @@ def read_pipeline(path: Path) -> Pipeline:
             f"{path}: {error.strerror}; give the path of a Pipeline manifest"
         ) from error
     except yaml.YAMLError as error:
-        raise OptionError(f"{path} is no YAML: {error}") from error
+        raise OptionError(f"{path} is not YAML: {error}") from error
     if len(documents) != 1:
         raise OptionError(
             f"{path} has {counted(len(documents), 'document')}; give a file with one Pipeline"

@@ -48,7 +48,7 @@ def test_without_spark_one_sentence_has_the_cure() -> None:
     ("text", "sentence"),
     [
         ("kind: Topic", "kind must be Pipeline"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not YAML"),
         ("", "has 0 documents; give a file with one Pipeline"),
         ("kind: Pipeline\n---\nkind: Topic\n", "has 2 documents; give a file with one Pipeline"),
         ("kind: Pipeline\nspec: {type: archives}", "did you mean archive?"),

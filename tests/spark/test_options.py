@@ -30,21 +30,21 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "pipelines").glob("*
     [
         ({"topic": "t", "startingOffset": "latest"}, "did you mean startingOffsets?"),
         ({"topic": "t", "startingOffsets": "first"}, "must be earliest or latest or group"),
-        ({"topic": "t", "startingOffsets": "{"}, "startingOffsets is no JSON"),
+        ({"topic": "t", "startingOffsets": "{"}, "startingOffsets is not JSON"),
         ({"topic": "t", "startingOffsets": "group"}, "go together"),
         ({"topic": "t", "startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
         ({"topic": "t", "startingTimestamp": "1", "startingOffsetsByTimestamp": "{}"}, "not both"),
         ({"topic": "t", "startingOffsetsByTimestamp": '{"t": 5}'}, "must look like"),
         (
             {"topic": "t", "endingOffsetsByTimestamp": '{"t": {"b": {"0": -1}}}'},
-            "endingOffsetsByTimestamp: -1 of t b:0 is no time; give milliseconds since 1970",
+            "endingOffsetsByTimestamp: -1 of t b:0 is not a time; give milliseconds since 1970",
         ),
         ({"topic": "t", "maxRecordsPerPartition": "x"}, "a whole number from 1 on"),
         ({"topic": "t", "startingTimestamp": "noon"}, "startingTimestamp is 'noon'"),
         ({"topic": "t", "maxOffsetsPerTrigger": "0"}, "a whole number from 1 on"),
         ({"topic": "t", "topicsPattern": "x"}, "give one of topic"),
         ({}, "give one of topic"),
-        ({"topicsPattern": "("}, "no regular expression"),
+        ({"topicsPattern": "("}, "not a regular expression"),
         ({"topic": "t", "columns": "boddy"}, "did you mean body?"),
         ({"topic": "t", "tags": "||"}, "names no tag"),
         ({"topic": "t", "failOnDataLoss": "yes"}, "true or false"),
@@ -208,7 +208,7 @@ def test_durations() -> None:
         *(
             (
                 {"type": "order-audit", "source": {"topic": "t", "options": {option: 5}}},
-                f"source: options.{name}: the audit reads each queue whole",
+                f"source: options.{name}: the audit reads each queue completely",
             )
             for option, name in (
                 ("tags", "tags"),

@@ -234,9 +234,9 @@ def test_what_a_real_broker_has_lost_is_named(
     json = f'{{"{topic}": {{"{apache.broker_name}": {{"0": 0}}}}}}'
     options = {"bootstrap": topics.bootstrap, "topic": topic}
 
-    with pytest.raises(Exception, match=rf"\[0, {low}\).*is not there any more"):
+    with pytest.raises(Exception, match=rf"\[0, {low}\).*no longer exists"):
         read_batch(spark, **options, startingOffsets=json).count()
-    with pytest.raises(Exception, match=r"messages\) is not there any more; to go on without it"):
+    with pytest.raises(Exception, match=r"messages\) no longer exists; to go on without it"):
         read_batch(spark, **options, startingOffsets="earliest").count()
     rows = read_batch(
         spark, **options, startingOffsets=json, failOnDataLoss=False, dataLossPath=tmp_path

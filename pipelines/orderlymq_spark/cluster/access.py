@@ -322,8 +322,8 @@ class ClusterAccess:
                 answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise OptionError(
-                    f"the brokers at {self.connect.bootstrap} take no copies of another cluster; a mirror needs OrderlyMQ's, "
-                    "of this version or a later one, as its target"
+                    f"the brokers at {self.connect.bootstrap} do not accept copies from another cluster; the target of "
+                    "a mirror needs OrderlyMQ brokers of this version or later"
                 )
             if answer.code == ResponseCode.ORDERLYMQ_QUEUE_ENDS_ELSEWHERE:
                 return None

@@ -67,7 +67,7 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Backlog:
     found = continued(start, lows, highs, replaced)
     parts = ranges(found.start, end)
     messages = sum(part.size for part in parts)
-    where = "the beginning of what is asked for" if done is None else "where the checkpoint ends"
+    where = "the start that the manifest sets" if done is None else "where the checkpoint ends"
     topics = ", ".join(sorted({queue.topic for queue in queues}))
     return Backlog(
         f"{messages} messages of {topics} in {len(queues)} queues, from {where}",

@@ -130,7 +130,7 @@ def _backlog(spec: PipelineSpec, options: SourceOptions | None) -> Backlog:
         except TopicNotFound:
             if not isinstance(spec, DeadLetterSpec | RedriveSpec):
                 raise
-            return Backlog(f"no dead letters: {spec.group} has had none", 0, 0, 0)
+            return Backlog(f"no dead letters: {spec.group} has none", 0, 0, 0)
     path = spec.path if isinstance(spec, CompactSpec) else getattr(spec, "archive", None)
     assert path is not None, "what reads no topic reads an archive"
     return of_archive(path)
@@ -146,42 +146,44 @@ def _plan(spec: PipelineSpec) -> Iterator[str]:
             elif spec.format == "iceberg":
                 yield f"the driver adds the files of a batch to {spec.place} in one commit"
             else:
-                yield f"the driver creates the next manifest below {spec.path}/_manifests; then the files get their names"
+                yield f"the driver creates the next manifest below {spec.path}/_manifests; then it renames the files to their final names"
         case CompactSpec():
             yield f"adjacent files of a queue in {spec.path} are merged up to {spec.target_bytes} bytes, in offset order"
-            yield "rows are counted and their order is checked; a manifest commits each merge; then the old files go"
+            yield "rows are counted and their order is checked; a manifest commits each merge; then the old files are deleted"
         case OrderAuditSpec():
-            yield "one task checks one queue: its offsets, and the numbers of each key against the highest before"
-            yield f"findings go to {spec.findings or 'the output'}; the exit code is 1 when there are any"
+            yield "one task checks one queue: its offsets, and the number of each message against the highest one of its key before it"
+            yield f"findings go to {spec.findings or 'the output'}; the exit code is 1 if there are any"
         case ReplaySpec():
             yield "Spark reads one range of offsets for each queue and batch" + (
                 f", which waits until it is due at {spec.speed:g} times the speed at which it was stored"
                 if spec.speed
                 else ""
             )
-            yield "the rows of a key come into one task and are sorted by store time and offset"
-            yield f"the ordered sink asks {spec.target} for each message and sends those that it does not have"
+            yield "all rows of a key go to one task, sorted by store time and offset"
+            yield f"the ordered sink asks {spec.target} for each message and sends the missing ones"
         case MirrorSpec():
-            yield f"the end of each queue at {spec.target_bootstrap} says which message comes next; its last one is compared"
-            yield "what was pulled is appended as it is, up to 4 requests of a queue and 8 queues at a time"
+            yield f"the end of each queue at {spec.target_bootstrap} shows which message comes next; the last message there is compared with the source"
+            yield "pulled messages are appended unchanged, with up to 4 requests per queue and 8 queues at a time"
             if spec.groups:
-                yield f"the offsets of {', '.join(spec.groups)} are written there, forwards, while a group has no members there"
+                yield f"the offsets of {', '.join(spec.groups)} are written there while a group has no members there, and only move forward"
         case CdcSpec():
             bad = "ends the run" if spec.errors is None else f"goes to {spec.errors}"
             yield f"the bodies are read as events of {spec.format}; one that cannot be read {bad}"
             yield f"the changes of a batch are merged into the Delta table {spec.path} in one commit, by {', '.join(spec.keys)}"
         case RedriveSpec():
-            yield f"the plan {spec.plan} is made, or read where it exists: what is sent, held and skipped"
+            yield f"the plan {spec.plan} is made, or read if it exists: which letters are sent, held or skipped"
             yield (
                 "the letters of the plan are sent, per key in the order of their origin"
                 if spec.send
-                else "nothing is sent; send: true sends"
+                else "nothing is sent; set send: true to send"
             )
         case _:
-            yield f"one pass over what is there: {CATALOGUE[spec.type].about}"
+            yield f"one pass over the messages that exist now: {CATALOGUE[spec.type].about}"
     if isinstance(spec, StreamSpec):
         end = (
-            "ends with what is there now" if spec.ends else f"goes on, a batch every {spec.trigger}"
+            "ends when it has read what exists now"
+            if spec.ends
+            else f"continues, with a batch every {spec.trigger}"
         )
         kept = "its status is" if isinstance(spec, MirrorSpec) else "the offsets are"
         yield f"the run {end}; {kept} kept in {spec.checkpoint}"
@@ -212,17 +214,17 @@ def _guarantees(spec: PipelineSpec) -> Iterator[str]:
     yield CATALOGUE[spec.type].invariant
     match spec:
         case ArchiveSpec(format="parquet"):
-            yield "a published file never changes; another checkpoint that contradicts the files is refused"
+            yield "a published file never changes; a checkpoint that contradicts the files is refused"
         case ArchiveSpec() | CdcSpec():
             yield "a batch is one commit under (pipeline, batch); a repeated batch changes nothing"
         case ReplaySpec(target=target):
-            yield f"a repeat is recognised as long as {target} keeps its messages, on ordered topics"
+            yield f"a repeated message is recognised as long as {target} keeps its messages, on ordered topics"
         case MirrorSpec():
-            yield "the brokers of the target append a copy at the offset of its message or refuse it, so two mirrors do no harm"
-            yield "a group begins at the target where it stood, or earlier"
+            yield "the brokers of the target append a copy at the offset of its message or refuse it, so two mirrors cause no duplicates"
+            yield "at the target, a group begins at its offset of the source, or earlier"
         case RedriveSpec():
             yield "a letter whose key was overtaken is treated as onOvertaken says"
-            yield "a letter that no message of its topic says the same as is treated as onDoubtful says"
+            yield "a letter whose content no message of its topic has is treated as onDoubtful says"
 
 
 def _warnings(options: SourceOptions | None, backlog: Backlog) -> Iterator[str]:
@@ -230,17 +232,17 @@ def _warnings(options: SourceOptions | None, backlog: Backlog) -> Iterator[str]:
         effect = (
             "the run ends with an error"
             if options is None or options.fail_on_data_loss
-            else "they are written down"
+            else "their ranges are written down"
         )
         yield f"{describe_missing(backlog.missing, backlog.removed)}: {effect}"
     if options is None:
         return
     if options.partitions_min or options.records_max:
-        yield "minPartitions and maxRecordsPerPartition give up the order within a queue; what needs it is refused"
+        yield "minPartitions and maxRecordsPerPartition give up the order within a queue; pipelines that need it are refused"
     if options.tags != "*":
-        yield "tags leave holes in the offsets: they cannot be distinguished from lost messages"
+        yield "tags leave holes in the offsets, which cannot be distinguished from lost messages"
     if not options.fail_on_data_loss:
-        yield "failOnDataLoss=false: messages that are gone do not end the run"
+        yield "failOnDataLoss=false: lost messages do not end the run"
 
 
 def _time(cost: Cost) -> str:
@@ -248,6 +250,6 @@ def _time(cost: Cost) -> str:
     if cost.batches is not None:
         parts.append(counted(cost.batches, "batch", "batches"))
     if cost.seconds is None:
-        return ", ".join(parts) + "; its speed was not measured, so no time is given"
+        return ", ".join(parts) + "; no time is given, because its speed was not measured"
     start = f", {cost.start_s} of them Spark's start" if cost.start_s else ""
     return f"about {cost.seconds:,.0f} s{start}; {', '.join(parts)} (measured: {cost.measured})"

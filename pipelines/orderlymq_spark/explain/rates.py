@@ -24,7 +24,7 @@ _SINK_ROWS_PER_SECOND: Final = 8_000
 #: Measured with `python -m bench.mirror`: docs/howto/mirror.md#speed.
 _MIRROR_ROWS_PER_SECOND: Final = 10_000
 START_S: Final = 13
-"""Of Java and Spark until a first small batch is done: measured on two processors."""
+"""Seconds that Java and Spark take until a first small batch is done, measured on two processors."""
 
 
 @dataclass(frozen=True, slots=True)

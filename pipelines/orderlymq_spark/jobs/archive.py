@@ -58,7 +58,7 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
         if missing:
             # A tag filter leaves holes on purpose; without one, holes were already reported as lost messages.
             data["holes"] = [str(each) for each in missing]
-            text += f"; not in it: {describe_missing(missing)}"
+            text += f"; missing: {describe_missing(missing)}"
     return Outcome(text, data)
 
 
@@ -82,8 +82,8 @@ def check_place_kept(spec: ArchiveSpec, options: SourceOptions) -> None:
     if not read or spec.path is None or _has_commits(spec.path, spec.format):
         return
     raise SinkConflict(
-        f"the checkpoint {spec.checkpoint} has archived {read[0]}, and {spec.path} has no archive: mount what is missing, or put back what "
-        "was removed; for a new archive give this pipeline a new checkpoint"
+        f"the checkpoint {spec.checkpoint} has archived {read[0]}, but {spec.path} has no archive: mount the missing file system, or restore the "
+        "removed files; for a new archive, give this pipeline a new checkpoint"
     )
 
 

@@ -31,7 +31,7 @@ class Entry:
 CATALOGUE: Final = {
     "archive": Entry(
         "topics into Parquet files named by offset range, a Delta or an Iceberg table",
-        "every offset is archived once, in order, whatever is killed when",
+        "every offset is archived once, in order, whichever process is killed and when",
         "archive",
     ),
     "compact": Entry(
@@ -41,23 +41,23 @@ CATALOGUE: Final = {
         begins_with_spark=False,
     ),
     "order-audit": Entry(
-        "proof that nothing is missing, repeated or out of order per key, or where it is",
-        "no finding on a clean log; every injected one found and placed; any batch cut, one result",
+        "proof that nothing is missing, repeated or out of order per key, or a list of the places where it is",
+        "no finding in a clean log; every injected fault is found with its place; the same result for any division into batches",
         "audit.job",
     ),
     "skew-report": Entry(
-        "load by queue and key, and how many queues there should be",
+        "load by queue and key, and the recommended number of queues",
         "simulated loads equal a recount; the advice never falls when capacity falls",
         "skew.job",
     ),
     "lag": Entry(
         "how far groups are behind, in messages and time",
-        "time lag is now minus the store time of the first unconsumed message",
+        "the time lag is the age of the first unconsumed message, from its store time",
         "lag",
         begins_with_spark=False,
     ),
     "dead-letters": Entry(
-        "why messages were given up, and which were overtaken",
+        "why messages became dead letters, and which were overtaken",
         "every dead letter counted once and joined to its origin by message id",
         "deadletters",
         begins_with_spark=False,
@@ -69,19 +69,19 @@ CATALOGUE: Final = {
         begins_with_spark=False,
     ),
     "replay": Entry(
-        "a topic into another one",
-        "order per key and counts equal; stopping and resuming repeats nothing",
+        "a topic copied into another topic",
+        "equal counts and order per key; stopping and resuming repeats nothing",
         "replay",
     ),
     "mirror": Entry(
-        "topics at another cluster, with the offsets of groups; without Spark",
-        "each queue is a prefix of its source, offset by offset, whatever is killed when and however many mirrors run",
+        "topics copied to another cluster, with the offsets of groups; without Spark",
+        "each queue is a prefix of its source, offset by offset, whichever process is killed and however many mirrors run",
         "mirror.job",
         begins_with_spark=False,
     ),
     "cdc-apply": Entry(
         "binlog events of Debezium, Canal or Maxwell into a Delta table",
-        "the table is the source at a position; repeats and late events change nothing",
+        "the table equals the source at one position; repeated and late events change nothing",
         "cdc.job",
     ),
 }

@@ -157,7 +157,9 @@ def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:
             with pq.ParquetFile(each.open()) as file:
                 expected += file.metadata.num_rows
                 for batch in _batches(file):
-                    draft.write(batch, f"{each} is not in offset order; it was not written here")
+                    draft.write(
+                        batch, f"{each} is not in offset order; this pipeline did not write it"
+                    )
         written = draft.close()
     except BaseException:
         draft.discard()
@@ -166,7 +168,9 @@ def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:
         found = file.metadata.num_rows
     if found != expected or written.rows != expected:
         path.delete()
-        raise SinkConflict(f"{path} has other rows than its {len(old)} parts; nothing was changed")
+        raise SinkConflict(
+            f"{path} does not have the same rows as its {len(old)} parts; nothing was changed"
+        )
     return Draft(path, whole, tuple(parts))
 
 

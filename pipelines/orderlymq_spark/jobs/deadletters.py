@@ -84,7 +84,7 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
     if data["redriven"]:
         lines.append(f"  redriven to their topic: {data['redriven']}")
     if data["originGone"]:
-        lines.append(f"  whose topic has no message that says the same: {data['originGone']}")
+        lines.append(f"  whose topic has no message with the same content: {data['originGone']}")
     return Outcome("\n".join(lines), data)
 
 

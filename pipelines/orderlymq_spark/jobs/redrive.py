@@ -55,7 +55,7 @@ Treatment: TypeAlias = Literal["skip", "send", "hold-key"]
 
 _NOT_SENT: Final[Mapping[Treatment, Decision]] = {"skip": "skip", "hold-key": "hold"}
 _DOUBTFUL: Final = (
-    "its topic has no message that says the same: that has aged out, or a client made the letter up; look at it, and set "
+    "its topic has no message with the same content: it has aged out, or a client forged the letter; check it, and set "
     "spec.onDoubtful: send"
 )
 
@@ -106,7 +106,7 @@ class Plan:
             return TypeAdapter(cls).validate_python(value)
         except ValidationError as error:
             raise OptionError(
-                f"this is no plan of a redrive: {error}; name a file that does not exist, and a plan is made"
+                f"this is not a plan of a redrive: {error}; to make a plan, name a file that does not exist"
             ) from error
 
 
@@ -131,7 +131,9 @@ def _plan(
     if spec.plan.exists():
         plan = Plan.from_json(json.loads(spec.plan.read_text()))
         if plan.group != spec.group:
-            raise OptionError(f"{spec.plan} is a plan of the group {plan.group}; name another file")
+            raise OptionError(
+                f"{spec.plan} is a plan for the group {plan.group}; name another file"
+            )
         return plan
     letters = marked_letters(access, spec.group, spark, spec.keys)
     by_topic: dict[str, list[DeadLetter]] = {}
@@ -230,7 +232,7 @@ def _send(
     letter = letter_at(access, item.letter_queue(group), item.offset)
     if letter is None:
         raise DataLost(
-            f"its dead letter {item.broker}:{item.queue_id}@{item.offset} is not there any more; for the key's others name "
+            f"its dead letter {item.broker}:{item.queue_id}@{item.offset} no longer exists; for the other letters of the key, name "
             "another file for the plan"
         )
     if letter.unreadable:
@@ -282,7 +284,7 @@ def make_plan(
         if decision == "send" and letter.is_doubtful and target is None and on_doubtful != "send":
             decision, reason = _NOT_SENT[on_doubtful], _DOUBTFUL
         if identity in sent:
-            decision, reason = "skip", "it was redriven already"
+            decision, reason = "skip", "it was already redriven"
         if decision == "send" and key is not None and (topic, key) in held:
             decision, reason = "hold", "an earlier message of its key is held"
         if decision == "hold" and key is not None:
@@ -307,7 +309,7 @@ def _decide(
     letter: DeadLetter, topic: str, on_overtaken: Treatment, redrives_max: int
 ) -> tuple[Decision, str]:
     if not topic:
-        return "skip", "it does not name its topic; set spec.target"
+        return "skip", "the letter does not name its topic; set spec.target"
     redrives = redrives_of(letter.message)
     if redrives >= redrives_max:
         return "hold", f"it was redriven {redrives} times already (maxRedrives)"

@@ -44,7 +44,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     servers, others = (set(each.bootstrap.split(";")) for each in (target, options.connect))
     if servers & others and spec.target in source.topics(options.topics, options.pattern):
         raise OptionError(
-            f"replay would copy {spec.target} into itself, for ever; give another target"
+            f"replay would copy {spec.target} into itself without end; give another target"
         )
     queues = len(access_to(target).route(spec.target).publish)
     sink = {

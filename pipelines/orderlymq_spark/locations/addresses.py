@@ -38,8 +38,8 @@ def location(given: str | Path | Location) -> Location:
     if found[1] not in SCHEMES or isinstance(given, Path):
         addresses = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise OptionError(
-            f"{given}: the scheme {found[1]}: is not supported; supported are {addresses} and paths of a mounted "
-            "file system without a scheme, as /data/archive or data/archive"
+            f"{given}: the scheme {found[1]}: is not supported; supported are {addresses} and paths of a "
+            "mounted file system without a scheme, such as /data/archive or data/archive"
         )
     parts = _OBJECT.fullmatch(text)
     key = (parts[3] or "").rstrip("/") if parts is not None else ""

@@ -32,7 +32,7 @@ class Location(ABC):
     """A place. Places are equal if their texts are equal; they can be sent to tasks."""
 
     parallel: ClassVar[int]
-    """How many requests are worth being under way together."""
+    """How many requests are worth running in parallel."""
 
     @abstractmethod
     def __str__(self) -> str:

@@ -99,7 +99,9 @@ class ObjectLocation(Location):
             if has_won is not None:
                 return has_won
             time.sleep(_CONFLICT_PAUSE_S)
-        raise StoreFailed(f"{self} could not be created: other puts of it were under way each time")
+        raise StoreFailed(
+            f"{self} could not be created, because other puts of it were running each time"
+        )
 
     def _create_once(self, content: bytes) -> bool | None:
         """Put the object if it is absent; return whether it now has this content, or None if it is still absent."""
@@ -161,7 +163,7 @@ class ObjectLocation(Location):
             # A copy with status 200 may still contain an error.
             with suppress(FileNotFoundError):
                 if not target.exists() or target.size() != self.size():
-                    self._carry(target, StoreFailed(f"{self} was copied in part: {target}"))
+                    self._carry(target, StoreFailed(f"{self} was only partly copied: {target}"))
         self.delete()
 
     def _carry(self, target: "ObjectLocation", refused: StoreFailed) -> None:

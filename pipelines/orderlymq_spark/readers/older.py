@@ -31,7 +31,7 @@ class OlderStreamReader(OrderlyMQStreamReader):
         self._planned: dict[str, Any] = {}
         if options.offsets_max or options.bytes_max or options.offsets_min:
             _log.warning(
-                "this Spark knows no limits of a batch (4.2 does): the first batch of a run has all that waits"
+                "this Spark does not support limits of a batch (4.2 does): the first batch of a run has the whole backlog"
             )
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name and form of before 4.2

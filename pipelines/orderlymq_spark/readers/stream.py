@@ -137,7 +137,9 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         ):
             return start
         for queue in found.added:
-            _log.warning("the queue %s is new; it is read from %d", queue, found.start[queue])
+            _log.warning(
+                "the queue %s is new; reading begins at offset %d", queue, found.start[queue]
+            )
         if not isinstance(limit, ReadAllAvailable):
             rows_max = self._rows_max(found.start, ends)
             if rows_max is not None:

@@ -80,7 +80,7 @@ def _claim(checkpoint: Location) -> Claim:
             drivers.each(lambda each: (drivers / each).delete(), before)
             return Claim(checkpoint, mine)
     raise CheckpointInUse(
-        f"{_TRIES} drivers have begun on the checkpoint {checkpoint} while this one did"
+        f"{_TRIES} drivers have begun on the checkpoint {checkpoint} while this one tried to"
     )
 
 

@@ -52,7 +52,7 @@ def lag_behind(connect: Connect, offsets: Offsets) -> Lag | None:
         waiting = {queue: at for queue, at in first.items() if at < highs[queue]}
         stored = [access.stored_at(queue, at) for queue, at in waiting.items()]
     except OrderlyMQError as error:
-        _log.info("the lag is not known now: %s", error)
+        _log.info("the lag is unknown now: %s", error)
         return None
     oldest_ms = min((each for each in stored if each is not None), default=None)
     oldest_s = 0.0 if oldest_ms is None else time.time() - oldest_ms / 1000

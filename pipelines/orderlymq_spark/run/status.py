@@ -14,7 +14,7 @@ from orderlymq_spark.locations.location import Location
 from orderlymq_spark.run.checkpoint import Claim
 
 _FILE: Final = "status.json"
-_WAY_OUT: Final = "correct it, or move it away: then nothing says what the checkpoint is of"
+_WAY_OUT: Final = "correct it, or move it away; without it, nothing records which pipeline the checkpoint belongs to"
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ def kept_status(checkpoint: Location) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{path} cannot be read ({error}); {_WAY_OUT}") from error
     if not isinstance(found, dict):
-        raise OptionError(f"{path} holds no object of JSON; {_WAY_OUT}")
+        raise OptionError(f"{path} does not hold a JSON object; {_WAY_OUT}")
     return found
 
 

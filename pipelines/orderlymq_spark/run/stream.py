@@ -114,7 +114,7 @@ def _check_about(spec: StreamSpec) -> None:
     kept = kept_status(spec.checkpoint)
     if kept.get("source"):
         raise CheckpointInUse(
-            f"the checkpoint {spec.checkpoint} is that of the mirror {kept['name']}; give this pipeline a checkpoint of its own"
+            f"the checkpoint {spec.checkpoint} belongs to the mirror {kept['name']}; give this pipeline a checkpoint of its own"
         )
     before, now = kept.get("about") or spec.about, spec.about
     if "keys" in now:
@@ -128,9 +128,9 @@ def _check_about(spec: StreamSpec) -> None:
         (spec.checkpoint / START_FILE).delete()
         return
     raise CheckpointInUse(
-        f"the checkpoint {spec.checkpoint} is that of the pipeline {kept['name']}, whose {other} is "
-        f"{before.get(other, 'not set')} and not {now.get(other, 'absent')}; give this pipeline a checkpoint of its own. Where both "
-        f"are names of one place, as of two mounts, write the present one into about of {spec.checkpoint / 'status.json'}"
+        f"the checkpoint {spec.checkpoint} belongs to the pipeline {kept['name']}, whose {other} is "
+        f"{before.get(other, 'not set')} and not {now.get(other, 'absent')}; give this pipeline a checkpoint of its own. If both "
+        f"name the same place, for example by two mounts, write the present one into about of {spec.checkpoint / 'status.json'}"
     )
 
 
@@ -191,7 +191,7 @@ def _follow(
     if stopped.is_set() and spec.ends:
         status.fail(claim, "stopped by a signal")
         raise PipelineStopped(
-            f"{status.name}: stopped by a signal before its end; run it again, it goes on where it stands"
+            f"{status.name}: stopped by a signal before its end; run it again, and it continues from its checkpoint"
         )
     status.phase = "Finished"
     status.write(claim)

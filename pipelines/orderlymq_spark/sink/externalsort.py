@@ -52,7 +52,7 @@ class SpillFile(Generic[T]):
                 self._file.flush()
             except OSError as error:
                 raise SpillFailed(
-                    f"rows beyond what a task holds in memory are not written: {error}; nothing of this try is sent. Give the "
+                    f"rows that do not fit in the memory of a task cannot be written: {error}; this try has sent nothing. Give the "
                     "executors more room (spark.local.dir), or write smaller batches"
                 ) from error
             self._end += _HEAD + len(data)

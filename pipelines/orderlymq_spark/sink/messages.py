@@ -96,7 +96,7 @@ def check_columns(
     for name, kind in columns.items():
         if name.lower() != name and name.lower() in _READ:
             raise OptionError(
-                f"the rows have a column {name}, which would count for nothing; rename it to {name.lower()}, or leave it out"
+                f"the rows have a column {name}, which would be ignored; rename it to {name.lower()}, or leave it out"
             )
         types, said = _TYPES.get(name, ("", ""))
         if said and name != unread and not re.fullmatch(types, kind):
@@ -107,7 +107,9 @@ def check_columns(
         if name not in columns:
             raise OptionError(f"orderBy names {name}; the rows have {', '.join(columns)}")
         if columns[name].startswith(_WITHOUT_ORDER):
-            raise OptionError(f"orderBy names {name}, and {columns[name]} has no order here")
+            raise OptionError(
+                f"orderBy names {name}, but values of type {columns[name]} have no order here"
+            )
 
 
 class _Draft(NamedTuple):
@@ -254,7 +256,7 @@ def with_event(row: Mapping[str, Any], mode: ContentMode) -> dict[str, Any]:
     try:
         body, properties = message_of(value, mode)
     except ValueMisfit as error:
-        raise OptionError(f"a row is no event of CloudEvents {VERSION}: {error}") from error
+        raise OptionError(f"a row is not an event of CloudEvents {VERSION}: {error}") from error
     others = {
         name: each
         for name, each in dict(row.get("properties") or {}).items()
@@ -345,8 +347,8 @@ def _message(row: Mapping[str, Any], topic: str) -> Message:
     body = row["body"]
     if row.get("body_error"):
         raise OptionError(
-            f"a row for {topic} has a body that could not be read: {row['body_error']}; cure that where it is read, or "
-            "leave such rows out (where body_error is null)"
+            f"a row for {topic} has a body that could not be read: {row['body_error']}; repair that at the source, "
+            "or leave such rows out (where body_error is null)"
         )
     if not body:
         raise OptionError(f"a row for {topic} has no body; a message needs at least one byte")

@@ -111,7 +111,7 @@ class _Writer:
             raise UnorderedRows(
                 "rows of one sharding key, or rows without a key, came from several tasks, so they have "
                 "no order and equal rows cannot be distinguished; send orderlymq_spark.ordered(frame) instead "
-                "of frame, with topic= where the sink has this option and the rows are of several topics, or set checkOrder=false"
+                "of frame, with topic= if the sink has this option and the rows belong to several topics, or set checkOrder=false"
             )
 
 
@@ -224,7 +224,7 @@ async def _send_queue(
         nonlocal grown
         grown = len(queues) != total
         if grown:
-            raise SettingError(f"{part.queue.topic} has {len(queues)} queues by now")
+            raise SettingError(f"{part.queue.topic} has {len(queues)} queues now")
         return part.queue
 
     timeout_s = access.connect.retry_timeout_ms / 1000

@@ -86,7 +86,7 @@ def awaited_queues(
                 raise
             if late:
                 raise SourceUnavailable(
-                    f"{error}; waited {access.connect.retry_timeout_ms / 1000:g} s (retryTimeout) for what was there before"
+                    f"{error}; waited {access.connect.retry_timeout_ms / 1000:g} s (retryTimeout) for topics that existed before"
                 ) from error
         else:
             if late or awaited <= set(found):
@@ -145,8 +145,8 @@ def _at_times(
         offset = access.offset_at(queue, low, highs[queue], bound.offsets[queue])
         if offset is None and bound.strategy == "error":
             raise OptionError(
-                f"{name}Timestamp: {queue.topic} {queue.broker_name}:{queue.queue_id} has no message "
-                f"that was stored then or later; {name}TimestampStrategy=latest takes its end"
+                f"{name}Timestamp: {queue.topic} {queue.broker_name}:{queue.queue_id} has no "
+                f"message that was stored then or later; {name}TimestampStrategy=latest uses its end"
             )
         found[queue] = highs[queue] if offset is None else offset
     return found
@@ -174,7 +174,7 @@ def _explicit(
             offset = highs[queue]
         elif offset > highs[queue]:
             raise OptionError(
-                f"{name}Offsets: {offset} of {queue.topic} {queue.broker_name}:{queue.queue_id} lies "
+                f"{name}Offsets: {offset} of {queue.topic} {queue.broker_name}:{queue.queue_id} is "
                 f"beyond its end {highs[queue]}"
             )
         found[queue] = offset
@@ -219,15 +219,15 @@ def _kept_for(options: SourceOptions, path: Location) -> dict[str, Any]:
         if asked.get(name) != now:
             raise _of_another(
                 path,
-                f"with {name}={asked.get(name)} began, and this one asks for {now}, which would count for nothing",
+                f"with {name}={asked.get(name)} began, but this one asks for {now}, which would be ignored",
             )
     return found
 
 
 def _of_another(path: Location, what: str) -> OptionError:
     return OptionError(
-        f"{path} keeps where a stream {what}; where a query reads several streams, give each a startPath of its own, and "
-        "where one begins elsewhere, a new checkpoint"
+        f"{path} keeps where a stream {what}; if a query reads several streams, give each its own startPath; if "
+        "a stream begins elsewhere, give it a new checkpoint"
     )
 
 
@@ -330,8 +330,8 @@ def check_one_list(
         grown = datetime.fromtimestamp(growth.at_ms / 1000, UTC).isoformat()
         if has_two_lists(starts, first, growth):
             raise QueueListChanged(
-                f"the queue list of {topic} has grown, at {grown} at the latest, within what this pipeline reads, "
-                "and keys have moved to other queues, so offsets do not show the order of their messages; begin behind "
+                f"the queue list of {topic} has grown, at {grown} at the latest, within the range that this "
+                "pipeline reads, and keys have moved to other queues, so offsets do not show the order of their messages; begin behind "
                 f"it (startingTimestamp: {growth.at_ms}) with a new checkpoint and a new target"
             )
 

@@ -62,7 +62,7 @@ class ArchiveDataSource(DataSource):
         catalog, table = json.loads(self.options.get("catalog", "null")), self.options.get("table")
         if (kind == "iceberg") != bool(catalog and table):
             raise OptionError(
-                "format iceberg, and no other one, needs the options catalog and table"
+                "format iceberg needs the options catalog and table; other formats do not accept them"
             )
         codec = self.options.get("codec", "zstd")
         named = (catalog["name"], catalog["properties"], str(table)) if catalog else None
@@ -135,8 +135,8 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                         files[queue] = PartFile(path, queue, rows.schema, self._codec)
                     files[queue].write(
                         rows,
-                        f"the rows of {queue} are not in offset order: an archive takes the frame "
-                        "as it is read, without minPartitions, repartition or joins",
+                        f"the rows of {queue} are not in offset order: an archive needs "
+                        "the frame as it was read, without minPartitions, repartition or joins",
                     )
             # Close inside the `try`, because writing the end of a file may fill the disk.
             return Written([file.close() for file in files.values()])

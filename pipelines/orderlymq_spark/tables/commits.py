@@ -103,8 +103,8 @@ def check_others(where: str, app_id: str, parts: Sequence[Part], ends: Offsets) 
     for part in (each.part for each in parts):
         if part.start < ends.get(part.queue, 0):
             raise SinkConflict(
-                f"{app_id} brings {part}, and another pipeline has the queue up to {ends[part.queue]} in {where}: each message would "
-                "be there twice; give this pipeline a table of its own, or begin where the other one has ended"
+                f"{app_id} brings {part}, and another pipeline has the queue up to {ends[part.queue]} in {where}: each message "
+                "would be stored twice; give this pipeline a table of its own, or begin where the other one has ended"
             )
 
 

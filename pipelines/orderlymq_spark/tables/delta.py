@@ -187,8 +187,8 @@ def append_rows(
     known = last_said(table, lambda commit: commit.get(said)) if query and batch == last else None
     if last is not None and (batch < last or known not in (None, query)):
         raise SinkConflict(
-            f"batch {batch} of {app_id} comes after batch {last}, which the table in {root} has: Spark repeats the last batch alone, "
-            "so this is another checkpoint, or an older state of it; give each checkpoint an appId of its own"
+            f"batch {batch} of {app_id} comes after batch {last}, which the table in {root} has: Spark repeats only the last "
+            "batch, so this is another checkpoint, or an older state of it; give each checkpoint an appId of its own"
         )
     if batch == last:
         return
@@ -235,7 +235,7 @@ def _check_cast(values: pa.Array, there: pa.DataType) -> None:
         if kinds.is_floating(here):
             changed = pc.and_not(changed, pc.is_nan(values))
         if pc.any(changed).as_py():
-            raise pa.ArrowInvalid(f"a {here} would become another value as {there}")
+            raise pa.ArrowInvalid(f"a value of type {here} would change if stored as {there}")
 
 
 def _entries(kind: pa.MapType) -> pa.ListType:

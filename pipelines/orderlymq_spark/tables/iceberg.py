@@ -74,7 +74,7 @@ def open_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
             return catalog.create_table(name, _nullable(schema))
         except TableAlreadyExistsError:
             continue
-    raise SinkConflict(f"others make and drop the Iceberg table {name} all the time")
+    raise SinkConflict(f"other processes keep creating and dropping the Iceberg table {name}")
 
 
 def data_folder(table: Table) -> Location:
@@ -103,8 +103,8 @@ def append_files(
         if ends is None and batch:
             raise SinkConflict(
                 f"batch {batch} of {app_id} comes to {where}, which has none of the batches before it: another catalogue "
-                "has them, the table was made again, or the pipeline had another name; name what has them, or give this "
-                "pipeline a new checkpoint"
+                "has them, the table was made again, or the pipeline had another name; name the catalogue or table that "
+                "has them, or give this pipeline a new checkpoint"
             )
         if ends is not None and not parts:
             return
@@ -127,7 +127,9 @@ def append_files(
         except (ValidationError, ValueError) as error:
             raise SinkConflict(f"{where} does not take the files of a batch: {error}") from error
         return
-    raise SinkConflict(f"others have written to {where} {_TRIES} times meanwhile; run it again")
+    raise SinkConflict(
+        f"other processes have written to {where} {_TRIES} times meanwhile; run the pipeline again"
+    )
 
 
 def snapshot_with(table: Table, queue: MessageQueue, offset: int, app_id: str) -> Snapshot | None:

@@ -55,8 +55,8 @@ def _checked(loader: Callable[..., Any]) -> Callable[..., Any]:
         # A name without a dot is a keyword of pyiceberg.
         if "." in named and not named.startswith(_OWN) and named not in _named:
             raise OptionError(
-                f"the catalogue or the table names the class {named}, which is not pyiceberg's own: name it in the properties of the "
-                "catalogue here, too, or take it out there"
+                f"the catalogue or the table names the class {named}, which is not part of pyiceberg: name it in the properties "
+                "of the catalogue here as well, or remove it there"
             )
         return loader(named, *given)
 

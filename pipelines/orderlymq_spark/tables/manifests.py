@@ -23,7 +23,7 @@ from orderlymq_spark.locations.location import Location
 MANIFESTS: Final = "_manifests"
 PARTS: Final = "_parts"
 OWN: Final = (MANIFESTS, PARTS)
-"""The folders of an archive that are no topics; others may begin with the same character."""
+"""The folders of an archive that are not topics; folders of topics may begin with the same character."""
 _LATEST: Final = "latest"  # holds a number from which the last manifest is searched
 DIGITS: Final = 20  # an offset has at most 19 digits, so names sort like numbers
 _TRIES: Final = 100  # attempts; each may lose to another writer's commit, an archive's batch
@@ -94,7 +94,7 @@ class Manifest:
             return cls(facts["appId"], facts["batch"], added, removed)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise SinkConflict(
-                f"a manifest of the archive was not written by a pipeline ({error!r}); put the right one in its place"
+                f"a manifest of the archive was not written by a pipeline ({error!r}); replace it with the right one"
             ) from error
 
 
@@ -105,7 +105,7 @@ def _below(name: str) -> str:
         ValueError: The path is not inside.
     """
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError(f"{name[:255]!r} is no file of the archive")
+        raise ValueError(f"{name[:255]!r} is not a file of the archive")
     return name
 
 
@@ -132,7 +132,7 @@ def commit(root: Location, make: Callable[[], Manifest | None]) -> None:
             (root / MANIFESTS / _LATEST).write(str(following))
             return
     raise SinkConflict(
-        f"others have written to the archive {root} {_TRIES} times while {make} was to be committed"
+        f"other processes have written to the archive {root} {_TRIES} times while {make} was to be committed"
     )
 
 
@@ -159,7 +159,7 @@ def settled(root: Location, look: Callable[[], _Found]) -> _Found:
         if not any(_read(root, each).takes_away for each in following):
             return found
     raise SinkConflict(
-        f"others have written to the archive {root} {_TRIES} times while it was read"
+        f"other processes have written to the archive {root} {_TRIES} times while it was read"
     )
 
 
@@ -182,8 +182,8 @@ def _see_carried_out(root: Location, manifest: Manifest) -> None:
             return
         time.sleep(_LOOK_AGAIN_S)
     raise SinkConflict(
-        f"the last commit of the archive {root}, of {manifest.app_id}, is not carried out, and this process may not do it "
-        f"({reason}); run that pipeline again"
+        f"the last commit of the archive {root}, of {manifest.app_id}, is not finished, and this process may not "
+        f"finish it ({reason}); run that pipeline again"
     ) from reason
 
 

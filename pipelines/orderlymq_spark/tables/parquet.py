@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _FILE: Final = re.compile(r"(.+)-(\d{5,})/(\d{20})-(\d{20})\.parquet")
 
 Mark: TypeAlias = dict[str, str]
-"""Distinguishes a message from another one with its offset: a hash by column."""
+"""What distinguishes a message from another one at the same offset: a hash of each column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def _is_there(root: Location, part: Part) -> bool:
                 return True
             raise SinkConflict(
                 f"{where} is published in {root} with other messages: the topic was deleted and created again, or its "
-                "cluster restored from a backup, and its offsets are used a second time; nothing was changed; give "
+                "cluster restored from a backup, so its offsets are used a second time; nothing was changed; give "
                 "this pipeline a path and a checkpoint of its own, and keep the old archive"
             )
         if other.start < where.end and where.start < other.end:

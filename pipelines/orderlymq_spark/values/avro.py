@@ -58,13 +58,13 @@ def avro_decoder(schema: str) -> Callable[[bytes], Any]:
         if body.startswith(_MARKER):
             written = found.read(_HEAD_BYTES)[len(_MARKER) :].hex()
             if written != number:
-                raise ValueMisfit(f"it was written by the schema {written}, not by this one")
+                raise ValueMisfit(f"it was written with the schema {written}, not by this one")
         try:
             value = schemaless_reader(found, parsed, None)
         except Exception as error:  # any error of the library's reader; its text may show the body
             raise ValueMisfit(f"it cannot be read by the schema ({type(error).__name__})") from None
         if found.read(1):
-            raise ValueMisfit("bytes follow its record")
+            raise ValueMisfit("extra bytes follow its record")
         return value
 
     return decode
@@ -82,7 +82,7 @@ def _type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> str:
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
-            raise OptionError("valueSchema: a union may have one type beside null")
+            raise OptionError("valueSchema: a union may have only null and one other type")
         return _type(kinds[0], named, inside)
     if isinstance(schema, str):
         if schema in named:
@@ -106,7 +106,7 @@ def _type(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> str:
 def _record(schema: Mapping[str, Any], named: dict[str, Any], inside: tuple[str, ...]) -> str:
     name = schema["name"]
     if name in inside:
-        raise OptionError(f"valueSchema: {name} holds itself, which no column can")
+        raise OptionError(f"valueSchema: {name} contains itself, which a column cannot")
     fields = (
         f"`{each['name']}`:{_type(each['type'], named, (*inside, name))}"
         for each in schema["fields"]

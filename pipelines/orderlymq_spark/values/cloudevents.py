@@ -68,14 +68,14 @@ def event_of(
     if binary:
         return _from_properties(body, properties, parse)
     if kind.startswith(STRUCTURED) and kind.partition(";")[0].strip() != JSON_FORMAT:
-        raise ValueMisfit(f"its content type is no {JSON_FORMAT}, the only one that is read")
+        raise ValueMisfit(f"its content type is not {JSON_FORMAT}, the only one that is read")
     try:
         members = orjson.loads(body)
     except orjson.JSONDecodeError:
         members = None
     if not isinstance(members, dict) or (not kind and "specversion" not in members):
         raise ValueMisfit(
-            f"it is no CloudEvent: it has no property {PREFIX}specversion, and its body is no JSON object with specversion"
+            f"it is not a CloudEvent: it has no property {PREFIX}specversion, and its body is not a JSON object with specversion"
         )
     return _from_json(members, parse, body)
 
@@ -109,11 +109,11 @@ def _from_json(
         try:
             content = b64decode(encoded, validate=True)
         except (TypeError, ValueError):
-            raise ValueMisfit("data_base64 is no base64") from None
+            raise ValueMisfit("data_base64 is not base64") from None
         event["data"] = _data(content, event, parse)
     elif data is not None and not _is_json(event):
         if not isinstance(data, str):
-            raise ValueMisfit("data is no text, and its datacontenttype is no JSON")
+            raise ValueMisfit("data is not text, and its datacontenttype is not JSON")
         event["data"] = _data(data.encode(), event, parse)
     elif data is not None:
         # Keeps the numbers as written, if the column needs that.
@@ -126,14 +126,14 @@ def _written_data(body: bytes) -> bytes:
     try:
         return bytes(_members(body)["data"])
     except RecursionError:
-        raise ValueMisfit("data is nested too deep") from None
+        raise ValueMisfit("data is nested too deeply") from None
 
 
 def _data(content: bytes, event: Mapping[str, Any], parse: Callable[[bytes], Any] | None) -> Any:
     if parse is None:
         return content
     if not _is_json(event):
-        raise ValueMisfit("its datacontenttype is no JSON, as valueSchema wants it")
+        raise ValueMisfit("its datacontenttype is not JSON, which valueSchema requires")
     return parse(content)
 
 
@@ -163,7 +163,7 @@ def _checked(attributes: Mapping[str, str]) -> dict[str, Any]:
     for name, value in attributes.items():
         if not _NAME.fullmatch(name):
             raise ValueMisfit(
-                f"the attribute {_named(name)} has another name than of the letters a-z and digits"
+                f"the attribute {_named(name)} has a name with characters other than a-z and digits"
             )
         if _CONTROL.search(value):
             raise ValueMisfit(f"the attribute {name} has a control character")
@@ -171,10 +171,10 @@ def _checked(attributes: Mapping[str, str]) -> dict[str, Any]:
         if not attributes.get(name, "" if name in REQUIRED else "-"):
             raise ValueMisfit(f"the attribute {name} is missing or empty")
     if attributes["specversion"] != VERSION:
-        raise ValueMisfit(f"specversion is another one than {VERSION}")
+        raise ValueMisfit(f"specversion is not {VERSION}")
     event: dict[str, Any] = {name: attributes.get(name) for name in (*REQUIRED, *OPTIONAL)}
     if event["datacontenttype"] is not None and not _MEDIA_TYPE.fullmatch(event["datacontenttype"]):
-        raise ValueMisfit("the attribute datacontenttype is no media type")
+        raise ValueMisfit("the attribute datacontenttype is not a media type")
     if event["time"] is not None:
         event["time"] = _moment(event["time"])
     known = {*REQUIRED, *OPTIONAL}
@@ -188,7 +188,7 @@ def _moment(text: str) -> datetime:
             raise ValueError
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueMisfit("the attribute time is no timestamp of RFC 3339") from None
+        raise ValueMisfit("the attribute time is not an RFC 3339 timestamp") from None
 
 
 def _named(name: str) -> str:
@@ -222,7 +222,7 @@ def message_of(event: Mapping[str, Any], mode: ContentMode) -> tuple[bytes, dict
     extensions = dict(event.get("extensions") or {})
     clash = sorted(extensions.keys() & {*REQUIRED, *OPTIONAL, "data"})
     if clash:
-        raise ValueMisfit(f"extensions has {clash[0]}, which is an attribute of its own")
+        raise ValueMisfit(f"extensions has {clash[0]}, which is itself an attribute of the event")
     attributes |= {name: value for name, value in extensions.items() if value is not None}
     texts = {name: _text(name, value) for name, value in attributes.items()}
     _checked(texts)
@@ -244,7 +244,7 @@ def _structured(texts: dict[str, str], data: Any) -> bytes:
             orjson.loads(data)
         except orjson.JSONDecodeError as error:
             raise ValueMisfit(
-                f"data is no JSON, as its datacontenttype says: {error.msg}"
+                f"data is not JSON, although its datacontenttype says so: {error.msg}"
             ) from None
         members["data"] = orjson.Fragment(data)
     elif data is not None:

@@ -82,7 +82,7 @@ def _map(value: Any, kind: pa.MapType, place: str, *, sized: bool) -> list[tuple
 
 def _misfit(value: Any, kind: str, place: str) -> ValueMisfit:
     # The text does not show the body's content, because it may be secret.
-    return ValueMisfit(f"{place} is a {type(value).__name__}, which is no {kind}")
+    return ValueMisfit(f"{place} is a {type(value).__name__}, which is not a {kind}")
 
 
 def _of(*kinds: type) -> Callable[..., Any]:

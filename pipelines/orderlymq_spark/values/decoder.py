@@ -104,7 +104,7 @@ def _json(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise ValueMisfit(f"it is no JSON: {error.msg} at {error.pos}") from None
+        raise ValueMisfit(f"it is not JSON: {error.msg} at {error.pos}") from None
 
 
 def _exact_json(body: bytes) -> Any:
@@ -117,4 +117,4 @@ def _fraction(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation:
-        raise ValueMisfit("a number has an exponent beyond all decimals") from None
+        raise ValueMisfit("the exponent of a number is too large for any decimal") from None

@@ -53,7 +53,7 @@ def protobuf_decoder(descriptors: bytes, name: str) -> Callable[[bytes], Any]:
         try:
             return _record(kind.FromString(body))
         except DecodeError:
-            raise ValueMisfit(f"it is no {name}") from None
+            raise ValueMisfit(f"it is not a valid {name}") from None
 
     return decode
 
@@ -82,7 +82,9 @@ def _struct(message: Any, inside: tuple[str, ...]) -> str:
     if message.full_name == _TIMESTAMP:
         return "timestamp"
     if message.full_name in inside:
-        raise OptionError(f"valueSchema: {message.full_name} holds itself, which no column can")
+        raise OptionError(
+            f"valueSchema: {message.full_name} contains itself, which a column cannot"
+        )
     within = (*inside, message.full_name)
     return f"struct<{','.join(f'`{each.name}`:{_type(each, within)}' for each in message.fields)}>"
 

@@ -61,7 +61,7 @@ def test_an_archive_does_not_go_on_where_nothing_of_it_is(form: Form, tmp_path: 
     read_up_to(spec, 9)
 
     with pytest.raises(
-        SinkConflict, match=r"has archived orders g:0 \[5, 9\).*mount what is missing"
+        SinkConflict, match=r"has archived orders g:0 \[5, 9\).*mount the missing file system"
     ):
         archive.run("keep", spec, lambda: cast("SparkSession", None))
     assert not spec.folder.exists()

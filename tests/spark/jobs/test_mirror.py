@@ -445,7 +445,9 @@ def test_topics_must_fit(clusters: Clusters, tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["startingOffsets", "tags", "maxOffsetsPerTrigger"])
 def test_a_mirror_chooses_no_messages(option: str, tmp_path: Path) -> None:
     """A filtered copy would not be a prefix."""
-    with pytest.raises(ValueError, match=f"options.{option}: a mirror copies each queue whole"):
+    with pytest.raises(
+        ValueError, match=f"options.{option}: a mirror copies each queue completely"
+    ):
         MirrorSpec(
             type="mirror",
             source=Source(topic="orders", options={option: "1"}),

@@ -164,7 +164,7 @@ def test_a_target_that_has_grown_first_waits_for_its_source(
     sites.send(topic, 10)
     sites.declare(sites.target, topic, 5)
 
-    with pytest.raises(QueueListChanged, match="let the source's topic grow alike"):
+    with pytest.raises(QueueListChanged, match="let the topic at the source grow in the same way"):
         sites.mirror(topic, tmp_path)
     assert sites.both.check_prefix(topic) == 20
 

@@ -115,7 +115,7 @@ def test_the_report_says_what_is_undecided() -> None:
 
     assert said.data["undecided"] == 1
     assert said.text.splitlines()[1:] == [
-        "undecided: 1 of the late numbers may have been seen before: more jumps are open than the audit remembers",
+        "undecided: 1 of the late numbers may have been seen before, because more jumps are open than the audit remembers",
         "The order is broken: 2 reordered",
     ]
 

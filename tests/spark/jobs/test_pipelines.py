@@ -339,7 +339,7 @@ def test_bad_places_are_clear_errors(spark: "SparkSession", topics: Topics) -> N
     beyond = json.dumps({topic: {queue.broker_name: {"0": 500}}})
     for options, error, text in (
         ({"topic": "no-such-topic"}, TopicNotFound, "no broker has the topic no-such-topic"),
-        ({"topic": topic, "startingOffsets": beyond}, OptionError, "lies beyond its end"),
+        ({"topic": topic, "startingOffsets": beyond}, OptionError, "is beyond its end"),
         (
             {"topic": topic, "startingTimestamp": "2999-01-01"},
             OptionError,

@@ -458,7 +458,7 @@ def test_one_place_in_two_spellings_is_one_place(tmp_path: Path, old: str, new: 
 
     assert finish(one, new.format(tmp_path)).phase == "Finished"
     with pytest.raises(
-        CheckpointInUse, match=r"of two mounts, write .* into about of \S+/status\.json"
+        CheckpointInUse, match=r"by two mounts, write .* into about of \S+/status\.json"
     ):
         finish(one, "/mnt/orders")
 

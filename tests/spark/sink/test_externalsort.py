@@ -83,7 +83,7 @@ def test_a_full_folder_is_an_error_before_anything_is_sent() -> None:
     queues = [MessageQueue("T", "b", 0)]
     with (
         files_no_larger_than(40 << 20),
-        pytest.raises(SpillFailed, match=r"nothing of this try is sent.*spark\.local\.dir"),
+        pytest.raises(SpillFailed, match=r"this try has sent nothing.*spark\.local\.dir"),
         queue_messages(rows, lambda _: queues, topic="T", order_by=[], app_id="job", batch="7"),
     ):
         pytest.fail("it has room")

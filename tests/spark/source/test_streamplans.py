@@ -149,7 +149,7 @@ def test_a_stream_that_waits_reports_a_loss_once(
 
     assert list(lost.iterdir()) == []
     assert [each.message for each in caplog.records if "data loss" in each.message] == [
-        f"data loss: {topic} g:0 [0, {low}) ({low} messages) is not there any more"
+        f"data loss: {topic} g:0 [0, {low}) ({low} messages) no longer exists"
     ]
 
 

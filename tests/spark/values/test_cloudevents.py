@@ -140,16 +140,16 @@ def without(name: str, **others: str) -> dict[str, str]:
         (without("CE_id"), "the attribute id is missing or empty"),
         (without("CE_source"), "the attribute source is missing or empty"),
         (without("CE_type"), "the attribute type is missing or empty"),
-        (without("", CE_specversion="0.3"), "specversion is another one than 1.0"),
-        (without("", CE_time="yesterday"), "time is no timestamp of RFC 3339"),
-        (without("", CE_time="2026-01-31T12:00:00"), "time is no timestamp of RFC 3339"),
-        (without("", CE_time="2026-13-31T12:00:00Z"), "time is no timestamp of RFC 3339"),
-        (without("", CE_time="9999-12-31T23:59:59-14:00"), "time is no timestamp of RFC 3339"),
-        (without("", CE_time="0001-01-01T00:00:00+14:00"), "time is no timestamp of RFC 3339"),
-        (without("", CE_contenttype="json"), "datacontenttype is no media type"),
+        (without("", CE_specversion="0.3"), "specversion is not 1.0"),
+        (without("", CE_time="yesterday"), "time is not an RFC 3339 timestamp"),
+        (without("", CE_time="2026-01-31T12:00:00"), "time is not an RFC 3339 timestamp"),
+        (without("", CE_time="2026-13-31T12:00:00Z"), "time is not an RFC 3339 timestamp"),
+        (without("", CE_time="9999-12-31T23:59:59-14:00"), "time is not an RFC 3339 timestamp"),
+        (without("", CE_time="0001-01-01T00:00:00+14:00"), "time is not an RFC 3339 timestamp"),
+        (without("", CE_contenttype="json"), "datacontenttype is not a media type"),
         (without("", CE_Trace="x"), "'Trace' has another name"),
         (without("", CE_subject="a\nb"), "subject has a control character"),
-        (without("CE_specversion"), "it is no CloudEvent"),
+        (without("CE_specversion"), "it is not a CloudEvent"),
         ({"CE_contenttype": "application/cloudevents-batch+json"}, "application/cloudevents+json"),
         ({"CE_contenttype": "application/cloudevents+avro"}, "application/cloudevents+json"),
     ],
@@ -170,8 +170,8 @@ def test_a_bad_event_is_null_with_its_reason(properties: dict[str, str], told: s
         ({"rank": 1 << 31}, "'rank' is neither text, boolean nor integer"),
         ({"rank": {"a": 1}}, "'rank' is neither text"),
         ({"data": 1, "data_base64": "AAE="}, "both data and data_base64"),
-        ({"data_base64": "?"}, "data_base64 is no base64"),
-        ({"data": {"a": 1}, "datacontenttype": "text/plain"}, "data is no text"),
+        ({"data_base64": "?"}, "data_base64 is not base64"),
+        ({"data": {"a": 1}, "datacontenttype": "text/plain"}, "data is not text"),
         ({"my-name": "x"}, "'my-name' has another name"),
     ],
 )
@@ -188,9 +188,9 @@ def test_data_that_is_none_of_the_schema_is_reported() -> None:
     schema = "id string, amount decimal(10,2)"
 
     assert "value.data.id is a int" in str(read(b'{"id": 7}', BINARY, schema, ORDER)[1])
-    assert "it is no JSON" in str(read(b"{", BINARY, schema, ORDER)[1])
+    assert "it is not JSON" in str(read(b"{", BINARY, schema, ORDER)[1])
     text = without("", CE_contenttype="text/plain")
-    assert "as valueSchema wants it" in str(read(b"{}", text, schema, ORDER)[1])
+    assert "which valueSchema requires" in str(read(b"{}", text, schema, ORDER)[1])
 
 
 _TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=9)
@@ -260,7 +260,7 @@ def test_modes_write_what_the_java_sdk_reads() -> None:
         ({**EVENT, "extensions": {"id": "x"}}, "extensions has id"),
         ({**EVENT, "extensions": {"my_name": "x"}}, "'my_name' has another name"),
         ({**EVENT, "subject": ""}, "subject is missing or empty"),
-        ({**EVENT, "data": "{", "datacontenttype": "text/json"}, "data is no JSON"),
+        ({**EVENT, "data": "{", "datacontenttype": "text/json"}, "data is not JSON"),
     ],
 )
 def test_no_bad_event_is_written(event: dict[str, Any], told: str) -> None:
@@ -282,8 +282,8 @@ def test_rows_become_events() -> None:
     assert found["body"] == b"x"
     assert found["sharding_key"] == "4711"
     assert (found["properties"]["colour"], found["properties"]["CE_id"]) == ("red", "e-1")
-    with pytest.raises(OptionError, match="no event: it is no CloudEvent"):
-        with_event({"value": None, "value_error": "it is no CloudEvent"}, "binary")
+    with pytest.raises(OptionError, match="no event: it is not a CloudEvent"):
+        with_event({"value": None, "value_error": "it is not a CloudEvent"}, "binary")
     with pytest.raises(OptionError, match="the attribute id is missing"):
         with_event({"value": {**EVENT, "id": ""}}, "binary")
 
@@ -332,4 +332,4 @@ def test_events_go_through_spark(spark: "SparkSession", topics: Topics) -> None:
         ("e-2", "/shop", b"x"),
         (None, None, None),
     ]
-    assert "it is no CloudEvent" in found[2].value_error
+    assert "it is not a CloudEvent" in found[2].value_error

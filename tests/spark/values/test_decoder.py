@@ -92,16 +92,16 @@ def test_json_fits_the_types_of_the_column() -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"{", "it is no JSON"),
-        (b"\xff", "it is no JSON"),
-        (b"[1]", "value is a list, which is no record"),
-        (b'{"id": 7}', "value.id is a int, which is no string"),
-        (b'{"count": "7"}', "value.count is a str, which is no int32"),
-        (b'{"count": true}', "value.count is a bool, which is no int32"),
-        (b'{"count": 1.5}', "value.count is a Decimal, which is no int32"),
-        (b'{"count": 4294967296}', "value.count is a int, which is no int32"),
-        (b'{"price": "x"}', "value.price is a str, which is no decimal128(8, 2)"),
-        (b'{"price": "1234567.89"}', "value.price is a str, which is no decimal128(8, 2)"),
+        (b"{", "it is not JSON"),
+        (b"\xff", "it is not JSON"),
+        (b"[1]", "value is a list, which is not a record"),
+        (b'{"id": 7}', "value.id is a int, which is not a string"),
+        (b'{"count": "7"}', "value.count is a str, which is not a int32"),
+        (b'{"count": true}', "value.count is a bool, which is not a int32"),
+        (b'{"count": 1.5}', "value.count is a Decimal, which is not a int32"),
+        (b'{"count": 4294967296}', "value.count is a int, which is not a int32"),
+        (b'{"price": "x"}', "value.price is a str, which is not a decimal128(8, 2)"),
+        (b'{"price": "1234567.89"}', "value.price is a str, which is not a decimal128(8, 2)"),
         (
             b'{"parts": [{}, {"weight": 1}], "notes": {"a": true}, "count": -2147483649}',
             "value.count",
@@ -109,10 +109,10 @@ def test_json_fits_the_types_of_the_column() -> None:
         (b'{"at": "yesterday"}', "value.at is a str"),
         (b'{"at": "9999-12-31T23:59:59-14:00"}', "value.at is a str"),
         (b'{"at": "0001-01-01T00:00:00+14:00"}', "value.at is a str"),
-        (b'{"ratio": 1e39}', "value.ratio is a Decimal, which is no float"),
+        (b'{"ratio": 1e39}', "value.ratio is a Decimal, which is not a float"),
         (b'{"parts": [{}, {"weight": "x"}]}', "value.parts[1].weight is a str"),
-        (b'{"notes": {"a": 1}}', "value.notes.a is a int, which is no bool"),
-        (b'{"photo": "?"}', "value.photo is a str, which is no binary"),
+        (b'{"notes": {"a": 1}}', "value.notes.a is a int, which is not a bool"),
+        (b'{"photo": "?"}', "value.photo is a str, which is not a binary"),
     ],
 )
 def test_a_bad_body_is_null_with_its_reason_among_good_ones(body: bytes, told: str) -> None:
@@ -322,7 +322,7 @@ def test_an_avro_body_of_another_schema_is_reported() -> None:
     bad, good = decoded(ValueFormat("avro", present), kind, *bodies)
 
     assert good == ({"net": 100, "tax": 7}, None)
-    assert bad == (None, f"it was written by the schema {bodies[0][2:10].hex()}, not by this one")
+    assert bad == (None, f"it was written with the schema {bodies[0][2:10].hex()}, not by this one")
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ def test_protobuf_is_read_by_its_descriptors(tmp_path: Path) -> None:
         "photo": b"",
     }
     assert empty[0] == {"id": "", "count": None, "parts": [], "big": Decimal(0), "photo": b""}
-    assert bad == (None, "it is no shop.Order")
+    assert bad == (None, "it is not a valid shop.Order")
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def report(
     undecided = sum(each.get("undecided", 0) for each in summaries)
     if undecided:
         lines.append(
-            f"undecided: {undecided} of the late numbers may have been seen before: more jumps are open than the audit remembers"
+            f"undecided: {undecided} of the late numbers may have been seen before, because more jumps are open than the audit remembers"
         )
     lines += [str(each) for each in found[:_SHOWN]]
     if len(found) > _SHOWN:

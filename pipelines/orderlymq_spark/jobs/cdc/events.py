@@ -28,8 +28,8 @@ TO: Final = "_valid_to"
 CURRENT: Final = "_is_current"
 OWN: Final = frozenset((KEY, POSITION, DELETED, FROM, TO, CURRENT))
 _TRUNCATE: Final = (
-    "the source table was emptied, which has no position among the changes of its rows; begin with a new path "
-    "and a new checkpoint behind it"
+    "the source table was emptied, which has no position among the changes of its rows; begin behind it, with "
+    "a new path and a new checkpoint"
 )
 # Debezium's placeholder for a value that the database did not log: as text, as bytes, and as an array of numbers.
 _UNAVAILABLE: Final = b"__debezium_unavailable_value"
@@ -124,7 +124,7 @@ def read_changes(
         new = None if after is None else _key(after, keys)
         if old is None and new is None:
             raise EventError(
-                "it does not say which row it changes; let the database log whole rows"
+                "it does not name the row that it changes; let the database log whole rows"
             )
         if old is not None and (new is None or to_json(old) != to_json(new)):
             found.append(Change(old, None, position))
@@ -144,7 +144,7 @@ def _debezium(event: dict[str, Any], table: str | None) -> list[_Pair]:
     if kind == "m" or (kind is None and isinstance(payload, dict) and "ddl" in payload):
         return []
     if kind not in ("c", "r", "u", "d", "t"):
-        raise EventError(f"op is {kind!r}, none of c, r, u, d")
+        raise EventError(f"op is {kind!r}, not one of c, r, u, d")
     source = _object(payload, "source")
     if "table" in source and not _is_of(
         table, source.get("db"), source.get("schema"), source["table"]
@@ -165,7 +165,7 @@ def _check_available(row: Mapping[str, Any]) -> None:
             isinstance(each, str) and each in _UNAVAILABLE_TEXTS for each in parts
         ):
             raise EventError(
-                f"it does not say what {name} is, because that did not change; let Postgres log whole rows "
+                f"it does not contain {name}, because that did not change; let Postgres log whole rows "
                 "(ALTER TABLE … REPLICA IDENTITY FULL)"
             )
 
@@ -188,7 +188,7 @@ def _canal(event: dict[str, Any], table: str | None) -> list[_Pair]:
     if event.get("isDdl"):
         return []
     if kind not in ("INSERT", "UPDATE", "DELETE"):
-        raise EventError(f"type is {kind!r}, none of INSERT, UPDATE, DELETE")
+        raise EventError(f"type is {kind!r}, not one of INSERT, UPDATE, DELETE")
     rows = _rows(event, "data")
     # `old` has only the changed columns.
     olds = _rows(event, "old") or [None] * len(rows)
@@ -216,14 +216,14 @@ def _maxwell(event: dict[str, Any], table: str | None) -> list[_Pair]:
             return [({**row, **_object(event, "old")}, row)]
         case "delete":
             return [(row, None)]
-    raise EventError(f"type is {kind!r}, none of insert, update, delete")
+    raise EventError(f"type is {kind!r}, not one of insert, update, delete")
 
 
 def _object(event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a member that is an object; empty if it is absent."""
     value = event.get(name) or {}
     if not isinstance(value, dict):
-        raise EventError(f"{name} is no JSON object")
+        raise EventError(f"{name} is not a JSON object")
     return value
 
 
@@ -231,7 +231,7 @@ def _rows(event: Mapping[str, Any], name: str) -> list[Any]:
     """Return a member that is a list; empty if it is absent."""
     value = event.get(name) or []
     if not isinstance(value, list):
-        raise EventError(f"{name} is no JSON array")
+        raise EventError(f"{name} is not a JSON array")
     return value
 
 
@@ -239,7 +239,7 @@ def _row(value: object) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise EventError("a row is no JSON object")
+        raise EventError("a row is not a JSON object")
     return value
 
 
@@ -254,9 +254,11 @@ def _check_names(names: tuple[str, ...]) -> None:
                 f"two columns differ from {name!r} in case alone, which no table can hold"
             )
         if lower in OWN:
-            raise EventError(f"the column {name!r} is one of those that the table has of its own")
+            raise EventError(
+                f"the column {name!r} is reserved: the table has a column of its own with this name"
+            )
         if not _NO_NAME.isdisjoint(name) or not _is_text(name):
-            raise EventError(f"the column {name!r} has characters that no table takes")
+            raise EventError(f"the column {name!r} has characters that are not allowed in a table")
         seen.add(lower)
 
 
@@ -270,7 +272,9 @@ def _with_texts(row: Mapping[str, Any]) -> dict[str, Any]:
     except RecursionError as error:
         raise EventError(f"a value is nested too deep: {error}") from error
     if not _is_text("".join(value for value in found.values() if isinstance(value, str))):
-        raise EventError("a text has half a character (a lone surrogate), which no table takes")
+        raise EventError(
+            "a text has half a character (a lone surrogate), which a table cannot store"
+        )
     return found
 
 
@@ -294,8 +298,8 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
     for name, value in zip(keys, found, strict=True):
         if isinstance(value, dict | list):
             raise EventError(
-                f"the key {name} is {to_json(value)[:255]}, no text and no number; let the binlog reader write "
-                "it as one, as Debezium does with decimal.handling.mode=string"
+                f"the key {name} is {to_json(value)[:255]}, neither text nor a number; let the binlog reader write "
+                "it as one of these, as Debezium does with decimal.handling.mode=string"
             )
         if isinstance(value, str) and not _is_text(value):
             raise EventError(f"the key {name} is {value!r}, which has half a character")

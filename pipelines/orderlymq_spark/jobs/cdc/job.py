@@ -94,7 +94,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         changes, bad, quiet = read_batch(table, spec)
         if bad and spec.errors is None:
             raise OptionError(
-                f"{len(bad)} events are no {spec.format} events, the first in {bad[0]['topic']}, queue "
+                f"{len(bad)} events are not valid {spec.format} events, the first in {bad[0]['topic']}, queue "
                 f"{bad[0]['queue_id']} of {bad[0]['broker']}, at offset {bad[0]['queue_offset']}: "
                 f"{bad[0]['reason']}; set spec.errors to a folder to keep them there"
             )
@@ -114,7 +114,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     rows = live_rows(spec).count_rows() if is_table(spec.path) else 0
     _, events, quiet, bad = tally.read()
     return Outcome(
-        f"{counted(events, 'event')} in {counted(status.batches, 'batch', 'batches')}, {quiet} of them of no row, {bad} unreadable; "
+        f"{counted(events, 'event')} in {counted(status.batches, 'batch', 'batches')}, {quiet} of them without a row, {bad} unreadable; "
         f"{spec.path} has {rows} rows",
         {
             "events": events,
@@ -192,8 +192,8 @@ def check_topics(path: Location, ids: TopicIds) -> TopicIds:
     again = [place[0] for place, number in ids.items() if said.get(place, number) != number]
     if again:
         raise SinkConflict(
-            f"the topic {again[0]} was created again since {path} got its changes, so positions begin again and changes "
-            "would count as older than those of the table; give this pipeline a new path and a new checkpoint"
+            f"the topic {again[0]} was created again since {path} got its changes, so positions begin again, and its "
+            "changes would seem older than those of the table; give this pipeline a new path and a new checkpoint"
         )
     return {**said, **ids}
 

@@ -90,7 +90,7 @@ def run(name: str, spec: MirrorSpec, _spark: SparkStarter) -> Outcome:
         if stop.is_set() and spec.ends:
             status.fail(claim, "stopped by a signal")
             raise PipelineStopped(
-                f"{name}: stopped by a signal before its end; run it again, the target says where to go on"
+                f"{name}: stopped by a signal before its end; run it again, and it continues where the target ends"
             )
         status.phase = "Finished"
         status.write(claim)
@@ -112,7 +112,7 @@ def _check_free(checkpoint: Location) -> None:
     if last_batch(checkpoint / "spark", "offsets") >= 0:
         name = kept_status(checkpoint).get("name", "")
         raise CheckpointInUse(
-            f"the checkpoint {checkpoint} is that of the stream {name}; give this mirror a checkpoint of its own"
+            f"the checkpoint {checkpoint} belongs to the stream {name}; give this mirror a checkpoint of its own"
         )
 
 
@@ -300,8 +300,8 @@ class Mirror:
             # If the target has less, it was also recreated.
             if self.ends.get(queue, 0) >= max(1, copied[queue]):
                 raise SinkConflict(
-                    f"{QueueRange(queue, 0, copied[queue])} is not there any more as it was copied: the topic was created again, "
-                    "or the source was wiped or restored; delete the target's topic and begin again"
+                    f"{QueueRange(queue, 0, copied[queue])} no longer exists as it was copied: the topic was created "
+                    "again, or the source was wiped or restored; delete the target's topic and begin again"
                 )
 
     def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -310,7 +310,7 @@ class Mirror:
         except TopicNotFound as error:
             raise OptionError(
                 f"the target has no topic {topic}; create it there with the queues that it has at the source, "
-                "ordered if it is so there, and read-only so that nobody else writes to it"
+                "ordered if it is so there, and read-only so that no other client writes to it"
             ) from error
 
     def _of_one_list(

@@ -41,8 +41,8 @@ def check_topics(topics: Iterable[str]) -> None:
     for topic in topics:
         if is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic):
             raise OptionError(
-                f"a mirror does not copy {topic}: topics of the system, of retries and of dead letters belong to the work of "
-                "their own cluster; name topics that producers send to"
+                f"a mirror does not copy {topic}: topics of the system, of retries and of dead letters belong to their "
+                "own cluster; name topics that producers send to"
             )
 
 
@@ -77,7 +77,7 @@ def pair(topic: str, source: Sequence[MessageQueue], target: Sequence[MessageQue
     if not set(target) <= set(wanted.values()):
         raise QueueListChanged(
             f"{topic} has {_list(source)} at the source and {_list(target)} at the target; a key must have the same queue at "
-            "both, so let the source's topic grow alike, or create the target's again with as many broker groups and queues"
+            "both, so let the topic at the source grow in the same way, or create the target's again with as many broker groups and queues"
         )
     there = set(target)
     return {queue: copy for queue, copy in wanted.items() if copy in there}
@@ -91,8 +91,8 @@ def check_list(topic: str, total: int, pairs: Pairs) -> None:
     """
     if len(pairs) < total:
         raise QueueListChanged(
-            f"{topic} has grown to {total} queues at the source and has {len(pairs)} at the target, which has everything from "
-            f"before that; let the target's topic grow to {total} queues, and run the mirror again"
+            f"{topic} has grown to {total} queues at the source and has {len(pairs)} at the target, which has all messages "
+            f"from before that; let the target's topic grow to {total} queues, and run the mirror again"
         )
 
 
@@ -116,7 +116,7 @@ def due(pairs: Pairs, sources: Mapping[MessageQueue, Bounds], ends: Offsets) -> 
             raise DataLost(
                 f"{QueueRange(queue, start, has.low)} ({has.low - start} messages) aged out at the source before it was copied, "
                 "and a mirror leaves no hole; delete the target's topic and begin again, keep messages longer at the source, or "
-                "let the mirror run without long breaks"
+                "run the mirror without long breaks"
             )
         if start < has.high:
             found.append(QueueRange(queue, start, has.high))

@@ -44,7 +44,9 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
         access_to(parse_source(spec.source.all_options()).connect).route(spec.source.topic).publish
     )
     if not queues:
-        raise OptionError(f"topic {spec.source.topic} is read-only: no key has a queue there now")
+        raise OptionError(
+            f"topic {spec.source.topic} is read-only, so no key has a queue there now"
+        )
     columns = {"columns": "broker,queue_id,sharding_key,store_ts"}
     rows = read_batch(spark(), **spec.source.all_options(**columns))
     sizes = sorted({*spec.candidates, queues})
@@ -101,7 +103,7 @@ def _text(data: dict[str, Any], spec: SkewSpec) -> str:
     lines = [
         f"{data['topic']}: {data['messages']} messages, {data['keys']} keys, Gini {data['gini']}, "
         f"{data['queues']} queues with max/mean {data['maxToMean']}",
-        f"hottest key {data['hottestKey']}: alone {data['floor']:.1%} of one queue's capacity",
+        f"hottest key {data['hottestKey']}: by itself {data['floor']:.1%} of one queue's capacity",
     ]
     if data["recommended"] is not None:
         chosen = next(c for c in data["candidates"] if c["queues"] == data["recommended"])
@@ -112,10 +114,10 @@ def _text(data: dict[str, Any], spec: SkewSpec) -> str:
         )
     elif data["floor"] > spec.target_use:
         lines.append(
-            "no number of queues is enough: the hottest key alone is beyond the target; split it"
+            "no number of queues is enough, because the hottest key alone exceeds the target; split the key"
         )
     else:
-        lines.append("none of the candidates is enough; add larger ones")
+        lines.append("no candidate is large enough; add larger ones")
     if spec.html is not None:
         lines.append(f"report: {spec.html}")
     return "\n".join(lines)
@@ -142,7 +144,7 @@ def page(name: str, data: dict[str, Any]) -> str:
     text = (
         f"{recommended} queues are enough."
         if recommended is not None
-        else "No candidate is enough. What one key brings cannot be spread."
+        else "No candidate is large enough. The messages of one key cannot be spread over queues."
     )
     rows = "".join(
         f"<tr><td>{each['queues']}</td><td>{each['busyRate']:g}</td><td>{each['maxToMean']}</td>"
