@@ -37,7 +37,7 @@ R = TypeVar("R")
 _JOIN_TIMEOUT_S: Final = 10.0
 _SIGNAL_POLL_S: Final = 0.1
 _FORKED: Final = (
-    "the blocking client was created before the process forked, and its thread did not follow: make it in the child, in "
+    "the blocking client was created before the process forked, and its thread does not exist in the child: create it in the child, in "
     "post_fork of gunicorn or worker_process_init of Celery"
 )
 
@@ -137,8 +137,8 @@ class LoopThread:
             if not self._is_closing:
                 raise
             raise StateError(
-                "the blocking client was closed while this call ran; what it asked for may be done: a message "
-                "may be stored"
+                "the blocking client was closed while this call ran; the call may have taken effect: "
+                "a message may be stored"
             ) from None
 
     def close(self) -> None:

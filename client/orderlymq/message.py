@@ -125,8 +125,8 @@ class Message:
             )
         if is_offset_message_id(self.cancels):
             raise SettingError(
-                f"{self.cancels} is an offset message id, and a message that cancels another needs the message id: "
-                "`message_id` of the result of its send"
+                f"{self.cancels} is an offset message id, but a message that cancels another needs the "
+                "message id: `message_id` of the result of its send"
             )
         for name in self.properties:
             if name in names.RESERVED_NAMES:

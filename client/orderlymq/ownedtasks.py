@@ -148,6 +148,6 @@ class OwnedTasks:
         elif not task.cancelled() or stopped:
             return
         else:
-            _log.error("the task %s was cancelled by somebody else", task.get_name())
+            _log.error("the task %s was cancelled by other code", task.get_name())
         if lost is not None and not stopped:
             lost(asyncio.CancelledError() if error is None else error)

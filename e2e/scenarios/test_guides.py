@@ -30,7 +30,7 @@ def test_the_tutorial_goes_as_it_says(space: Space) -> None:
         for words in typed("kubernetes", section=section, folder=TUTORIALS):
             typing = [_name(space) if each == "POD" else each for each in words]
             shown = space.kubectl(*typing, timeout_s=240)
-    assert "Nothing wrong was found" in shown
+    assert "No violation was found" in shown
 
     (delete,) = typed("kubernetes", section="Clean up", folder=TUTORIALS)
     space.kubectl(*delete)

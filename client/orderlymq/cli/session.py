@@ -95,7 +95,7 @@ class Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new re
         """Read a span; a default that is a number means seconds."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", str(value))
         if found is None:
-            self.fail(f"{value!r} is no time; write 5s, 250ms, 2m, 1h or seconds", param, ctx)
+            self.fail(f"{value!r} is not a time; write 5s, 250ms, 2m, 1h or seconds", param, ctx)
         span_s = float(found[1]) * self._UNITS[found[2]]
         if not self._low_s <= span_s <= self._high_s:
             most = "" if self._high_s == math.inf else f" and at most {self._high_s:g} s"

@@ -136,7 +136,7 @@ class _Tail:
             say(
                 f"Note: in queue {queue.queue_id} of {queue.broker_name} {counted(len(found), 'message')} "
                 f"match from offset {at} on; the {at - begin} before it were not read: "
-                f"an -n over {READ_MAX} reads so many.",
+                f"an -n over {READ_MAX} reads that many.",
                 err=True,
             )
         return found[max(0, len(found) - count) :]

@@ -66,12 +66,12 @@ async def trace(
         if unasked:
             raise CommandFailed(
                 asked.failures[0].code,
-                f"nothing was found of {message_id}, and not everybody could be asked: {'; '.join(unasked)}",
+                f"no trace of {message_id} was found, but some sources could not be asked: {'; '.join(unasked)}",
             )
         raise CommandFailed(
             ExitCode.NOT_FOUND,
-            f"nothing is known about {message_id}: it is no message id, or nobody traced it; add --topic TOPIC to look for it "
-            "there, or find the ids of a sharding key with `orderlymq tail TOPIC --key KEY --json`",
+            f"nothing is known about {message_id}: it is not a message id, or no client traced it; add --topic TOPIC to "
+            "search the topic, or find the ids of a sharding key with `orderlymq tail TOPIC --key KEY --json`",
         )
     steps = sorted(
         [_traced(each) for each in traces] + [_kept(*each) for each in stored],

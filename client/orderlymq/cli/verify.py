@@ -64,7 +64,7 @@ def verify(history: Path, output: str) -> None:
         if not verdict.kept:
             say(f"{counted(len(findings), 'finding')}.")
         elif verdict.not_judged:
-            say("Nothing wrong was found in what could be judged.")
+            say("No violation was found in what could be checked.")
         else:
             say("The order was kept.")
     raise click.exceptions.Exit(ExitCode.OK if verdict.kept else ExitCode.FAILED)

@@ -92,6 +92,6 @@ def _event(value: object) -> Event:
     for name, item in value.items():
         if name in _FIELDS and type(item) is not (int if name in _NUMBERS else str):
             raise TypeError(
-                f"{name} is {item!r:.100}, no {'number' if name in _NUMBERS else 'text'}"
+                f"{name} is {item!r:.100}, not {'a number' if name in _NUMBERS else 'text'}"
             )
     return Event(**value | {"kind": Kind(value["kind"])})

@@ -206,7 +206,7 @@ def _life(phase: str, checkpoint: Path) -> tuple[str, str]:
         return phase, ""
     return "Died", (
         "No process of this machine holds its checkpoint, and its driver did not report its end: it was killed. "
-        "Run it again; it goes on from its checkpoint."
+        "Run it again; it continues from its checkpoint."
     )
 
 

@@ -140,7 +140,7 @@ def _plan(spec: PipelineSpec) -> Iterator[str]:
     match spec:
         case ArchiveSpec():
             yield "Spark plans one range of offsets for each queue and batch"
-            yield "each task reads its range from the brokers and writes one file of it, in offset order"
+            yield "each task reads its range from the brokers and writes it to one file, in offset order"
             if spec.format == "delta":
                 yield f"the driver adds the files of a batch to the Delta table {spec.path} in one commit"
             elif spec.format == "iceberg":
@@ -223,8 +223,8 @@ def _guarantees(spec: PipelineSpec) -> Iterator[str]:
             yield "the brokers of the target append a copy at the offset of its message or refuse it, so two mirrors cause no duplicates"
             yield "at the target, a group begins at its offset of the source, or earlier"
         case RedriveSpec():
-            yield "a letter whose key was overtaken is treated as onOvertaken says"
-            yield "a letter whose content no message of its topic has is treated as onDoubtful says"
+            yield "onOvertaken decides about a letter whose key was overtaken"
+            yield "onDoubtful decides about a letter whose content no message of its topic has"
 
 
 def _warnings(options: SourceOptions | None, backlog: Backlog) -> Iterator[str]:

@@ -196,8 +196,8 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
     if path is None and (options.start.word != "offsets" or moves):
         what = f"offsets without one of {moves[0]}" if named else options.start.word
         raise OptionError(
-            f"a stream that begins at {what} needs startPath=<file beside the checkpoint>, "
-            "which keeps where it began; orderlymq_spark.read_stream() sets it"
+            f"a stream that begins at {what} needs startPath=<file next to the "
+            "checkpoint>, which records where it began; orderlymq_spark.read_stream() sets it"
         )
     ids = access.topic_ids({queue.topic for queue in queues})
     found = to_json(resolve(access, options, options.start, "starting", queues), ids)

@@ -104,7 +104,7 @@ def check_others(where: str, app_id: str, parts: Sequence[Part], ends: Offsets) 
         if part.start < ends.get(part.queue, 0):
             raise SinkConflict(
                 f"{app_id} brings {part}, and another pipeline has the queue up to {ends[part.queue]} in {where}: each message "
-                "would be stored twice; give this pipeline a table of its own, or begin where the other one has ended"
+                "would be stored twice; give this pipeline a table of its own, or begin where the other pipeline has ended"
             )
 
 

@@ -289,8 +289,8 @@ def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "left", "said"),
     [
-        (SENT, 2, "Nothing wrong was found in what could be judged."),
-        (KEPT, 1, "Nothing wrong was found in what could be judged."),
+        (SENT, 2, "No violation was found in what could be checked."),
+        (KEPT, 1, "No violation was found in what could be checked."),
         ([*KEPT, STORED, {"kind": "scanned"}], 0, "The order was kept."),
     ],
 )

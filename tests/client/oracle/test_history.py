@@ -44,13 +44,13 @@ def test_a_bad_line_names_file_and_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        ('"at":"2"', "at is '2', no number"),
-        ('"at":true', "at is True, no number"),
-        ('"offset":null', "offset is None, no number"),
-        ('"offset":"3"', "offset is '3', no number"),
-        ('"attempt":1.5', r"attempt is 1\.5, no number"),
-        ('"message":["a"]', r"message is \['a'\], no text"),
-        ('"key":7', "key is 7, no text"),
+        ('"at":"2"', "at is '2', not a number"),
+        ('"at":true', "at is True, not a number"),
+        ('"offset":null', "offset is None, not a number"),
+        ('"offset":"3"', "offset is '3', not a number"),
+        ('"attempt":1.5', r"attempt is 1\.5, not a number"),
+        ('"message":["a"]', r"message is \['a'\], not text"),
+        ('"key":7', "key is 7, not text"),
         ('"ofset":1', "ofset"),
     ],
 )

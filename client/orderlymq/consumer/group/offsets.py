@@ -184,8 +184,8 @@ class LocalOffsets:
             return
         if damaged:
             raise SettingError(
-                f"the offsets cannot be read: {', '.join(damaged)}; restore the file, or delete it to "
-                "begin where consume_from says"
+                f"the offsets cannot be read: {', '.join(damaged)}; restore the file, or delete it "
+                "to begin at the position that consume_from sets"
             )
 
     def update(

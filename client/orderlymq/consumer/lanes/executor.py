@@ -46,8 +46,8 @@ _log = logging.getLogger(__name__)
 _GIVE_BACK_S: Final = 2.0  # for the last reports of a consumer that is cut off
 _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT)
 _NO_AUTO_COMMIT: Final = (
-    "the listener set auto_commit to False, which a consumer by key has no use for: each message is done when "
-    "the listener returns"
+    "the listener set auto_commit to False, which has no effect in a consumer by key: each message is "
+    "complete when the listener returns"
 )
 
 

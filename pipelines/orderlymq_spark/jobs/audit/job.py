@@ -88,7 +88,7 @@ def files_of(root: Location, topics: Sequence[str] | None) -> list[list[QueueRan
     if absent or not found:
         there = ", ".join(sorted({each.queue.topic for each in published(root)})) or "none"
         lacking = absent[0] if absent else "any topic"
-        raise OptionError(f"there are no files of {lacking} in {root}; there are those of: {there}")
+        raise OptionError(f"there are no files of {lacking} in {root}; it has files of: {there}")
     return [list(parts) for _, parts in groupby(found, lambda each: each.queue)]
 
 

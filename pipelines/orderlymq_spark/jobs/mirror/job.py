@@ -280,9 +280,9 @@ class Mirror:
             self.moved += len(done)
             if len(done) < len(wanted):
                 left[group] = (
-                    f"{counted(len(wanted) - len(done), 'offset')} refused by the target; it takes those of groups by queue "
-                    "while none of its queues is locked, so declare a group by key with concurrency: Queue there until its "
-                    "consumers move; the log says more"
+                    f"{counted(len(wanted) - len(done), 'offset')} refused by the target; it accepts offsets of groups "
+                    "by queue while none of their queues is locked, so declare a group by key with concurrency: Queue there until its "
+                    "consumers move; the log has the details"
                 )
         return left
 
@@ -377,8 +377,8 @@ class Mirror:
                 )
             if original is not None and message is not None and not is_copy(message, original):
                 raise SinkConflict(
-                    f"offset {end - 1} of the target's {copy} is not the message that the source has there: somebody else has "
-                    "written to it, it is another topic's mirror, or the source was wiped or restored; delete the target's topic "
+                    f"offset {end - 1} of the target's {copy} is not the message that the source has there: another "
+                    "client has written to it, it is another topic's mirror, or the source was wiped or restored; delete the target's topic "
                     "and begin again"
                 )
             if message is not None:

@@ -109,7 +109,7 @@ def due(pairs: Pairs, sources: Mapping[MessageQueue, Bounds], ends: Offsets) -> 
         if end > has.high:
             raise SinkConflict(
                 f"the target's {copy} ends at {end}, the source's queue at {has.high}: the source was created again or "
-                "restored, or the target is no mirror of it; delete the target's topic and begin again"
+                "restored, or the target is not a mirror of it; delete the target's topic and begin again"
             )
         start = has.next_after(end)
         if start < has.low:
