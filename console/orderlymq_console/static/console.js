@@ -50,7 +50,7 @@
     const miss = () => {
       const stopped = source.readyState === EventSource.CLOSED;
       const since = new Date(lastHeard).toISOString().slice(11, 19);
-      say(`not live since ${since}Z${stopped ? "; load the page again" : ""}`, true);
+      say(`not live since ${since}Z${stopped ? "; reload the page" : ""}`, true);
     };
 
     const check = () => {

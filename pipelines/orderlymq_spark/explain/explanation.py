@@ -130,7 +130,7 @@ def _backlog(spec: PipelineSpec, options: SourceOptions | None) -> Backlog:
         except TopicNotFound:
             if not isinstance(spec, DeadLetterSpec | RedriveSpec):
                 raise
-            return Backlog(f"no dead letters: {spec.group} has none", 0, 0, 0)
+            return Backlog(f"no dead letters: {spec.group} has had none", 0, 0, 0)
     path = spec.path if isinstance(spec, CompactSpec) else getattr(spec, "archive", None)
     assert path is not None, "what reads no topic reads an archive"
     return of_archive(path)

@@ -26,7 +26,7 @@ def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back
     troubles.answered("broker-a", "pulls of T")
     assert [record.getMessage() for record in caplog.records] == [
         "the connection to broker-b is lost and will be retried: connection lost",
-        "broker-a is there again after 60 s",
+        "broker-a is back after 60 s",
     ]
 
 

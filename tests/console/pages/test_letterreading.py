@@ -212,7 +212,7 @@ async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> 
     await admin.reset_offsets("bulk", "bulks", "latest")
     plan = await plan_redrive(reader, every)
     sent = await redrive(reader, plan)
-    with pytest.raises(NotThere, match="no dead letter of bulks"):
+    with pytest.raises(NotThere, match="no unsent dead letter of bulks"):
         await plan_redrive(reader, every)
     found = await QueueReader(admin.instance, "TOOLS_CONSUMER").pull(
         MessageQueue("bulks", plan.letters[0].queue.broker_name, 0), 5
@@ -222,7 +222,7 @@ async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> 
     assert lagging.stamp != plan.stamp
     assert (plan.name, plan.form, plan.consent, sent) == ("bulks", {"all": "1"}, "", 3)
     assert [each.key for each in plan.letters] == ["a", "a", "c"]
-    assert "They are of 2 keys; those of each key keep their order." in plan.effects
+    assert "They belong to 2 keys; the letters of each key keep their order." in plan.effects
     assert [each.key for each in found.messages] == ["b", "b", "a", "a", "c"]
 
 

@@ -301,7 +301,7 @@ async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
         "What else is blocked in broker-a is unknown: a leader reports at most 100" in page.left_out
     )
     assert lanes.left_out == (
-        "not named: 300 more lanes of group shipping in broker-a; open its page"
+        "not listed: 300 more lanes of group shipping in broker-a; open its page"
     )
 
 

@@ -147,7 +147,7 @@ def without(name: str, **others: str) -> dict[str, str]:
         (without("", CE_time="9999-12-31T23:59:59-14:00"), "time is not an RFC 3339 timestamp"),
         (without("", CE_time="0001-01-01T00:00:00+14:00"), "time is not an RFC 3339 timestamp"),
         (without("", CE_contenttype="json"), "datacontenttype is not a media type"),
-        (without("", CE_Trace="x"), "'Trace' has another name"),
+        (without("", CE_Trace="x"), "'Trace' has a name with"),
         (without("", CE_subject="a\nb"), "subject has a control character"),
         (without("CE_specversion"), "it is not a CloudEvent"),
         ({"CE_contenttype": "application/cloudevents-batch+json"}, "application/cloudevents+json"),
@@ -172,7 +172,7 @@ def test_a_bad_event_is_null_with_its_reason(properties: dict[str, str], told: s
         ({"data": 1, "data_base64": "AAE="}, "both data and data_base64"),
         ({"data_base64": "?"}, "data_base64 is not base64"),
         ({"data": {"a": 1}, "datacontenttype": "text/plain"}, "data is not text"),
-        ({"my-name": "x"}, "'my-name' has another name"),
+        ({"my-name": "x"}, "'my-name' has a name with"),
     ],
 )
 def test_bad_json_of_an_event_is_reported(members: dict[str, Any], told: str) -> None:
@@ -258,7 +258,7 @@ def test_modes_write_what_the_java_sdk_reads() -> None:
     [
         ({**EVENT, "id": None}, "id is missing"),
         ({**EVENT, "extensions": {"id": "x"}}, "extensions has id"),
-        ({**EVENT, "extensions": {"my_name": "x"}}, "'my_name' has another name"),
+        ({**EVENT, "extensions": {"my_name": "x"}}, "'my_name' has a name with"),
         ({**EVENT, "subject": ""}, "subject is missing or empty"),
         ({**EVENT, "data": "{", "datacontenttype": "text/json"}, "data is not JSON"),
     ],

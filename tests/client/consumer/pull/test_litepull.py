@@ -381,7 +381,7 @@ async def test_what_passes_is_logged_and_not_raised(
 
     assert [message.text for message in found] == ["0/0"]
     assert "the connection to broker-a is lost and will be retried" in caplog.text
-    assert "broker-a is there again" in caplog.text
+    assert "broker-a is back" in caplog.text
 
 
 async def test_close_ends_a_poll_that_waits(cluster: FakeCluster) -> None:
