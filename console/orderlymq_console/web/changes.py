@@ -172,7 +172,9 @@ def _failure(action: _Action, plan: Plan, done: Done, why: str) -> str:
     """Say why a change ended early, and how much of it was done. The part that failed may have been done, too."""
     if not done.count:
         return why
-    return f"{done.count} of {plan.parts} {action.many}; whether the others are is unknown: {why}"
+    return (
+        f"{done.count} of {plan.parts} {action.many}; the outcome of the others is unknown: {why}"
+    )
 
 
 def _acting(request: web.Request) -> Account:

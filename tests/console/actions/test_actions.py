@@ -292,7 +292,10 @@ async def test_of_one_group_there_is_one_change_at_a_time(
     [
         (20, "done: 3 dead letters sent"),
         # Those that were sent before the end are counted.
-        (0, r"failed: ([12] of 3 dead letters sent; of the others it is not known: )?cancelled"),
+        (
+            0,
+            r"failed: ([12] of 3 dead letters sent; the outcome of the others is unknown: )?cancelled",
+        ),
     ],
 )
 async def test_the_console_ends_when_its_changes_have_ended(

@@ -82,6 +82,6 @@ async def test_what_was_done_stands_on_the_page_and_in_the_audit_log(
     troubled.delay("send", 1.5, times=2)
     status, html = await post(browser, guarded, redrive, form)
 
-    text = "1 of 3 dead letters sent; of the others it is not known: no answer in time"
+    text = "1 of 3 dead letters sent; the outcome of the others is unknown: no answer in time"
     assert (status, f"Done in part: {text}. Check the state" in html) == (503, True), html
     assert [line["outcome"] for line in log.lines][-2:] == ["begins", f"failed: {text}"]

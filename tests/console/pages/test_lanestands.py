@@ -169,8 +169,8 @@ async def test_a_reset_of_a_group_by_key_says_what_its_lanes_owe(troubled: Clust
     assert [each for each, _ in effects] == [
         "delivers 5 messages again",
         "skips up to 2 messages, and delivers 3 messages again",
-        "passes 2 messages over",
-        "passes 3 messages over",
+        "skips 2 messages",
+        "skips 3 messages",
     ]
     assert {said for _, said in effects} == {
         "The lanes of these queues end. They owe 2 messages; those before the new offset will not be delivered. "
