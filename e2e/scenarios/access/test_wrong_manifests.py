@@ -66,12 +66,12 @@ WRONG: list[tuple[str, Json, str]] = [
     (
         "Cluster",
         {"tls": {"mode": "Enforcing"}},
-        "TLS needs secretName, outside Kubernetes certificateFile and keyFile",
+        "TLS needs secretName, or outside Kubernetes certificateFile and keyFile",
     ),
     (
         "Cluster",
         {"tls": {"mode": "Enforcing", "secretName": "one", "certificateFile": "x"}},
-        "name secretName or files, not both",
+        "set secretName or the files, not both",
     ),
     ("Topic", {}, "spec.clusterRef: Required value"),
     ("Topic", _REF | {"queues": 0}, "greater than or equal to 1"),

@@ -115,13 +115,13 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
         rule(
             "self.tls.mode == 'Disabled' || has(self.tls.secretName) || "
             "(has(self.tls.certificateFile) && has(self.tls.keyFile))",
-            "TLS needs secretName, outside Kubernetes certificateFile and keyFile",
+            "TLS needs secretName, or outside Kubernetes certificateFile and keyFile",
             field=".tls",
         ),
         rule(
             "!has(self.tls.secretName) || !(has(self.tls.certificateFile) || has(self.tls.keyFile) || "
             "has(self.tls.caFile))",
-            "name secretName or files, not both",
+            "set secretName or the files, not both",
             field=".tls.secretName",
         ),
         rule(
@@ -155,12 +155,13 @@ _NAME_MAX: Final = {
 }
 _LABEL: Final = rule_of_whole(
     "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-    "the name must be a DNS label: small letters, digits and -",
+    "the name must be a DNS label: lower-case letters, digits and -",
 )
 # Kubernetes before 1.36 accepts no Service whose name begins with a digit.
 _SERVICE_LABEL: Final = rule_of_whole(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "the name must begin with a letter, because Services are called after it, and have small letters, digits and - alone",
+    "the name must begin with a letter, because Services are named after it, and may contain only lower-case letters, digits "
+    "and -",
 )
 _SERVICES: Final = ("Cluster", "Pipeline")
 # `kubectl scale` sets the replicas of every raft group, because the number of raft groups cannot simply be changed.
@@ -255,7 +256,7 @@ def schema(kind: str) -> dict[str, Any]:
         rules(
             rule_of_whole(
                 f"self.metadata.name.size() <= {_NAME_MAX[kind]}",
-                f"a {kind}'s name has at most {_NAME_MAX[kind]} characters",
+                f"the name of a {kind} may have at most {_NAME_MAX[kind]} characters",
             ),
             _LABEL if kind not in _SERVICES else _SERVICE_LABEL,
             *_OBJECT_RULES.get(kind, []),
@@ -363,8 +364,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m orderlymq_operator.resources.crd", description=__doc__
     )
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files are")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a file is out of date"
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the files")
     options = parser.parse_args(arguments)
     folder: Path = options.folder
 

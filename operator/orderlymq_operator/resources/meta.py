@@ -118,7 +118,7 @@ def check_names(what: str, names: Sequence[str]) -> None:
     """Raise ValueError if a name occurs twice."""
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{what} {name!r} is there twice; remove one")
+            raise ValueError(f"{what} {name!r} is given twice; remove one")
 
 
 def each_once(what: str, name: Callable[[Any], str] = str) -> AfterValidator:
@@ -135,7 +135,7 @@ IMMUTABLE: Final = rules(rule("self == oldSelf", "this field cannot be changed o
 
 
 class Model(BaseModel):
-    """Part of a manifest: camelCase on disk, exact types, nothing unknown, never changed."""
+    """Part of a manifest: camelCase in files, strict types, no unknown fields, immutable."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -149,7 +149,7 @@ class Model(BaseModel):
 
 
 class ObjectMeta(Model):
-    """The part of Kubernetes' metadata that manifests carry; what a server adds is accepted."""
+    """The part of Kubernetes' metadata that manifests use; fields that a server adds are accepted."""
 
     name: Name
     namespace: Name | None = None
@@ -169,7 +169,7 @@ class ObjectMeta(Model):
 
 
 class KubernetesObject(Model):
-    """What every kind has; each says its own name in `kind`, and has a spec and a status."""
+    """The fields of every kind; each kind sets its name in `kind` and adds a spec and a status."""
 
     api_version: ApiVersion = API_VERSION
     kind: str
@@ -182,11 +182,12 @@ class KubernetesObject(Model):
 
 
 class ClusterRef(Model):
-    """Which Cluster a Topic or ConsumerGroup belongs to."""
+    """The Cluster that an object belongs to."""
 
     name: Name = Field(description="Name of the Cluster.")
     namespace: Name | None = Field(
-        default=None, description="Namespace of the Cluster; that of this object when absent."
+        default=None,
+        description="Namespace of the Cluster. Defaults to the namespace of this object.",
     )
 
 
@@ -220,6 +221,6 @@ class Status(Model):
     """Status of every kind."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Generation of the spec that this status speaks about."
+        default=None, description="Generation of the spec that this status describes."
     )
     conditions: Conditions = []

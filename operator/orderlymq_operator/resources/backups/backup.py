@@ -37,17 +37,20 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class OwnCluster(Model):
-    """Which Cluster of the same namespace."""
+    """A Cluster in the same namespace."""
 
     name: Name = Field(description="Name of the Cluster.", json_schema_extra=IMMUTABLE)
 
 
 class Scratch(Model):
-    """A volume that lives as long as a Job's pod."""
+    """A volume that is deleted with the Job's pod."""
 
-    size: Quantity = Field(description="Room for the largest broker group, and 256Mi.")
+    size: Quantity = Field(
+        description="Size of the volume: the largest broker group and 256Mi more."
+    )
     class_name: DnsName | None = Field(
-        default=None, description="Its StorageClass, the default one when absent."
+        default=None,
+        description="StorageClass of the volume. Defaults to the cluster's default StorageClass.",
     )
 
 
@@ -56,17 +59,19 @@ class BackupSpec(Model):
 
     cluster_ref: OwnCluster = Field(description="The Cluster, in the namespace of the Backup.")
     destination: Destination = Field(
-        description="Where the backup is kept; only what no earlier backup there has is read.",
+        description="Where the backup is stored. Only data that no earlier backup there contains is copied.",
         json_schema_extra=IMMUTABLE,
     )
     verify: bool = Field(
         default=True,
-        description="Read the backup back: compare all bytes, open each store, check its state.",
+        description="Verify the backup after it is stored: read it back, compare all bytes, open each store and check its "
+        "state.",
         json_schema_extra=IMMUTABLE,
     )
     scratch: Scratch | None = Field(
         default=None,
-        description="Where a group is put together to verify it; the disk of the pod's node when absent.",
+        description="Volume on which each broker group is assembled for the verification. Defaults to the disk of the pod's "
+        "node.",
         json_schema_extra=IMMUTABLE,
     )
     resources: Resources = Field(
@@ -76,12 +81,12 @@ class BackupSpec(Model):
     )
     deadline: Duration = Field(
         default=DEADLINE,
-        description="A backup that takes longer fails, all attempts together.",
+        description="Time limit for all attempts together; a backup that takes longer fails.",
         json_schema_extra=IMMUTABLE,
     )
     deletion_policy: Literal["Retain", "Delete"] = Field(
         default="Retain",
-        description="Retain keeps what is stored when the Backup is deleted; Delete deletes it first.",
+        description="Retain keeps the stored data when the Backup is deleted; Delete deletes the stored data first.",
     )
 
 
@@ -89,50 +94,60 @@ SPEC_RULES: Final = rules(set_once("scratch"))
 
 
 class GroupPosition(Model):
-    """Where one broker group stood."""
+    """The position of one broker group in the backup."""
 
     name: str = Field(description="Broker name.")
-    entry: Count = Field(description="Entry of its log up to which everything is in the backup.")
-    taken_at: str = Field(description="When that was.", json_schema_extra=DATE_TIME)
-    size_bytes: Count = Field(description="Bytes of its files.")
+    entry: Count = Field(description="Last entry of the group's raft log that the backup contains.")
+    taken_at: str = Field(
+        description="Time at which the group was at this entry.", json_schema_extra=DATE_TIME
+    )
+    size_bytes: Count = Field(description="Size of the group's files in bytes.")
 
 
 class BackupStatus(Status):
     """Result of a backup."""
 
     phase: Literal["Waiting", "Running", "Complete", "Failed"] | None = Field(
-        default=None, description="One word for people; programs take the condition Ready."
+        default=None, description="Summary for people; programs should read the condition Ready."
     )
     started_at: str | None = Field(
-        default=None, description="When it began.", json_schema_extra=DATE_TIME
+        default=None, description="Time at which the backup began.", json_schema_extra=DATE_TIME
     )
     completed_at: str | None = Field(
-        default=None, description="When it ended.", json_schema_extra=DATE_TIME
+        default=None, description="Time at which the backup ended.", json_schema_extra=DATE_TIME
     )
     backup_id: str | None = Field(
-        default=None, description="Its id, by which a Cluster is restored from it."
+        default=None,
+        description="Id of the backup; a Cluster that is restored from it names this id.",
     )
-    location: str | None = Field(default=None, description="Where it is kept.")
-    size_bytes: Count | None = Field(default=None, description="Bytes of all that it needs.")
+    location: str | None = Field(default=None, description="Where the backup is stored.")
+    size_bytes: Count | None = Field(
+        default=None, description="Size in bytes of all files that the backup consists of."
+    )
     new_bytes: Count | None = Field(
-        default=None, description="Of which no earlier backup in the same place had."
+        default=None, description="Bytes that no earlier backup in the same place contained."
     )
-    files: Count | None = Field(default=None, description="Files of all groups.")
+    files: Count | None = Field(default=None, description="Number of files of all broker groups.")
     spread_ms: Count | None = Field(
-        default=None, description="How far apart in time the positions of the groups are."
+        default=None,
+        description="Milliseconds between the earliest and the latest position of the broker groups.",
     )
-    verified: bool | None = Field(default=None, description="Whether it was read back.")
-    attempts: Count | None = Field(default=None, description="Pods that have failed.")
+    verified: bool | None = Field(
+        default=None, description="Whether the backup was read back and verified."
+    )
+    attempts: Count | None = Field(default=None, description="Number of pods that have failed.")
     error: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
         default=None, description="Why the last attempt failed."
     )
     pod_settings: Annotated[str, StringConstraints(max_length=65_536)] | None = Field(
         default=None,
-        description="Image, placement and user of the Cluster's pods, as JSON: the Job that deletes the stored data "
-        "has it, too, when the Cluster is gone. Absent where the Cluster says nothing of it.",
+        description="Image, placement and user of the Cluster's pods, as JSON. The Job that deletes the stored data uses them "
+        "if the Cluster is gone. Absent if the Cluster sets none of them.",
     )
     groups: list[GroupPosition] = Field(
-        default=[], max_length=GROUPS_MAX, description="Where each broker group stood."
+        default=[],
+        max_length=GROUPS_MAX,
+        description="The position of each broker group in the backup.",
     )
 
 

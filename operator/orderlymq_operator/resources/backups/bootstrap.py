@@ -16,23 +16,23 @@ LATEST: Final = "latest"
 SPEC_RULES: Final = (
     set_once(
         "bootstrap",
-        "a Cluster begins with a backup when it is created, or never: give a new Cluster another name",
+        "a Cluster can be restored from a backup only when it is created; create a new Cluster with another name",
     ),
 )
 
 
 class FromBackup(Model):
-    """The backup that every replica begins with."""
+    """The backup from which every replica is restored."""
 
     destination: Destination = Field(
-        description="Where the backup is kept: the claim or the Secret is in the namespace of the new Cluster."
+        description="Where the backup is stored. The claim or the Secret must be in the namespace of the new Cluster."
     )
     backup: Annotated[
         str,
         StringConstraints(pattern=r"^(latest|[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8})$", max_length=32),
     ] = Field(
         default=LATEST,
-        description="Id of the backup, or latest for the newest one there, if all there are of one cluster.",
+        description="Id of the backup, or `latest` for the newest one in that place if all backups there are of one cluster.",
     )
 
 
@@ -40,5 +40,5 @@ class Bootstrap(Model):
     """Source of a new Cluster's data."""
 
     from_backup: FromBackup = Field(
-        description="Restore every replica from a backup of another Cluster, before any of them serves."
+        description="Restore every replica from a backup of another Cluster before the brokers start."
     )

@@ -17,11 +17,11 @@ _FOLDER: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*"
 
 
 class ClaimDestination(Model):
-    """A folder of a volume claim."""
+    """A folder of a PersistentVolumeClaim."""
 
     claim_name: Name = Field(
-        description="PersistentVolumeClaim in the namespace of this object. Replicas that are restored on several nodes "
-        "must be able to mount it at the same time."
+        description="PersistentVolumeClaim in the namespace of this object. For a restore, pods on several nodes must be able "
+        "to mount it at the same time."
     )
     path: Annotated[str, StringConstraints(pattern=rf"^{_FOLDER}$", max_length=512)] = Field(
         default="orderlymq", description="Folder in the volume."
@@ -29,11 +29,11 @@ class ClaimDestination(Model):
 
 
 class CredentialsSecret(Model):
-    """Where the credentials of an object store stand."""
+    """The Secret that contains the credentials of an object store."""
 
     name: Name = Field(
-        description="Secret in the namespace of this object with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and with "
-        "AWS_SESSION_TOKEN where there is one."
+        description="Secret in the namespace of this object with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and optionally "
+        "AWS_SESSION_TOKEN."
     )
 
 
@@ -56,27 +56,29 @@ class ObjectStoreDestination(Model):
         | None
     ) = Field(
         default=None,
-        description="Address of a store that speaks S3's protocol; Amazon's when absent.",
+        description="Address of an S3-compatible store. Defaults to Amazon S3.",
     )
     region: Annotated[
         str, StringConstraints(pattern=r"^[a-z0-9-]+$", min_length=1, max_length=64)
     ] = Field(default="us-east-1", description="Region of the bucket.")
     credentials_secret_ref: CredentialsSecret | None = Field(
         default=None,
-        description="Secret with the credentials; without it the pod has what its node or its platform gives it.",
+        description="Secret with the credentials. If absent, the pod uses the credentials of its node or platform.",
     )
 
 
 class Destination(Model):
-    """Where backups are kept. Who can write there decides what is restored."""
+    """Where backups are stored. Anyone who can write there decides what a restore brings back."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(rule("has(self.pvc) != has(self.objectStore)", _ONE_FORM))
     )
 
-    pvc: ClaimDestination | None = Field(default=None, description="A folder of a volume claim.")
+    pvc: ClaimDestination | None = Field(
+        default=None, description="A folder of a PersistentVolumeClaim."
+    )
     object_store: ObjectStoreDestination | None = Field(
-        default=None, description="A bucket of a store that speaks S3's protocol."
+        default=None, description="A bucket of an S3-compatible store."
     )
 
     @property

@@ -26,46 +26,50 @@ NAME_MAX: Final = 40
 
 
 class Retention(Model):
-    """Which Backups of a schedule are kept; a Backup goes when no field keeps it."""
+    """Which Backups of a schedule are kept; a Backup is deleted if neither field keeps it."""
 
     keep_last: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=7, description="The newest complete ones are kept, however old."
+        default=7,
+        description="Number of the newest complete Backups that are kept, whatever their age.",
     )
     keep_days: Annotated[int, Field(ge=1, le=3650)] | None = Field(
-        default=None, description="Those that are not older are kept, too."
+        default=None,
+        description="Age in days up to which Backups are kept in addition to those of keepLast.",
     )
 
 
 class ScheduledBackupSpec(Model):
-    """When, where to, and how many are kept."""
+    """When Backups are made, where they are stored, and which of them are kept."""
 
     cluster_ref: OwnCluster = Field(description="The Cluster, in the namespace of this object.")
     schedule: Cron = Field(
-        description="When a Backup begins, in cron's form: minute, hour, day of the month, month, day of the week."
+        description="When a Backup begins, as a cron expression: minute, hour, day of the month, month, day of the week."
     )
     time_zone: Annotated[
         str,
         StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$", max_length=64),
-    ] = Field(default="UTC", description="Time zone of the schedule, as in Europe/Berlin.")
+    ] = Field(default="UTC", description="Time zone of the schedule, such as Europe/Berlin.")
     suspend: bool = Field(
         default=False,
-        description="Begin no Backup; what was due meanwhile is not made up for.",
+        description="Begin no Backup while true; Backups that become due in this time are skipped.",
     )
     retention: Retention = Field(
         default=Retention(),
-        description="Which Backups are kept; others are deleted, with what is stored.",
+        description="Which Backups are kept; the others are deleted with their stored data.",
     )
-    destination: Destination = Field(description="Where the backups are kept.")
-    verify: bool = Field(default=True, description="Read each backup back.")
+    destination: Destination = Field(description="Where the backups are stored.")
+    verify: bool = Field(default=True, description="Verify each backup after it is stored.")
     scratch: Scratch | None = Field(
         default=None,
-        description="Where a group is put together to verify it; the disk of the pod's node when absent.",
+        description="Volume on which each broker group is assembled for the verification. Defaults to the disk of the pod's "
+        "node.",
     )
     resources: Resources = Field(
         default=BACKUP_RESOURCES, description="Resources of the Jobs' pods."
     )
     deadline: Duration = Field(
-        default=DEADLINE, description="A backup that takes longer fails, all attempts together."
+        default=DEADLINE,
+        description="Time limit for all attempts together; a backup that takes longer fails.",
     )
 
 
@@ -74,15 +78,19 @@ class ScheduledBackupStatus(Status):
 
     last_schedule_time: str | None = Field(
         default=None,
-        description="The time for which the last Backup was made.",
+        description="Scheduled time of the last Backup.",
         json_schema_extra=DATE_TIME,
     )
     next_schedule_time: str | None = Field(
-        default=None, description="When the next one is due.", json_schema_extra=DATE_TIME
+        default=None,
+        description="Time at which the next Backup is due.",
+        json_schema_extra=DATE_TIME,
     )
-    last_backup: str | None = Field(default=None, description="The last Backup that was made.")
+    last_backup: str | None = Field(
+        default=None, description="Name of the last Backup of this schedule."
+    )
     kept: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Complete Backups of this schedule."
+        default=None, description="Number of complete Backups of this schedule."
     )
 
 

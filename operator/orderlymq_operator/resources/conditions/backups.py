@@ -16,21 +16,21 @@ REASONS: Final = (
         (BACKUP,),
         READY,
         "True",
-        "The backup is stored; status.backupId names it, and status.groups says where each broker group stood.",
+        "The backup is stored; status.backupId names it, and status.groups shows the position of each broker group.",
     ),
     Reason(
         "BackupRunning",
         (BACKUP,),
         READY,
         "False",
-        "A Job makes the backup; the message says how its attempts went.",
+        "A Job makes the backup; the message describes its attempts.",
     ),
     Reason(
         "BackupWaiting",
         (BACKUP,),
         READY,
         "False",
-        "Another Backup of the same Cluster comes first, or the Cluster does not serve; the message says which.",
+        "The Backup waits for another Backup of the same Cluster, or until the Cluster serves; the message says which.",
         "",
     ),
     Reason(
@@ -38,56 +38,56 @@ REASONS: Final = (
         (BACKUP, SCHEDULED_BACKUP),
         READY,
         "False",
-        "All attempts have failed; the message has the sentence of the last one. Nothing of such a backup counts. "
-        "A ScheduledBackup says it of its last Backup.",
-        "Cure what the message says, then make a new Backup; the pods of the Job and their logs stay for a day.",
+        "All attempts have failed; the message is the error of the last one. A failed backup cannot be restored. On a "
+        "ScheduledBackup: its last Backup failed.",
+        "Fix what the message names, then create a new Backup; the pods of the Job and their logs are kept for a day.",
     ),
     Reason(
         "BackupOverdue",
         (SCHEDULED_BACKUP,),
         READY,
         "False",
-        "A Backup has not ended although the next one is due; none begins before it ends.",
-        "See what the Backup that the message names says, and its pod; give it room, or delete it.",
+        "A Backup has not ended although the next one is due; the next one begins when it ends.",
+        "Look at the Backup that the message names, and at its pod; give it more resources, or delete it.",
     ),
     Reason(
         "DeletingStored",
         (BACKUP,),
         READY,
         "False",
-        "The Backup is being deleted, and a Job deletes what is stored of it.",
+        "The Backup is being deleted, and a Job deletes its stored data.",
     ),
     Reason(
         "DeletionFailed",
         (BACKUP,),
         READY,
         "False",
-        "The stored data cannot be deleted now; the operator tries again.",
-        "Cure what the message says, or set spec.deletionPolicy to Retain: then the Backup goes and the rest "
-        "stays.",
+        "The stored data cannot be deleted; the operator tries again.",
+        "Fix what the message names, or set spec.deletionPolicy to Retain: then the Backup is deleted and its stored data is "
+        "kept.",
     ),
     Reason(
         "Restoring",
         (CLUSTER,),
         ("Ready", "Restored"),
         "False",
-        "The replicas are restored from the backup of spec.bootstrap; no broker runs yet. The message says what is "
-        "waited for.",
+        "The replicas are being restored from the backup of spec.bootstrap; no broker runs yet. The message says what the "
+        "operator waits for.",
     ),
     Reason(
         "RestoreFailed",
         (CLUSTER,),
         ("Ready", "Restored"),
         "False",
-        "The backup of spec.bootstrap cannot be restored as things are; the message says why. It is tried again, "
-        "and no broker runs before.",
-        "Cure what the message says. Where the manifest is wrong, delete the Cluster and create it again.",
+        "The backup of spec.bootstrap cannot be restored; the message says why. The operator tries again and starts no broker "
+        "before.",
+        "Fix what the message names. If the manifest is wrong, delete the Cluster and create it again.",
     ),
     Reason(
         "RestoredFromBackup",
         (CLUSTER,),
         ("Restored",),
         "True",
-        "The Cluster began with a backup; status.restored names it. No replica is restored again.",
+        "The Cluster was restored from a backup; status.restored names it. No replica will be restored again.",
     ),
 )

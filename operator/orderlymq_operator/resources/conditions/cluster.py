@@ -25,43 +25,43 @@ REASONS: Final = (
         (CLUSTER,),
         ("Ready", "Confirmed"),
         "False",
-        "An edit would delete messages, or all copies but one; the message says which act and how to confirm it. The Cluster "
-        "stays as it was before the edit, whole; its Topics, ConsumerGroups and Users are served. As reason of Ready: the "
-        "StatefulSets have lost the note of the spec that was carried out, and nothing is until the edit is confirmed.",
-        "Take the edit back, or annotate the Cluster as the message says; an annotation holds for one edit.",
+        "An edit would delete messages, or all copies but one; the message says which, and how to confirm it. No part of the "
+        "edit is applied meanwhile; Topics, ConsumerGroups and Users are still reconciled. As reason of Ready: the "
+        "StatefulSets no longer record which spec was applied, so nothing is applied until the edit is confirmed.",
+        "Revert the edit, or annotate the Cluster as the message says; an annotation confirms one edit.",
     ),
-    Reason("NotPaused", (CLUSTER,), ("Paused",), "False", "Changes are carried out."),
+    Reason("NotPaused", (CLUSTER,), ("Paused",), "False", "Changes are being applied."),
     Reason("AllGroupsLead", (CLUSTER,), ("Available",), "True", "Every raft group has a leader."),
     Reason(
         "GroupWithoutLeader",
         (CLUSTER,),
         ("Available",),
         "False",
-        "A raft group has no leader: its queues take and give nothing.",
-        "See that a majority of its pods runs.",
+        "A raft group has no leader: nothing can be sent to or consumed from its queues.",
+        "Make sure that a majority of its pods runs.",
     ),
     Reason(
         "AllReplicasHealthy",
         (CLUSTER,),
         ("QuorumHealthy",),
         "True",
-        "Every replica answers, votes and has nearly the whole log.",
+        "Every replica answers, is a voter and has nearly the whole log.",
     ),
     Reason(
         "ReplicaMissing",
         (CLUSTER,),
         ("QuorumHealthy",),
         "False",
-        "A replica does not answer, or lags; one further loss may stop its group.",
-        "Look at its pod; a lost volume needs the pod and its claim deleted, the others fill it again.",
+        "A replica does not answer, or lags; the loss of another replica may stop its group.",
+        "Look at its pod. If its volume is lost, delete the pod and its claim; the other replicas fill the new volume.",
     ),
     Reason(
         "SurvivesLoss",
         (CLUSTER,),
         ("FaultTolerant",),
         "True",
-        "Whichever single failure domain is lost, each group keeps a majority; the message says how many more "
-        "replicas may go then.",
+        "Each group keeps a majority if any single failure domain is lost; the message says how many more replicas it can "
+        "then lose.",
     ),
     Reason(
         "MajorityTogether",
@@ -69,8 +69,8 @@ REASONS: Final = (
         ("FaultTolerant",),
         "False",
         "The loss of one node or zone would stop a group; the message names it.",
-        "More replicas, nodes or zones; spec.placement.antiAffinity Required keeps new pods apart. A pod with its "
-        "volume in the wrong zone moves when both are deleted, one replica at a time.",
+        "Add replicas, nodes or zones; spec.placement.antiAffinity Required keeps new pods apart. To move a pod whose volume "
+        "is in the wrong zone, delete both, one replica at a time.",
     ),
     Reason(
         "NotPlaced",
@@ -85,14 +85,15 @@ REASONS: Final = (
         (CLUSTER,),
         ("ListenersReady",),
         "True",
-        "spec.listeners is empty: clients reach the Cluster from its own network alone.",
+        "spec.listeners is empty: only clients in the Cluster's own network reach it.",
     ),
     Reason(
         "AddressesKnown",
         (CLUSTER,),
         ("ListenersReady",),
         "True",
-        "Every listener has an address for the name servers and for each group; status.listeners has what clients are given.",
+        "Every listener has an address for the name servers and for each group; status.listeners shows the addresses for "
+        "clients.",
     ),
     Reason(
         "AddressMissing",
@@ -101,7 +102,7 @@ REASONS: Final = (
         "False",
         "A Service of a listener has no address yet; the message names it. Name servers refuse routes through that listener "
         "with OutsideAddressMissing.",
-        "See that balancers are made in this Kubernetes (kubectl describe service), that a node is ready, or set "
+        "Make sure that this Kubernetes creates load balancers (kubectl describe service) and that a node is ready, or set "
         "advertisedHost.",
     ),
     Reason(
@@ -109,17 +110,17 @@ REASONS: Final = (
         (CLUSTER,),
         ("ListenersReady",),
         "False",
-        "A listener of type TLSRoute needs Gateway API's definition of TLSRoute, which is not there. Nothing else of the Cluster "
-        "waits for it.",
-        "Install the definitions of Gateway API and a gateway that serves TLSRoute, or choose another type; either is noticed "
-        "within a minute.",
+        "A listener of type TLSRoute needs Gateway API's definition of TLSRoute, which is not installed. Nothing else of the "
+        "Cluster waits for it.",
+        "Install the definitions of Gateway API and a gateway that serves TLSRoute, or choose another type; the operator "
+        "notices either within a minute.",
     ),
     Reason(
         "RouteNotAccepted",
         (CLUSTER,),
         ("ListenersReady",),
         "False",
-        "The gateway has not accepted a TLSRoute of a listener; the message has its words. Addresses that were published before "
+        "The gateway has not accepted a TLSRoute of a listener; the message quotes it. Addresses that were published before "
         "stay published.",
         "Do what the message says: spec.listeners[].gateway must name a Gateway with a listener of protocol TLS and mode "
         "Passthrough whose allowedRoutes admit the namespace of the Cluster and whose hostname fits advertisedHost.",
@@ -129,7 +130,7 @@ REASONS: Final = (
         (CLUSTER,),
         ("CertificatesCurrent",),
         "True",
-        "Every replica runs with certificates that do not end soon.",
+        "Every replica runs with certificates that do not expire soon.",
     ),
     Reason(
         "NoCertificates",
@@ -143,12 +144,12 @@ REASONS: Final = (
         (CLUSTER,),
         ("CertificatesCurrent",),
         "False",
-        "A replica runs with a certificate of which less than a sixth of its life is left; the message says when it ends. "
-        "Replicas with ended certificates accept no connections.",
+        "A replica runs with a certificate that has less than a sixth of its lifetime left; the message says when it expires. "
+        "Replicas with expired certificates accept no connections.",
         "End the pause (spec.update.mode, annotation orderlymq.io/pause), so that the operator replaces the pods, or delete "
         "them one at a time.",
     ),
-    Reason("Settled", (CLUSTER,), ("Progressing",), "False", "Nothing is left to do."),
+    Reason("Settled", (CLUSTER,), ("Progressing",), "False", "No change is being applied."),
     Reason(
         "Bound",
         (CLUSTER,),
@@ -161,28 +162,28 @@ REASONS: Final = (
         (CLUSTER,),
         ("StorageReady",),
         "False",
-        "Volumes grow, to spec.storage.size or by storage.autoGrow. Where that does not end by itself the message has Kubernetes' "
-        "own words: some drivers grow no volume that is in use, and wait for its pod to start again.",
+        "Volumes grow, to spec.storage.size or by storage.autoGrow. If that does not end by itself, the message quotes "
+        "Kubernetes: some drivers cannot grow a volume in use and wait until its pod restarts.",
     ),
     Reason(
         "ClaimDeleted",
         (CLUSTER, PIPELINE),
         ("Ready", "StorageReady"),
         "False",
-        "Somebody has deleted the volume claim of a replica, or of a Pipeline. Its pod keeps the volume until it ends, and what "
-        "follows begins empty. Meanwhile the operator restarts neither a Pipeline's driver nor a replica without which no "
-        "majority of its group has all messages.",
-        "With other replicas: delete the pod while they are healthy, and they fill the new volume. With one: raise "
-        "spec.replicasPerGroup to 3, wait for QuorumHealthy, then delete the pod. Of a Pipeline: save the checkpoint if it is "
-        "needed, then delete the driver's pod.",
+        "The volume claim of a replica or a Pipeline was deleted. Its pod keeps the volume until the pod ends; the next pod "
+        "begins with an empty volume. Meanwhile the operator does not restart a Pipeline's driver, nor a replica if the "
+        "others are no majority with all messages of the group.",
+        "Replica of several: delete the pod while the others are healthy; they fill the new volume. Only replica: raise "
+        "spec.replicasPerGroup to 3, wait for QuorumHealthy, then delete the pod. Pipeline: save the checkpoint if you need "
+        "it, then delete the driver's pod.",
     ),
     Reason(
         "GrowthLimitReached",
         (CLUSTER,),
         ("StorageReady",),
         "False",
-        "A disk fills, and its volumes have reached spec.storage.autoGrow.limit.",
-        "Raise the limit, add groups, or shorten retention, which must be confirmed.",
+        "A disk is filling up, and the volumes of its group have reached spec.storage.autoGrow.limit.",
+        "Raise the limit, add groups, or shorten the retention (this must be confirmed).",
     ),
     Reason(
         "NotExpandable",
@@ -190,8 +191,9 @@ REASONS: Final = (
         ("StorageReady",),
         "False",
         "The StorageClass does not let volumes grow; they keep their size.",
-        "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back. Until then remove "
-        "spec.storage.autoGrow of a Cluster, or set spec.retention.size: without it messages are kept up to three fifths of the limit.",
+        "Set allowVolumeExpansion on the StorageClass; spec.storage.size cannot be reduced again. Until then, remove "
+        "spec.storage.autoGrow of the Cluster or set spec.retention.size: without it, messages are kept up to three fifths of "
+        "the limit.",
     ),
     Reason(
         "GrowthRefused",
@@ -206,14 +208,14 @@ REASONS: Final = (
         (CLUSTER,),
         ("CapacitySufficient",),
         "True",
-        "No leader is short of CPU time, and no disk fills.",
+        "No leader is short of CPU time, and no disk is filling up.",
     ),
     Reason(
         "LeaderBusy",
         (CLUSTER,),
         ("CapacitySufficient",),
         "False",
-        "The leader of a group uses most of a CPU over a minute; the message has the figure.",
+        "The leader of a group has used most of one CPU for a minute; the message has the figure.",
         "Raise spec.groups for new topics, or expand topics onto more groups. A CPU limit slows a leader down, too: raise or "
         "remove spec.resources.limits.cpu.",
     ),
@@ -222,8 +224,10 @@ REASONS: Final = (
         (CLUSTER,),
         ("CapacitySufficient",),
         "False",
-        "A disk comes near config.diskMaxUsedSpaceRatio, at which sends are refused, or has reached it although storage.autoGrow is set.",
-        "See StorageReady where storage.autoGrow is set. Raise spec.storage.size, set spec.storage.autoGrow, add groups, or shorten retention, which must be confirmed.",
+        "The usage of a disk is close to config.diskMaxUsedSpaceRatio, at which sends are refused, or has reached it although "
+        "storage.autoGrow is set.",
+        "If storage.autoGrow is set, look at StorageReady. Raise spec.storage.size, set spec.storage.autoGrow, add groups, or "
+        "shorten the retention (this must be confirmed).",
     ),
     Reason(
         "UpToDate",
@@ -237,12 +241,10 @@ REASONS: Final = (
         (CLUSTER,),
         ("UpdateAvailable",),
         "True",
-        "The operator brings another default image; running pods keep theirs.",
+        "The operator has a new default image; running pods keep theirs.",
         "Set spec.image, or spec.update.onOperatorUpgrade to Adopt.",
     ),
-    Reason(
-        "NotBlocked", (CLUSTER,), ("ScaleDownBlocked",), "False", "No group is to be taken away."
-    ),
+    Reason("NotBlocked", (CLUSTER,), ("ScaleDownBlocked",), "False", "No group is being removed."),
     Reason(
         "PolicyRefuses",
         (CLUSTER,),
@@ -256,7 +258,7 @@ REASONS: Final = (
         (CLUSTER,),
         ("ScaleDownBlocked",),
         "True",
-        "A group is emptied, or is to be; the message names what still holds it.",
+        "A group is being emptied, or waits for it; the message names what it still holds.",
         "Wait, consume, or delete what the message names.",
     ),
     Reason(
@@ -264,7 +266,7 @@ REASONS: Final = (
         (CLUSTER,),
         ("ScaleDownBlocked",),
         "True",
-        "Queues of an Ordered topic stand in the group; moving them would break the order.",
+        "The group has queues of an Ordered topic; moving them would break the order.",
         "Delete that topic, or set spec.groups back.",
     ),
 )

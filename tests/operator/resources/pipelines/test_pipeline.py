@@ -207,9 +207,9 @@ def test_an_address_with_an_unknown_scheme_is_no_path(address: str) -> None:
     [
         (
             {"env": [{"name": "A_KEY", "secret": {"name": each, "key": "k"}} for each in "ab"]},
-            "variable 'A_KEY' is there twice; remove one",
+            "variable 'A_KEY' is given twice; remove one",
         ),
-        ({"imagePullSecrets": ["r", "r"]}, "Secret 'r' is there twice; remove one"),
+        ({"imagePullSecrets": ["r", "r"]}, "Secret 'r' is given twice; remove one"),
     ],
 )
 def test_what_a_pod_may_have_once_is_refused_where_it_is_twice(

@@ -95,9 +95,9 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
             {"volumeMounts": [{"name": "extra", "mountPath": "/x"}]},
             "/x mounts the volume 'extra', which volumes does not have; add it there",
         ),
-        ({"volumes": [_VOLUME, _VOLUME]}, "volume 'extra' is there twice; remove one"),
-        ({"sidecars": [_SIDECAR, _SIDECAR]}, "sidecar 'logs' is there twice; remove one"),
-        ({"env": [{"name": "A"}, {"name": "A"}]}, "variable 'A' is there twice; remove one"),
+        ({"volumes": [_VOLUME, _VOLUME]}, "volume 'extra' is given twice; remove one"),
+        ({"sidecars": [_SIDECAR, _SIDECAR]}, "sidecar 'logs' is given twice; remove one"),
+        ({"env": [{"name": "A"}, {"name": "A"}]}, "variable 'A' is given twice; remove one"),
         (
             {
                 "sidecars": [
@@ -105,7 +105,7 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
                     {**_SIDECAR, "name": "b", "ports": [{"name": "b", "containerPort": 80}]},
                 ]
             },
-            "port '80/TCP' is there twice; remove one",
+            "port '80/TCP' is given twice; remove one",
         ),
         (
             {
@@ -119,11 +119,11 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
                     },
                 ]
             },
-            "port 'a' is there twice; remove one",
+            "port 'a' is given twice; remove one",
         ),
         (
             {"topologySpreadConstraints": [{"topologyKey": "rack"}, {"topologyKey": "rack"}]},
-            "topologyKey 'rack' is there twice; remove one",
+            "topologyKey 'rack' is given twice; remove one",
         ),
         (
             {"topologySpreadConstraints": [{"topologyKey": "rack", "minDomains": 3}]},

@@ -320,7 +320,7 @@ async def test_a_cluster_that_names_a_secret_twice_says_what_to_do(small: SmallC
     assert not parts(small)[0]
     ready = small.condition("Ready")
     assert ready["reason"] == "Invalid"
-    assert "Secret 'r' is there twice; remove one" in ready["message"]
+    assert "Secret 'r' is given twice; remove one" in ready["message"]
 
 
 @pytest.mark.parametrize(
