@@ -131,7 +131,7 @@ WRONG: list[tuple[str, Json, str]] = [
     (
         "Pipeline",
         _REF | {"type": "order-audit", "source": {"topic": "orders"}, "archive": "archive"},
-        "order-audit needs source (a topic) or archive (a folder), and not both",
+        "order-audit needs either source (a topic) or archive (a folder)",
     ),
     (
         "Pipeline",
@@ -346,7 +346,7 @@ def test_kubectl_scale_changes_the_replicas_of_every_group(bare: Space) -> None:
         ("consumergroup.spec.ordering", "one consumer per queue, proven by a lock"),
         ("cluster.status.conditions", "wait for the one of type Ready"),
         ("pipeline.spec.storage.deleteClaim", "goes on with what was retained"),
-        ("pipeline.status.offsets", "Where the checkpoint stands."),
+        ("pipeline.status.offsets", "Progress of the checkpoint by queue."),
     ],
 )
 def test_kubectl_explain_reads_well(bare: Space, field: str, words: str) -> None:

@@ -13,18 +13,18 @@ from orderlymq_operator.resources.quantities import Quantity
 
 
 class AutoGrow(Model):
-    """When and how far volumes grow."""
+    """When volumes grow, by how much, and to which limit."""
 
     threshold: Annotated[int, Field(ge=30, le=95)] = Field(
         default=80,
-        description="Percentage of a replica's disk in use from which its group grows; at most five points below "
+        description="Disk usage of a replica in percent at which the volumes of its group grow; at most five points below "
         "config.diskMaxUsedSpaceRatio, at which sends are refused.",
     )
     step: Quantity = Field(
         default=Quantity("10Gi"),
-        description="By how much each volume of the group grows at a time.",
+        description="Size by which each volume of the group grows at a time.",
     )
-    limit: Quantity = Field(description="Size above which no volume grows by itself.")
+    limit: Quantity = Field(description="Size beyond which no volume grows automatically.")
 
 
 # A rule for the storage of a Cluster.

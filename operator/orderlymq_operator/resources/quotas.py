@@ -14,7 +14,7 @@ _Limit = Annotated[int, Field(ge=1, le=LIMIT_MAX)] | None
 
 
 class Limits(NamedTuple):
-    """Quotas in the form of brokers; 0 means no limit."""
+    """Quotas in the form that brokers use; 0 means no limit."""
 
     requests_per_s: int = 0
     bytes_per_s: int = 0
@@ -25,12 +25,12 @@ UNLIMITED: Final = Limits()
 
 
 class Quotas(Model):
-    """Limits at each broker group; a field that is absent is no limit."""
+    """Limits at each broker group; an absent field means no limit."""
 
     requests_per_second: _Limit = Field(default=None, description="Requests per second.")
     bytes_per_second: Quantity | None = Field(
         default=None,
-        description="Bytes per second, of requests and of the messages that are handed out.",
+        description="Bytes per second of requests and of delivered messages.",
         json_schema_extra=rules(
             rule(
                 f"quantity(self).compareTo(quantity('{BYTES_MAX}')) <= 0",
@@ -38,7 +38,9 @@ class Quotas(Model):
             )
         ),
     )
-    connections: _Limit = Field(default=None, description="Connections that ask something.")
+    connections: _Limit = Field(
+        default=None, description="Number of connections that send requests."
+    )
 
     @model_validator(mode="after")
     def _is_in_range(self) -> Self:

@@ -41,30 +41,30 @@ class TopicSpec(Model):
     )
     topic_name: WireName | None = Field(
         default=None,
-        description="Name that clients use; metadata.name when absent. None that brokers keep for themselves, as "
-        "`%DLQ%...`, `%RETRY%...`, `rmq_sys_...` and TBW102.",
+        description="Name that clients use. Defaults to metadata.name. Names that brokers reserve, such as `%DLQ%...`, "
+        "`%RETRY%...`, `rmq_sys_...` and TBW102, are refused.",
         json_schema_extra=IMMUTABLE,
     )
     type: Literal["Ordered", "Normal", "Delay", "Transaction"] = Field(
         default="Ordered",
-        description="Ordered keeps the order per key across failures; its queue list changes only by DrainAndSwitch.",
+        description="Ordered keeps the order of each key across failures; its queue list changes only by DrainAndSwitch.",
         json_schema_extra=IMMUTABLE,
     )
     queues: Annotated[int, Field(ge=1, le=QUEUES_MAX)] = Field(
         default=8,
-        description="Number of queues over all groups: the most consumers that can share work.",
+        description="Number of queues in all broker groups together; at most this many consumers can share the work.",
     )
     queue_change_policy: QueueChangePolicy | None = Field(
         default=None,
-        description="How a changed number of queues takes effect. Reject for Ordered and Expand for other "
-        "topics when absent. DrainAndSwitch lets an Ordered topic grow: writes are refused until "
-        "every ordered group has consumed what is there, then the new queue list holds for everybody.",
+        description="How a changed number of queues takes effect. Defaults to Reject for Ordered topics and to Expand for "
+        "others. DrainAndSwitch lets an Ordered topic grow: writes are refused until every ordered consumer group has "
+        "consumed all messages, then the new queue list applies.",
     )
     drain_timeout: Duration = Field(
         default=Duration("60s"),
-        description="DrainAndSwitch: how long writes may be refused while groups drain the topic; "
-        "then they are let in again under the old list, and the status says who was in the way. "
-        f"From {_DRAIN_MIN} to {_EXPANSION_MAX}.",
+        description="DrainAndSwitch: how long writes may be refused while consumer groups drain the topic; after that, writes "
+        f"to the old queues are accepted again, and the status names the consumer groups that were too slow. From {_DRAIN_MIN} "
+        f"to {_EXPANSION_MAX}.",
         json_schema_extra=rules(
             rule(
                 f"duration(self) >= duration('{_DRAIN_MIN}') && duration(self) <= duration('{_EXPANSION_MAX}')",
@@ -74,19 +74,19 @@ class TopicSpec(Model):
     )
     route_propagation_time: Duration = Field(
         default=Duration("40s"),
-        description="DrainAndSwitch: how long after the new list is published the sends of RocketMQ "
-        "clients are refused. They ask for it every 30 s (pollNameServerInterval) and may be "
-        "sending by the old one for a send time-out more. The SDK is served immediately. "
-        f"At most {_EXPANSION_MAX}.",
+        description="DrainAndSwitch: how long the sends of RocketMQ clients are refused after the new list is published. They "
+        "fetch it every 30 s (pollNameServerInterval) and may use the old one for another send time-out. The SDK is served "
+        f"immediately. At most {_EXPANSION_MAX}.",
         json_schema_extra=rules(
             rule(f"duration(self) <= duration('{_EXPANSION_MAX}')", _PROPAGATION_RANGE)
         ),
     )
     permission: Literal["ReadOnly", "WriteOnly", "ReadWrite"] = Field(
-        default="ReadWrite", description="Operations that clients may do."
+        default="ReadWrite", description="Operations that clients are allowed to do."
     )
     deletion_policy: Literal["Retain", "Delete"] = Field(
-        default="Retain", description="Whether the messages are kept or deleted with this object."
+        default="Retain",
+        description="Whether the messages are kept or deleted when this object is deleted.",
     )
 
     @property
@@ -111,19 +111,19 @@ class TopicSpec(Model):
         if not _DRAIN_MIN.milliseconds <= drain.milliseconds <= EXPANSION_MS_MAX:
             raise ValueError(f"{_DRAIN_RANGE}, not {drain}")
         if propagation.milliseconds > EXPANSION_MS_MAX:
-            raise ValueError(f"{_PROPAGATION_RANGE}, not {propagation}: no broker waits longer")
+            raise ValueError(f"{_PROPAGATION_RANGE}, not {propagation}: brokers do not wait longer")
         return self
 
 
 class QueueLayout(Model):
-    """Queues of a topic that stand in one group."""
+    """The queues of a topic in one broker group."""
 
     group: str
     queues: Annotated[int, Field(ge=0)]
 
 
 class QueueBarrier(Model):
-    """Where a queue ended when writes were fenced."""
+    """The end of a queue when writes were fenced."""
 
     group: str
     queue: Annotated[int, Field(ge=0)]
@@ -131,9 +131,11 @@ class QueueBarrier(Model):
 
 
 class ExpansionBlocker(Model):
-    """Who is not past the barriers, and how far it has to go."""
+    """A consumer group that is not past the barriers, and how many messages it still has to consume."""
 
-    consumer_group: str = Field(description="The ordered group; empty for open transactions.")
+    consumer_group: str = Field(
+        description="The ordered consumer group; empty for open transactions."
+    )
     group: str = Field(description="The raft group that holds the queue.")
     queue: int = Field(description="Queue number; -1 for retries and transactions.")
     messages: Annotated[int, Field(ge=0)] = Field(description="Messages not consumed yet.")
@@ -141,19 +143,21 @@ class ExpansionBlocker(Model):
 
 
 class ExpansionStatus(Model):
-    """How far the expansion of an Ordered topic is."""
+    """Progress of the expansion of an Ordered topic."""
 
     phase: Literal["Waiting", "Fencing", "Draining", "Switching", "Propagating", "Aborted"] = Field(
-        description="Waiting: not begun, writes are open. Fencing, Draining: writes are refused "
-        "until every ordered group is past the barriers. Switching: the new list becomes valid. "
-        "Propagating: only senders that know the new list are served. Aborted: tried again later."
+        description="Waiting: not begun, writes are accepted. Fencing, Draining: writes are refused until every ordered "
+        "consumer group is past the barriers. Switching: the new list takes effect. Propagating: only senders that know the "
+        "new list are served. Aborted: tried again later."
     )
     from_queues: Annotated[int, Field(ge=0)]
     to_queues: Annotated[int, Field(ge=0)]
     attempt: Annotated[int, Field(ge=0)] = 0
     barriers: list[QueueBarrier] = Field(default=[], max_length=1024)
     blockers: list[ExpansionBlocker] = Field(
-        default=[], max_length=64, description="Who is in the way, the farthest behind first."
+        default=[],
+        max_length=64,
+        description="What the expansion waits for, the farthest behind first.",
     )
 
 
@@ -162,15 +166,15 @@ class TopicStatus(Status):
 
     topic_name: str | None = Field(default=None, description="Name that clients use.")
     queue_layout: list[QueueLayout] = Field(
-        default=[], max_length=64, description="Where the queues stand."
+        default=[], max_length=64, description="The queues by broker group."
     )
     expansion: ExpansionStatus | None = Field(
-        default=None, description="The expansion under way, or the last one that was aborted."
+        default=None, description="The current expansion, or the last one that was aborted."
     )
 
 
 class Topic(KubernetesObject):
-    """A named set of queues, spread over the groups of a Cluster."""
+    """A named set of queues, spread over the broker groups of a Cluster."""
 
     kind: Literal["Topic"] = "Topic"
     spec: TopicSpec

@@ -83,7 +83,7 @@ REASONS: Final = (
         (CLUSTER,),
         _VERIFIED,
         "False",
-        "A queue started again at a lower offset than was acknowledged: acknowledged messages are lost.",
+        "The offsets of a queue have gone back: acknowledged messages are lost.",
         "Check whether the canary's topic or a volume was deleted. If not, keep the volumes and report it.",
     ),
     Reason(

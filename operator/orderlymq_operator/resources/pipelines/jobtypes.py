@@ -60,13 +60,11 @@ FORMATS: Final = {
 }
 # The fields that a checkpoint depends on: other values need another checkpoint.
 _BOUND: Final = ("path", "target", "format", "scd", "catalog", "table")
-ONE_SOURCE: Final = "order-audit needs source (a topic) or archive (a folder), and not both"
-ONE_PLACE: Final = (
-    "an archive needs path, or with format: iceberg catalog and table (namespace.name) in its place"
-)
+ONE_SOURCE: Final = "order-audit needs either source (a topic) or archive (a folder)"
+ONE_PLACE: Final = "an archive needs path; with format: iceberg, it needs catalog and table (namespace.name) instead"
 STREAM_CHECKPOINT: Final = "a streaming order-audit needs checkpoint"
 ENDS: Final = "schedule is for pipelines that end: trigger availableNow"
-NO_SCHEDULE: Final = "the backend sparkApplication knows no schedule; use pod or kubernetes"
+NO_SCHEDULE: Final = "the backend sparkApplication supports no schedule; use pod or kubernetes"
 
 
 def _stays(name: str) -> str:
@@ -156,14 +154,14 @@ SPEC_RULES: Final = rules(
         + f" && (self.type == 'mirror' || ({_stays('targetBootstrap')}))"
         # In a replay, keys only select messages.
         + f" && (self.type != 'cdc-apply' || ({_stays('keys')})))",
-        f"a checkpoint belongs to source.topic, {', '.join(_BOUND)} as they were, that of a replay to targetBootstrap, that of "
-        "cdc-apply to keys, too; give another checkpoint with other ones",
+        f"a checkpoint is valid only for the same source.topic, {', '.join(_BOUND)}, for a replay also targetBootstrap, for "
+        "cdc-apply also keys; set another checkpoint if you change one of them",
         field=".checkpoint",
     ),
     rule(
         "has(self.clusterRef) || self.type == 'compact' || has(self.archive) || has(self.bootstrap) || "
         "(has(self.source) && has(self.source.bootstrap))",
-        "name the Cluster in clusterRef, or give bootstrap: a pod has no name server of its own",
+        "name the Cluster in clusterRef, or set bootstrap: a pod has no name server of its own",
         field=".clusterRef",
     ),
     rule(

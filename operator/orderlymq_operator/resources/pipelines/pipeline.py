@@ -53,7 +53,7 @@ QUEUES_MAX: Final = 4096  # the most queues whose offsets a status lists
 
 
 class PipelineSpec(Model):
-    """A pipeline and how it is run."""
+    """The work of a pipeline and how it runs."""
 
     type: PipelineType = Field(
         description="Type of the work; `orderlymq pipeline list` explains the types.",
@@ -62,7 +62,7 @@ class PipelineSpec(Model):
     source: Source | None = Field(default=None, description="Source of streams and reports.")
     bootstrap: Text | None = Field(
         default=None,
-        description="Name servers of lag, dead-letters and redrive; as source.bootstrap.",
+        description="lag, dead-letters, redrive: name servers, in the form and with the default of source.bootstrap.",
     )
     options: Options | None = Field(
         default=None,
@@ -70,171 +70,184 @@ class PipelineSpec(Model):
     )
     checkpoint: PathText | None = Field(
         default=None,
-        description="Folder that holds how far a stream is; in Kubernetes on the Pipeline's volume.",
+        description="Folder for the progress of a stream; in Kubernetes on the Pipeline's volume.",
     )
     trigger: Trigger | None = Field(
         default=None,
-        description="availableNow ends with what is there now; a duration, as in 30s, goes on for ever. "
-        "availableNow when absent.",
+        description="availableNow reads what is there at the start, then ends. A duration such as 30s runs for ever, with a "
+        "batch at this interval. Defaults to availableNow.",
     )
     metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
-        default=None, description="Port of Prometheus gauges; in Kubernetes 13910 has them, too."
+        default=None,
+        description="Port for Prometheus metrics; in Kubernetes, port 13910 serves them as well.",
     )
     spark: SparkSettings = Field(default=SparkSettings(), description="How Spark runs.")
     path: PathText | None = Field(
         default=None,
-        description="Folder of the archive or the table: archive, unless its format is iceberg, compact, cdc-apply.",
+        description="archive (unless its format is iceberg), compact, cdc-apply: folder of the archive or the table.",
     )
     format: Literal["parquet", "delta", "iceberg", "debezium", "canal", "maxwell"] | None = Field(
         default=None,
-        description="Of the files of an archive: parquet (default), delta or iceberg. Of the events of "
-        "cdc-apply: debezium, canal or maxwell.",
+        description="archive: format of its files: parquet (default), delta or iceberg. cdc-apply: format of the events: "
+        "debezium, canal or maxwell.",
     )
     catalog: Catalog | None = Field(
-        default=None, description="archive, format iceberg: the catalogue that has the table."
+        default=None, description="archive with format iceberg: the catalogue of the table."
     )
     codec: Literal["zstd", "snappy", "none"] | None = Field(
-        default=None, description="archive: compression of its files, zstd when absent."
+        default=None, description="archive: compression of its files. Defaults to zstd."
     )
     target_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = Field(
-        default=None, description="compact: size of the new files, 256 MiB when absent."
+        default=None, description="compact: size of the new files in bytes. Defaults to 256 MiB."
     )
     min_files: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
-        default=None, description="compact: adjoining files that are worth it, 2 when absent."
+        default=None,
+        description="compact: least number of adjoining files that are merged. Defaults to 2.",
     )
     archive: PathText | None = Field(
         default=None,
-        description="order-audit: folder of the archive that is audited, in place of source.",
+        description="order-audit: folder of the archive to audit, instead of source.",
     )
     topics: Groups | None = Field(
-        default=None, description="order-audit: topics of the archive, all when absent."
+        default=None, description="order-audit: topics of the archive to audit. Defaults to all."
     )
     sequence_property: Text | None = Field(
-        default=None, description="order-audit: property with the numbers of each sharding key."
+        default=None,
+        description="order-audit: message property with the sequence number within the sharding key.",
     )
     epoch_property: Text | None = Field(
         default=None,
-        description="order-audit: property that rises when a producer starts its numbers again.",
+        description="order-audit: message property that increases when a producer restarts its sequence numbers.",
     )
     stream: bool | None = Field(
-        default=None, description="order-audit: audit the topic as it grows; needs checkpoint."
+        default=None,
+        description="order-audit: audit the topic continuously as it grows; needs checkpoint.",
     )
     findings: PathText | None = Field(
-        default=None, description="order-audit: file that gets the findings."
+        default=None, description="order-audit: file for the findings."
     )
     findings_max: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
-        default=None, description="order-audit: findings that are kept, 10000 when absent."
+        default=None,
+        description="order-audit: number of findings that are kept. Defaults to 10000.",
     )
     first_sequence: Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | None = Field(
         default=None,
-        description="order-audit: number of each key's first message, any when absent.",
+        description="order-audit: sequence number of the first message of each key. Defaults to any number.",
     )
     capacity_per_queue: Annotated[float, Field(ge=0.001, le=1e9)] | None = Field(
-        default=None, description="skew-report: messages a second that one queue may get."
+        default=None, description="skew-report: messages per second that one queue can take."
     )
     target_use: Annotated[float, Field(ge=0.001, le=1)] | None = Field(
-        default=None, description="skew-report: part of the capacity to plan for, 0.7 when absent."
+        default=None, description="skew-report: share of the capacity to plan for. Defaults to 0.7."
     )
     candidates: (
         Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=LIST_MAX)] | None
     ) = Field(default=None, description="skew-report: numbers of queues to compare.")
     top: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="skew-report: hottest keys that are reported, 20 when absent."
+        default=None, description="skew-report: number of hottest keys to report. Defaults to 20."
     )
     html: PathText | None = Field(
-        default=None, description="skew-report: file that gets a page with plots."
+        default=None, description="skew-report: file for an HTML page with plots."
     )
     topic: Text | None = Field(default=None, description="lag: the topic.")
     groups: Groups | None = Field(
         default=None,
-        description="lag: the consumer groups. mirror: those whose offsets follow to the target; none when absent.",
+        description="lag: the consumer groups. mirror: the consumer groups whose offsets are mirrored to the target; none by "
+        "default.",
     )
     quantiles: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(max_length=64)] | None = (
-        Field(default=None, description="lag: quantiles of the time from producer to log.")
+        Field(
+            default=None,
+            description="lag: quantiles of the time from the producer to the log that are reported.",
+        )
     )
     group: WireName | None = Field(
         default=None, description="dead-letters, redrive: the consumer group."
     )
     plan: PathText | None = Field(
         default=None,
-        description="redrive: file that holds the plan that is shown, then carried out.",
+        description="redrive: file for the plan, which is first shown and then carried out.",
     )
     target: WireName | None = Field(
         default=None,
-        description="redrive: topic that gets the dead letters, their own when absent. replay: topic that "
-        "gets the copy.",
+        description="redrive: topic to which the dead letters are sent. Defaults to their original topics. replay: topic for "
+        "the copies.",
     )
     target_bootstrap: Text | None = Field(
         default=None,
-        description="replay: name servers of the target, those of the source when absent. mirror: name servers of the other "
+        description="replay: name servers of the target. Defaults to those of the source. mirror: name servers of the other "
         "cluster.",
     )
     target_options: Options | None = Field(
         default=None,
-        description="replay, mirror: options of the connection to the target (client.*, auth.*, retryTimeout); those of the source for a "
-        "replay when this and targetBootstrap are absent.",
+        description="replay, mirror: options of the connection to the target (client.*, auth.*, retryTimeout). A replay "
+        "without this and targetBootstrap uses those of the source.",
     )
     keys: Keys | None = Field(
         default=None,
-        description="cdc-apply: columns of the primary key. redrive, replay: sharding keys, all when absent.",
+        description="cdc-apply: columns of the primary key. redrive, replay: only messages with these sharding keys. Defaults "
+        "to all keys.",
     )
     send: bool | None = Field(
         default=None, description="redrive: false only shows the plan, true carries it out."
     )
     on_overtaken: Literal["skip", "send", "hold-key"] | None = Field(
         default=None,
-        description="redrive: what to do with a letter whose key has gone on; hold-key when absent.",
+        description="redrive: what to do with a dead letter if later messages of its key have been consumed. Defaults to "
+        "hold-key.",
     )
     on_doubtful: Literal["skip", "send", "hold-key"] | None = Field(
         default=None,
-        description="redrive: what to do with a letter that no message of its topic says the same as, without a target; "
-        "hold-key when absent.",
+        description="redrive without target: what to do with a dead letter if no message of its topic has the same content. "
+        "Defaults to hold-key.",
     )
     max_redrives: Annotated[int, Field(ge=1, le=1000)] | None = Field(
-        default=None, description="redrive: times that one message is sent again, 3 when absent."
+        default=None,
+        description="redrive: how many times one message may be sent again. Defaults to 3.",
     )
     rate: Annotated[float, Field(ge=0.001, le=1e9)] | None = Field(
-        default=None, description="redrive: messages a second, as many as go when absent."
+        default=None, description="redrive: messages per second. Unlimited by default."
     )
     speed: Annotated[float, Field(ge=0.001, le=1e9)] | None = Field(
         default=None,
-        description="replay: 1 as stored, 2 twice as fast; as fast as it goes when absent.",
+        description="replay: speed relative to the original: 1 is the original pace, 2 twice as fast. As fast as possible by "
+        "default.",
     )
     table: Text | None = Field(
         default=None,
-        description="cdc-apply: only events of this table, named alone or as database.table; all when absent. archive, format iceberg: the table, "
-        "namespace.name; a new one is made.",
+        description="cdc-apply: only events of this table, as table or database.table. Defaults to all. archive with format "
+        "iceberg: the table, as namespace.name; it is created if it does not exist.",
     )
     errors: PathText | None = Field(
         default=None, description="cdc-apply: folder for events that cannot be read."
     )
     scd: Literal[1, 2] | None = Field(
         default=None,
-        description="cdc-apply: 1 keeps each row as it is now (default), 2 every version that it has had.",
+        description="cdc-apply: 1 (default) keeps the current version of each row, 2 keeps every version.",
     )
 
     # -- what only Kubernetes obeys
 
     cluster_ref: ClusterRef | None = Field(
         default=None,
-        description="Cluster whose name servers are used where no bootstrap is given; only in Kubernetes.",
+        description="Cluster whose name servers are used if no bootstrap is set; only in Kubernetes.",
     )
     backend: Backend = Field(
         default="pod",
-        description="pod: one driver that does all the work. kubernetes: executors in pods of their own. "
-        "sparkApplication: a SparkApplication for Kubeflow's Spark operator. Only in Kubernetes.",
+        description="pod: one driver does all the work. kubernetes: executors in their own pods. sparkApplication: a "
+        "SparkApplication for Kubeflow's Spark operator. Only in Kubernetes.",
     )
     schedule: Cron | None = Field(
         default=None,
-        description="When a run begins, in cron's form and UTC, for pipelines that end; immediately and once "
-        "when absent. Only in Kubernetes.",
+        description="When runs begin, as a cron expression in UTC, for pipelines that end. If absent, one run begins "
+        "immediately. Only in Kubernetes.",
     )
     suspend: bool = Field(
         default=False,
-        description="Let no driver run; a stream ends after its batch. Only in Kubernetes.",
+        description="Run no driver while true; a stream ends after its current batch. Only in Kubernetes.",
     )
     storage: CheckpointStorage = Field(
-        default=CheckpointStorage(), description="Its volume; only in Kubernetes."
+        default=CheckpointStorage(), description="The Pipeline's volume; only in Kubernetes."
     )
     executors: Executors = Field(
         default=Executors(),
@@ -246,7 +259,7 @@ class PipelineSpec(Model):
     )
     image: Image | None = Field(
         default=None,
-        description="Image with Spark, the operator's setting when absent; only in Kubernetes.",
+        description="Image with Spark. Defaults to the operator's setting. Only in Kubernetes.",
     )
     image_pull_policy: ImagePullPolicy = None
     image_pull_secrets: ImagePullSecrets = Field(default=[])
@@ -257,9 +270,9 @@ class PipelineSpec(Model):
     placement: Placement = Placement()
     security_context: PodSecurityContext | None = Field(
         default=None,
-        description="As whom drivers and executors run. User, group and fsGroup 10001 when absent; {} leaves them to the "
-        "cluster's admission, as OpenShift wants it. Spark needs a line for the user in /etc/passwd: the image has one "
-        "for 10001, and CRI-O adds one for any other. Only in Kubernetes.",
+        description="User and groups of drivers and executors. If absent, user, group and fsGroup are 10001; {} leaves them "
+        "to the cluster's admission, as OpenShift requires. Spark needs an entry for the user in /etc/passwd: the image has "
+        "one for 10001, and CRI-O adds one for other users. Only in Kubernetes.",
     )
 
     @property
@@ -306,41 +319,43 @@ class PipelineSpec(Model):
 
 
 class QueueOffset(Model):
-    """How far the pipeline has read a queue."""
+    """The progress of the pipeline in one queue."""
 
     topic: str
     broker: str
     queue: Annotated[int, Field(ge=0)]
-    offset: Annotated[int, Field(ge=0)] = Field(description="The next message to be read.")
+    offset: Annotated[int, Field(ge=0)] = Field(description="Offset of the next message to read.")
 
 
 class PipelineStatus(Status):
-    """Observed state of a pipeline; figures are the driver's own, some seconds old."""
+    """Observed state of a pipeline; the figures come from the driver and are some seconds old."""
 
     phase: (
         Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]
         | None
-    ) = Field(default=None, description="One word for people; programs take the condition Ready.")
+    ) = Field(
+        default=None, description="Summary for people; programs should read the condition Ready."
+    )
     last_batch: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Number of the last finished batch of a stream."
     )
     rows: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Messages that the present run has moved."
+        default=None, description="Messages that the current run has moved."
     )
     rows_per_second: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Rate of the last batch."
+        default=None, description="Rows per second of the last batch."
     )
     lag: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Messages that waited when the last batch ended."
     )
     offsets: list[QueueOffset] = Field(
-        default=[], max_length=QUEUES_MAX, description="Where the checkpoint stands."
+        default=[], max_length=QUEUES_MAX, description="Progress of the checkpoint by queue."
     )
     result: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
         default=None, description="Result of the last run that ended."
     )
     last_error: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
-        default=None, description="Why the last run failed; absent after one that did not."
+        default=None, description="Why the last run failed; absent if it succeeded."
     )
     driver: str | None = Field(default=None, description="Pod of the driver.")
     claim: str | None = Field(default=None, description="Claim that holds the checkpoint.")

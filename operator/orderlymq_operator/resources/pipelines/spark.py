@@ -37,8 +37,8 @@ def _place(path: str) -> str:
     scheme, slash, rest = path.partition(":/")
     if slash and "/" not in scheme and not (scheme in _SCHEMES and rest.startswith("/")):
         raise ValueError(
-            f"{path}: the scheme {scheme}: is not supported; supported are {_ADDRESSES} and paths of a mounted volume "
-            "without a scheme, as /data/archive or data/archive"
+            f"{path}: the scheme {scheme}: is not supported; supported are {_ADDRESSES} and paths on a mounted volume without "
+            "a scheme, such as /data/archive or data/archive"
         )
     return path
 
@@ -51,7 +51,7 @@ PathText = Annotated[
         json_schema_extra=rules(
             rule(
                 f"!self.matches('^[^/]*:/') || self.matches('^({'|'.join(_SCHEMES)})://')",
-                f"the scheme is not supported; supported are {_ADDRESSES} and paths of a mounted volume without a scheme",
+                f"the scheme is not supported; supported are {_ADDRESSES} and paths on a mounted volume without a scheme",
             )
         )
     ),
@@ -82,17 +82,19 @@ Cron = Annotated[
 
 
 class Source(Model):
-    """The source."""
+    """The topics that a pipeline reads."""
 
     bootstrap: Text | None = Field(
         default=None,
-        description="Name servers, host:port;host:port. In Kubernetes those of clusterRef when absent, "
-        "otherwise 127.0.0.1:9876.",
+        description="Name servers, as host:port;host:port. Defaults to those of clusterRef in Kubernetes and to "
+        "127.0.0.1:9876 elsewhere.",
     )
-    topic: Text = Field(description="The topic; with the option topics several, by commas.")
+    topic: Text = Field(
+        description="The topic; with the option `topics` several, separated by commas."
+    )
     options: Options = Field(
         default={},
-        description="Options of the Spark source, as docs/howto/pipelines.md lists them.",
+        description="Options of the Spark source; docs/howto/pipelines.md lists them.",
     )
 
 
@@ -100,11 +102,12 @@ class Catalog(Model):
     """An Iceberg catalogue."""
 
     name: Text = Field(
-        description="As pyiceberg's configuration names it: a variable of env such as "
+        description="Name of the catalogue in pyiceberg's configuration; a variable of env such as "
         "PYICEBERG_CATALOG__NAME__TOKEN adds a property."
     )
     properties: Options = Field(
-        default={}, description="Its properties: type, uri, warehouse and others of pyiceberg's."
+        default={},
+        description="Properties of the catalogue: type, uri, warehouse and others that pyiceberg knows.",
     )
 
 
@@ -113,30 +116,33 @@ class SparkSettings(Model):
 
     master: Text = Field(
         default="local[*]",
-        description="Where Spark runs. In Kubernetes the backend decides: backend pod makes local[*] "
-        "local[N] by resources.",
+        description="Spark master. In Kubernetes the backend decides; backend pod turns local[*] into local[N], with N from "
+        "the resources.",
     )
     memory: Annotated[
         str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}[kmgKMG]$", max_length=8)
     ] = Field(
         default="1g",
-        description="Memory of the driver's JVM, as Spark writes it; the pod needs half as much again.",
+        description="Memory of the driver's JVM in Spark's notation; the pod needs half as much again.",
     )
-    settings: Settings = Field(default={}, description="More of Spark's own settings; they win.")
+    settings: Settings = Field(
+        default={},
+        description="Further Spark settings; they override those that the pipeline sets.",
+    )
 
 
 class CheckpointStorage(Model):
-    """The volume that holds the checkpoint, and every path that does not begin with a slash."""
+    """The volume for the checkpoint and for all paths that do not begin with a slash."""
 
     claim_name: Name | None = Field(
         default=None,
-        description="A claim that exists, such as that of the Pipeline whose archive is read here; the "
-        "operator makes one when absent, called NAME-pipeline.",
+        description="An existing claim, such as that of the Pipeline whose archive this one reads. If absent, the operator "
+        "creates a claim named NAME-pipeline.",
         json_schema_extra=IMMUTABLE,
     )
     size: Quantity = Field(
         default=Quantity("10Gi"),
-        description="Size of the claim that is made. Never shrinks.",
+        description="Size of the claim that the operator creates. Never shrinks.",
         json_schema_extra=rules(
             rule(
                 "quantity(self).compareTo(quantity(oldSelf)) >= 0",
@@ -146,7 +152,7 @@ class CheckpointStorage(Model):
     )
     class_name: DnsName | None = Field(
         default=None,
-        description="StorageClass of the claim that is made, the default one when absent.",
+        description="StorageClass of the claim that the operator creates. Defaults to the cluster's default StorageClass.",
         json_schema_extra=IMMUTABLE,
     )
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
@@ -156,23 +162,23 @@ class CheckpointStorage(Model):
     )
     delete_claim: Literal["Retain", "Delete"] = Field(
         default="Retain",
-        description="Whether the claim that was made, and all that is on it, is kept or deleted when the Pipeline is "
-        "deleted. A new Pipeline of the same name goes on with what was retained.",
+        description="Whether the claim that the operator created is kept or deleted with the Pipeline. A new Pipeline with "
+        "the same name continues with a retained claim.",
     )
 
 
 class Executors(Model):
-    """Executors in pods of their own."""
+    """Executors in their own pods."""
 
     instances: Annotated[int, Field(ge=1, le=EXECUTORS_MAX)] = Field(
         default=2, description="How many."
     )
     cores: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=1, description="Tasks that each runs."
+        default=1, description="Number of tasks that each executor runs at a time."
     )
     memory: Annotated[
         str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}[kmgKMG]$", max_length=8)
-    ] = Field(default="1g", description="Memory of each JVM.")
+    ] = Field(default="1g", description="Memory of the JVM of each executor.")
 
 
 class SecretKey(Model):
@@ -183,12 +189,12 @@ class SecretKey(Model):
 
 
 class Variable(Model):
-    """An environment variable of driver and executors, from a Secret."""
+    """An environment variable of the driver and the executors, from a Secret."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=127)] = (
         Field(description="Name of the variable.")
     )
-    secret: SecretKey = Field(description="Where its value stands.")
+    secret: SecretKey = Field(description="Key of a Secret with its value.")
 
 
 Variables = Annotated[
