@@ -23,50 +23,51 @@ from orderlymq_protocol.message.properties import SHARDING_KEY
 
 
 class SubscribedTopic(Model):
-    """A topic that the group reads."""
+    """A topic that the consumer group reads."""
 
-    name: WireName = Field(description="Name of the topic, as clients use it.")
+    name: WireName = Field(description="Name of the topic that clients use.")
     filter: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
-        default="*", description="Tags that the group wants, as in `TagA || TagB`."
+        default="*", description="Tags that the consumer group reads, such as `TagA || TagB`; `*` for all."
     )
 
 
 class Retry(Model):
-    """Retries of a message whose consumer fails."""
+    """Retries of a message whose consumer failed."""
 
     max_times: Annotated[int, Field(ge=-1, le=10_000)] = Field(
         default=16,
-        description="Repeats of a concurrent group's message before it becomes a dead letter, by key its deliveries, where the "
-        "client names no number. An ordered consumer tries without limit unless its client sets one.",
+        description="Retries of a message of a Concurrent group before it becomes a dead letter; with concurrency Key, the "
+        "number of its deliveries. Applies if the client sets no number. An ordered consumer by queue retries without limit "
+        "unless its client sets one.",
     )
     queues: Annotated[int, Field(ge=0, le=64)] = Field(
-        default=1, description="Queues of the group's retry topic; 0 drops failures."
+        default=1, description="Number of queues of the group's retry topic; with 0, failed messages are dropped."
     )
     pause: Duration = Field(
         default=Duration("1s"),
-        description="With concurrency Key, how long a message that has failed once waits for its next try, where the client names no "
-        "time; then twice as long each time. At most 24h.",
+        description="With concurrency Key: how long a message waits after its first failure if the client names no time; the "
+        "pause doubles with each further failure. At most 24h.",
     )
     pause_max: Duration = Field(
         default=Duration("5m"),
-        description="The longest of these pauses, no shorter than the first. At most 24h.",
+        description="With concurrency Key: the longest pause between two tries; not shorter than pause. At most 24h.",
     )
 
 
 class Assignment(Model):
-    """Who takes which queue, for members that ask the brokers (QUERY_ASSIGNMENT)."""
+    """How brokers assign queues to members that ask for an assignment (QUERY_ASSIGNMENT)."""
 
     strategy: Literal["Averagely", "AveragelyByCircle", "ConsistentHash", "Sticky", "Zone"] = Field(
         default="Averagely",
-        description="Averagely, AveragelyByCircle, ConsistentHash: as RocketMQ's clients compute it. "
-        "Sticky: a queue stays with its member. Zone: Sticky, and members in the zone of the queue's leader first; "
-        "in Kubernetes the zone is the label topology.kubernetes.io/zone of the pod's node. "
-        "RocketMQ clients ask only with clientRebalance=false, the SDK with server_assignment.",
+        description="Averagely, AveragelyByCircle, ConsistentHash: as RocketMQ clients compute it. Sticky: a queue stays with "
+        "its member. Zone: like Sticky, but members in the zone of the queue's leader are preferred; in Kubernetes the zone "
+        "is the label topology.kubernetes.io/zone of the pod's node. RocketMQ clients ask the brokers only with "
+        "clientRebalance=false, the SDK with server_assignment.",
     )
     rebalance_delay: Duration = Field(
         default=Duration("30s"),
-        description="Sticky, Zone: queues of members that live on are moved to newcomers only when "
-        "nobody has come or gone for this long.",
+        description="Sticky, Zone: queues of remaining members move to new members only after no member has joined or left "
+        "for this long.",
     )
 
 
@@ -74,59 +75,59 @@ class ConsumerGroupSpec(Model):
     """The rules of a consumer group."""
 
     cluster_ref: ClusterRef = Field(
-        description="The Cluster that the group reads from.", json_schema_extra=IMMUTABLE
+        description="The Cluster of the consumer group.", json_schema_extra=IMMUTABLE
     )
     group_name: WireName | None = Field(
         default=None,
-        description="Name that clients use; metadata.name when absent.",
+        description="Name that clients use. Defaults to metadata.name.",
         json_schema_extra=IMMUTABLE,
     )
     ordering: Literal["Ordered", "Concurrent"] = Field(
         default="Ordered",
-        description="Ordered: one consumer per queue, proven by a lock; the broker refuses others. "
-        "Concurrent: no order; brokers refuse queue locks to the group. One that existed before and took locks stays ordered until "
-        "`orderlymq group set --ordering concurrent`.",
+        description="Ordered: one consumer per queue, guarded by a queue lock; the broker refuses others. Concurrent: no "
+        "order; brokers refuse queue locks to the group. A group that already took locks before this object was created stays "
+        "ordered until `orderlymq group set --ordering concurrent`.",
         json_schema_extra=IMMUTABLE,
     )
     topics: Annotated[list[SubscribedTopic], Field(max_length=64)] = Field(
-        default=[], description="Topics that the group reads; startFrom applies to them."
+        default=[], description="Topics that the consumer group reads; startFrom applies to them."
     )
     retry: Retry = Field(default=Retry(), description="Retries of failed messages.")
     on_dead_letter: Literal["Continue", "HoldKey", "StopQueue"] = Field(
         default="Continue",
-        description="Policy for messages behind a dead letter of an Ordered group. Continue: later messages of its key "
-        "are consumed. HoldKey: they go to the dead letters, too, until `orderlymq group release` "
-        "releases the key; members with the Python SDK only. StopQueue: there are no dead letters, the message "
-        "is tried for ever and its queue waits.",
+        description="What happens to the messages behind a dead letter of an Ordered group. Continue: later messages of its "
+        "key are consumed. HoldKey: later messages of its key become dead letters, too, until `orderlymq group release` "
+        "releases the key; only for members with the Python SDK. StopQueue: the group has no dead letters; a failed message "
+        "is retried for ever and its queue waits.",
     )
     concurrency: Literal["Queue", "Key"] = Field(
         default="Queue",
-        description="Queue: one consumer per queue. Key: one consumer per sharding key, any number per queue; a message "
-        "that fails stops its own key alone; members with the OrderlyMQ SDK only. It changes while the "
+        description="Queue: one consumer per queue. Key: one consumer per sharding key and any number per queue; a failed "
+        "message stops only its own key; only for members with the OrderlyMQ SDK. A change takes effect only while the "
         "group's consumers are stopped.",
     )
     lane_key_property: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
         default=SHARDING_KEY,
-        description="Property of a message whose value is its key, with concurrency Key; printable characters.",
+        description="With concurrency Key: message property whose value is the key; printable characters.",
     )
     start_from: Literal["Client", "Latest", "Earliest"] = Field(
         default="Client",
-        description="Where the group begins on its topics; used once, when the group is created. "
-        "Client leaves the choice to the consumers.",
+        description="Where the group starts to read its topics; used only when the group is created. Client leaves the choice "
+        "to the consumers.",
     )
     consume_timeout: Duration = Field(
         default=Duration("15m"),
-        description="By key, a coroutine of the Python SDK that has a message for longer is cancelled, and the message counts as "
-        "failed; rounded up to minutes. Consumers by queue go by a setting of their own of this name.",
+        description="With concurrency Key: the Python SDK cancels a coroutine that works on a message for longer, and the "
+        "message counts as failed; rounded up to minutes. Consumers by queue use their own setting of this name.",
     )
     assignment: Assignment = Field(
-        default=Assignment(), description="Who takes which queue, for members that ask."
+        default=Assignment(), description="How brokers assign queues to members that ask for an assignment."
     )
     enabled: bool = Field(default=True, description="False stops deliveries to the group.")
     deletion_policy: Literal["Retain", "Delete"] = Field(
         default="Retain",
-        description="Whether the group and its offsets are kept or deleted with this object. A group that is deleted waits until its "
-        "consumers have stopped.",
+        description="Whether the consumer group and its offsets are kept or deleted when this object is deleted. The deletion "
+        "waits until the group's consumers have stopped.",
     )
 
 
@@ -137,17 +138,17 @@ class MemberStatus(Model):
     address: str = ""
     zone: str = ""
     queues: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Queues that it has locked, or that are assigned to it."
+        default=0, description="Number of queues that the member has locked or been assigned."
     )
 
 
 class QueueOwner(Model):
-    """A queue and who has it."""
+    """A queue and the member that holds it."""
 
     topic: str
     group: str = Field(description="The raft group that holds the queue.")
     queue: Annotated[int, Field(ge=0)]
-    client_id: str = Field(default="", description="Holder of its lock; empty when it is free.")
+    client_id: str = Field(default="", description="Member that holds the queue lock; empty if the queue is free.")
 
 
 class LockStatus(Model):
@@ -155,11 +156,11 @@ class LockStatus(Model):
 
     held: Annotated[int, Field(ge=0)] = 0
     free: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Queues of its topics without a holder."
+        default=0, description="Number of queues that no member holds."
     )
     contended: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Queues that a member was refused in the last half minute because another holds them.",
+        description="Number of queues that a member was refused in the last 30 seconds because another member holds them.",
     )
 
 
@@ -168,42 +169,41 @@ class LaneStatus(Model):
 
     in_hand: Annotated[int, Field(ge=0)] = 0
     ready: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Lanes that wait for a member."
+        default=0, description="Number of lanes that wait for a member."
     )
     parked: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Lanes whose message failed and is tried again by itself."
+        default=0, description="Number of lanes whose message failed and is retried automatically."
     )
     held: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Lanes that wait for `orderlymq group release`."
+        default=0, description="Number of lanes that wait for `orderlymq group release`."
     )
     owed: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Messages that lanes wait with, about."
+        default=0, description="Approximate number of messages that wait in lanes."
     )
 
 
 class ConsumerGroupStatus(Status):
     """Observed state of a consumer group.
 
-    Conditions beside Ready: `Balanced` (every queue has exactly one living owner, shares differ by one
-    at most), or `LanesFlowing` with concurrency Key, and `ConsistentSubscription` (all members subscribe to the same).
+    Conditions in addition to Ready: `Balanced` (every queue has exactly one online owner, and shares differ by at most\n    one queue), or `LanesFlowing` with concurrency Key; and `ConsistentSubscription` (all members have the same\n    subscription).
     """
 
     members: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Consumers online."
+        default=None, description="Number of consumers that are online."
     )
     lag: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Messages not consumed yet, about."
+        default=None, description="Approximate number of messages not consumed yet."
     )
     member_list: list[MemberStatus] = Field(
-        default=[], max_length=256, description="The members, as many as fit."
+        default=[], max_length=256, description="The members; at most 256 are listed."
     )
     assignment: list[QueueOwner] = Field(
-        default=[], max_length=1024, description="Who has which queue, as many as fit."
+        default=[], max_length=1024, description="The holder of each queue; at most 1024 queues are listed."
     )
     locks: LockStatus | None = Field(
-        default=None, description="Locks of an Ordered group with concurrency Queue."
+        default=None, description="Queue locks; only of an Ordered group with concurrency Queue."
     )
-    lanes: LaneStatus | None = Field(default=None, description="Lanes, with concurrency Key.")
+    lanes: LaneStatus | None = Field(default=None, description="Lanes; only with concurrency Key.")
 
 
 class ConsumerGroup(KubernetesObject):

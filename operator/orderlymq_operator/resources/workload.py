@@ -33,7 +33,7 @@ Image = Annotated[str, StringConstraints(pattern=r"^[^\s]+$", min_length=1, max_
 ImagePullPolicy = Annotated[
     Literal["Always", "IfNotPresent", "Never"] | None,
     Field(
-        description="When the image is pulled, the operator's setting when absent; only in Kubernetes."
+        description="When the image is pulled. Defaults to the operator's setting. Only in Kubernetes."
     ),
 ]
 
@@ -42,7 +42,8 @@ ImagePullSecrets = Annotated[
     list[Name],
     Field(
         max_length=PULL_SECRETS_MAX,
-        description="Secrets that open the image's registry, the operator's setting when absent; only in Kubernetes.",
+        description="Secrets with the credentials of the image's registry. Defaults to the operator's setting. Only in "
+        "Kubernetes.",
         # As in pods: the API server refuses a pod that names one twice.
         json_schema_extra={"x-kubernetes-list-type": "set"},
     ),
@@ -93,16 +94,16 @@ Bytes = Annotated[
 class ComputeRequests(Model):
     """Requests of a pod."""
 
-    cpu: Cpu | None = Field(default=None, description="CPU time, as in 500m, 0.5 or 2.")
-    memory: Bytes | None = Field(default=None, description="Memory, as in 512Mi or 1.5Gi.")
+    cpu: Cpu | None = Field(default=None, description="CPU time, such as 500m, 0.5 or 2.")
+    memory: Bytes | None = Field(default=None, description="Memory, such as 512Mi or 1.5Gi.")
     ephemeral_storage: Bytes | None = Field(
         default=None,
         alias="ephemeral-storage",
-        description="Disk of the node for logs and what containers write outside of volumes.",
+        description="Disk space of the node for logs and for files that containers write outside of volumes.",
     )
 
 
-_TOO_MUCH: Final = "requests.{0} is more than limits.{0}, which the API server takes in no pod"
+_TOO_MUCH: Final = "requests.{0} is more than limits.{0}, which the API server refuses in every pod"
 # The names of the fields as CEL writes them.
 _AMOUNTS: Final = {
     "cpu": "cpu",
@@ -132,7 +133,7 @@ class Resources(Model):
     )
 
     requests: ComputeRequests = Field(
-        default=ComputeRequests(), description="Amounts that the scheduler reserves."
+        default=ComputeRequests(), description="Amounts that the scheduler reserves for the pod."
     )
     limits: ComputeRequests = Field(
         default=ComputeRequests(), description="Amounts that the pod cannot exceed."
@@ -162,13 +163,13 @@ NAME_SERVER_RESOURCES: Final = Resources(
 )
 
 
-_EVERY_TAINT: Final = "operator must be Exists where there is no key"
-_NO_VALUE: Final = "operator Exists compares no value"
+_EVERY_TAINT: Final = "operator must be Exists if key is absent"
+_NO_VALUE: Final = "operator Exists takes no value"
 _NO_EXECUTE: Final = "tolerationSeconds needs effect NoExecute"
 
 
 class Toleration(Model):
-    """A taint of nodes that the pods put up with, in the form of Kubernetes' pods."""
+    """A taint of nodes that the pods tolerate, in the form of Kubernetes' tolerations."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -182,20 +183,20 @@ class Toleration(Model):
     )
 
     key: LabelKey | None = Field(
-        default=None, description="Key of the taint; every taint when absent."
+        default=None, description="Key of the taint; matches every taint if absent."
     )
     operator: Literal["Exists", "Equal"] = Field(
-        default="Equal", description="Equal compares value, Exists only the key."
+        default="Equal", description="Equal compares key and value, Exists only the key."
     )
     # An empty value counts as none, as in the API server: otherwise pods would differ from it for ever.
     value: Annotated[LabelValue | None, AfterValidator(lambda given: given or None)] = Field(
         default=None, description="Value of the taint."
     )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default=None, description="Effect of the taint; every effect when absent."
+        default=None, description="Effect of the taint; matches every effect if absent."
     )
     toleration_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
-        default=None, description="How long a NoExecute taint is put up with; for ever when absent."
+        default=None, description="How long a NoExecute taint is tolerated. For ever by default."
     )
 
     @model_validator(mode="after")
@@ -216,25 +217,25 @@ class Placement(Model):
         default={}, description="Labels that a node must have."
     )
     tolerations: Annotated[list[Toleration], Field(max_length=TOLERATIONS_MAX)] = Field(
-        default=[], description="Taints that the pods put up with."
+        default=[], description="Taints that the pods tolerate."
     )
     topology_key: LabelKey = Field(
         default="kubernetes.io/hostname",
-        description="Label of nodes that names a failure domain; the replicas of a group are spread over "
-        "its values, and over nodes in any case.",
+        description="Label of nodes whose value is a failure domain; the replicas of a group are spread over its values, and "
+        "always over nodes.",
     )
     zone_key: LabelKey | None = Field(
         default=None,
-        description="Label of nodes that names a larger failure domain, as topology.kubernetes.io/zone; the "
-        "replicas of a group are spread evenly over its values, too.",
+        description="Label of nodes whose value is a larger failure domain, such as topology.kubernetes.io/zone; the replicas "
+        "of a group are spread evenly over its values, too.",
     )
     anti_affinity: Literal["Preferred", "Required", "None"] = Field(
         default="Preferred",
-        description="Required leaves a replica pending rather than putting two of one group into one "
-        "failure domain of topologyKey, or two more into one zone than into another; Preferred puts up with it.",
+        description="Required leaves a replica pending if otherwise two of its group would share a failure domain of "
+        "topologyKey, or one zone would have two replicas more than another. Preferred allows both.",
     )
     priority_class_name: Name | None = Field(
-        default=None, description="PriorityClass of the pods; none when absent."
+        default=None, description="PriorityClass of the pods. None by default."
     )
 
 
@@ -243,45 +244,45 @@ class Update(Model):
 
     mode: Literal["Automatic", "Paused"] = Field(
         default="Automatic",
-        description="Automatic restarts one replica of a group at a time, followers first and only when "
-        "caught up, the leader last. Paused restarts nothing and says what waits.",
+        description="Automatic restarts one replica of a group at a time: first the followers, each only if the others have "
+        "caught up, the leader last. Paused restarts nothing and reports what waits.",
     )
     on_operator_upgrade: Literal["Keep", "Adopt"] = Field(
         default="Keep",
-        description="Keep leaves running pods as they are when a new operator brings another default image "
-        "or pod form; Adopt rolls them.",
+        description="Keep leaves running pods unchanged when a new operator has another default image or pod template; Adopt "
+        "rolls them.",
     )
     leaders: Literal["Balanced", "Kept"] = Field(
         default="Balanced",
-        description="Balanced moves leaders, one at a time and only while no replica or name server changes and no topic grows, until zones and nodes "
-        "lead equally many groups. Kept leaves a leader where it was elected.",
+        description="Balanced moves leaders until they are spread evenly over zones and nodes: one at a time, and only while "
+        "no replica or name server changes and no topic grows. Kept leaves a leader where it was elected.",
     )
     min_ready: Duration = Field(
         default=Duration("1s"),
-        description="How long a restarted replica must be caught up before the next one is touched.",
+        description="How long a restarted replica must have caught up before the next one is restarted.",
     )
 
 
 class ScaleDown(Model):
-    """Whether groups may be taken away."""
+    """Whether groups may be removed."""
 
     policy: Literal["Refuse", "Drain"] = Field(
         default="Refuse",
-        description="Refuse keeps every group. Drain stops writes to the surplus groups and removes them "
-        "when their messages are consumed and none is retained.",
+        description="Refuse keeps every group. Drain stops writes to the surplus groups, and removes a group when its "
+        "messages are consumed and none is retained.",
     )
 
 
 class PodSecurityContext(Model):
-    """As whom the containers run; in all cases not as root and with the default seccomp profile."""
+    """User and groups of the containers. They never run as root, and always with the default seccomp profile."""
 
     run_as_user: UserId | None = Field(
         default=None,
-        description="User of the processes; when absent the cluster's admission chooses one, or the image's.",
+        description="User of the processes. If absent, the cluster's admission or the image chooses one.",
     )
     run_as_group: GroupId | None = Field(default=None, description="Group of the processes.")
     fs_group: GroupId | None = Field(
-        default=None, description="Group that owns the volumes; every process is its member."
+        default=None, description="Group that owns the volumes; every process is a member of it."
     )
     supplemental_groups: Annotated[list[GroupId], Field(max_length=_GROUPS_MAX)] = Field(
         default=[], description="Further groups of the processes."

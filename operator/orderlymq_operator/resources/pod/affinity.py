@@ -18,7 +18,7 @@ class SelectorRequirement(Model):
         json_schema_extra=rules(
             rule(
                 "(self.operator in ['In', 'NotIn']) == (self.values.size() > 0)",
-                "In and NotIn need values, Exists and DoesNotExist have none",
+                "In and NotIn need values; Exists and DoesNotExist must have none",
                 field=".values",
             )
         )
@@ -29,7 +29,7 @@ class SelectorRequirement(Model):
         description="How the label is compared with values."
     )
     values: Annotated[list[LabelValue], Field(max_length=_VALUES_MAX)] = Field(
-        default=[], description="Values of In and NotIn; none with the others."
+        default=[], description="Values for In and NotIn; empty for the others."
     )
 
     @model_validator(mode="after")
@@ -45,13 +45,13 @@ class NodeRequirement(Model):
         json_schema_extra=rules(
             rule(
                 "(self.operator in ['Exists', 'DoesNotExist']) == (self.values.size() == 0)",
-                "In, NotIn, Gt and Lt need values, Exists and DoesNotExist have none",
+                "In, NotIn, Gt and Lt need values; Exists and DoesNotExist must have none",
                 field=".values",
             ),
             rule(
                 "!(self.operator in ['Gt', 'Lt']) || "
                 "(self.values.size() == 1 && self.values[0].matches('^[0-9]+$'))",
-                "Gt and Lt compare with one whole number; write one value",
+                "Gt and Lt compare with one whole number; write exactly one value",
                 field=".values",
             ),
         )
@@ -62,7 +62,7 @@ class NodeRequirement(Model):
         description="How the label is compared with values."
     )
     values: Annotated[list[LabelValue], Field(max_length=_VALUES_MAX)] = Field(
-        default=[], description="Values of In and NotIn, one number for Gt and Lt."
+        default=[], description="Values for In and NotIn; one number for Gt and Lt."
     )
 
     @model_validator(mode="after")
@@ -71,7 +71,7 @@ class NodeRequirement(Model):
         if self.operator in ("Gt", "Lt") and not (
             len(self.values) == 1 and self.values[0].isdecimal()
         ):
-            raise ValueError(f"{self.operator} compares with one whole number; write one value")
+            raise ValueError(f"{self.operator} compares with one whole number; write exactly one value")
         return self
 
 
@@ -79,11 +79,11 @@ def _check_values(wanted: bool, operator: str, values: list[str]) -> None:
     if wanted and not values:
         raise ValueError(f"{operator} needs values")
     if values and not wanted:
-        raise ValueError(f"{operator} has no values; remove them")
+        raise ValueError(f"{operator} takes no values; remove them")
 
 
 class LabelSelector(Model):
-    """Which pods are meant, by their labels."""
+    """Selects pods by their labels."""
 
     match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
         default={}, description="Labels that a pod must have."
@@ -94,7 +94,7 @@ class LabelSelector(Model):
 
 
 class NodeSelectorTerm(Model):
-    """Conditions that a node must meet together."""
+    """Conditions that a node must meet, all of them."""
 
     match_expressions: Annotated[
         list[NodeRequirement], Field(min_length=1, max_length=TERMS_MAX)
@@ -106,16 +106,16 @@ class RequiredNodes(Model):
 
     node_selector_terms: Annotated[
         list[NodeSelectorTerm], Field(min_length=1, max_length=TERMS_MAX)
-    ] = Field(description="A node must meet one of them.")
+    ] = Field(description="A node must meet at least one of these terms.")
 
 
 Weight = Annotated[int, Field(ge=1, le=100)]
 
 
 class PreferredNodes(Model):
-    """Nodes that are better than others."""
+    """Nodes that are preferred."""
 
-    weight: Weight = Field(description="How much it counts.")
+    weight: Weight = Field(description="Weight of the preference.")
     preference: NodeSelectorTerm = Field(description="Conditions on the node.")
 
 
@@ -123,39 +123,39 @@ class NodeAffinity(Model):
     """On which nodes the pods run."""
 
     required_during_scheduling_ignored_during_execution: RequiredNodes | None = Field(
-        default=None, description="Nodes that are allowed; all when absent."
+        default=None, description="Nodes on which the pods may run. Defaults to all."
     )
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredNodes], Field(max_length=TERMS_MAX)
-    ] = Field(default=[], description="Nodes that are better.")
+    ] = Field(default=[], description="Nodes that are preferred.")
 
 
 class PodAffinityTerm(Model):
-    """Other pods, and the failure domain that is shared with them or not."""
+    """Other pods, and the failure domain to share with them or to keep apart from them."""
 
-    topology_key: LabelKey = Field(description="Label of nodes that names the domain.")
+    topology_key: LabelKey = Field(description="Label of nodes whose value is the failure domain.")
     label_selector: LabelSelector | None = Field(
         default=None,
-        description="Pods that are meant. When absent in podAntiAffinity: the replicas of the same group.",
+        description="Selects the other pods. In podAntiAffinity, defaults to the replicas of the same group.",
     )
     namespaces: Annotated[list[Name], Field(max_length=16)] = Field(
-        default=[], description="Namespaces of those pods; the Cluster's own when empty."
+        default=[], description="Namespaces of those pods. Defaults to the Cluster's own."
     )
 
 
 class WeightedPodAffinityTerm(Model):
-    """The same as a preference."""
+    """A term that is preferred, not required."""
 
-    weight: Weight = Field(description="How much it counts.")
-    pod_affinity_term: PodAffinityTerm = Field(description="Pods and domain.")
+    weight: Weight = Field(description="Weight of the preference.")
+    pod_affinity_term: PodAffinityTerm = Field(description="Pods and failure domain.")
 
 
 class PodAffinity(Model):
-    """Near which pods, or away from which pods, the pods run."""
+    """Pods near which, or away from which, the pods run."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodAffinityTerm], Field(max_length=TERMS_MAX)
-    ] = Field(default=[], description="Required terms; a pod stays pending without them.")
+    ] = Field(default=[], description="Required terms; a pod stays pending if they cannot be met.")
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[WeightedPodAffinityTerm], Field(max_length=TERMS_MAX)
     ] = Field(default=[], description="Preferred terms.")
@@ -172,12 +172,12 @@ class PodAffinity(Model):
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _NEEDS_SELECTOR: Final = (
-    "podAffinity needs labelSelector: without one it would put the replicas of a group together"
+    "podAffinity needs labelSelector: without it, the replicas of a group would be put together"
 )
 
 
 class Affinity(Model):
-    """Kubernetes' affinity; what placement asks for holds besides."""
+    """Kubernetes' affinity, in addition to what placement requires."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -191,8 +191,8 @@ class Affinity(Model):
     )
 
     node_affinity: NodeAffinity | None = Field(default=None, description="Which nodes.")
-    pod_affinity: PodAffinity | None = Field(default=None, description="Near which pods.")
-    pod_anti_affinity: PodAffinity | None = Field(default=None, description="Away from which pods.")
+    pod_affinity: PodAffinity | None = Field(default=None, description="Pods near which the pods run.")
+    pod_anti_affinity: PodAffinity | None = Field(default=None, description="Pods away from which the pods run.")
 
     @model_validator(mode="after")
     def _draws_no_group_together(self) -> Self:
@@ -207,7 +207,7 @@ _DOMAINS: Final = "minDomains needs whenUnsatisfiable DoNotSchedule"
 
 
 class TopologySpreadConstraint(Model):
-    """How evenly the replicas of a group, and the name servers, are spread over a failure domain."""
+    """How evenly the replicas of a group, and the name servers, are spread over failure domains."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -215,22 +215,24 @@ class TopologySpreadConstraint(Model):
         )
     )
 
-    topology_key: LabelKey = Field(description="Label of nodes that names the domain.")
+    topology_key: LabelKey = Field(description="Label of nodes whose value is the failure domain.")
     max_skew: Annotated[int, Field(ge=1, le=16)] = Field(
-        default=1, description="By how many pods two domains may differ."
+        default=1, description="Largest allowed difference in pods between two failure domains."
     )
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        default="ScheduleAnyway", description="DoNotSchedule leaves a pod pending instead."
+        default="ScheduleAnyway", description="DoNotSchedule leaves a pod pending if the constraint cannot be met; "
+        "ScheduleAnyway does not."
     )
     min_domains: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        default=None, description="Domains that count at least; only with DoNotSchedule."
+        default=None, description="Least number of eligible failure domains; only with DoNotSchedule."
     )
     node_affinity_policy: Literal["Honor", "Ignore"] | None = Field(
         default=None,
-        description="Whether nodes that the pods may not choose count; Honor when absent.",
+        description="Honor (the default) counts only nodes that the pods' node affinity and node selector allow; Ignore "
+        "counts all.",
     )
     node_taints_policy: Literal["Honor", "Ignore"] | None = Field(
-        default=None, description="Honor leaves out nodes whose taints keep the pods away."
+        default=None, description="Honor leaves out nodes with taints that the pods do not tolerate."
     )
 
     @model_validator(mode="after")

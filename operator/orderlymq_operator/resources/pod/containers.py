@@ -63,7 +63,7 @@ _Path = Annotated[
         json_schema_extra=rules(
             rule(
                 "self == '/' || !self.matches('//|/[.]{1,2}(/|$)|/$')",
-                "write the path without steps upwards, empty steps and a slash at its end",
+                "write the path without .., without empty parts and without a slash at its end",
             )
         )
     ),
@@ -75,19 +75,19 @@ class KeyReference(Model):
 
     name: Name = Field(description="Name of the object.")
     key: DataKey = Field(description="Key in it.")
-    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+    optional: bool = Field(default=False, description="Whether the pod starts if it does not exist.")
 
 
 class FieldReference(Model):
-    """A fact of the pod."""
+    """A field of the pod."""
 
     field_path: Annotated[
         str, StringConstraints(pattern=r"^(metadata|spec|status)\.[^\s]+$", max_length=316)
-    ] = Field(description="As in status.hostIP.")
+    ] = Field(description="Path of the field, such as status.hostIP.")
 
 
-_ONE_SOURCE: Final = "name exactly one of {}"
-_ONE_VALUE: Final = "name value or valueFrom, not both"
+_ONE_SOURCE: Final = "set exactly one of {}"
+_ONE_VALUE: Final = "set value or valueFrom, not both"
 
 
 def _one_of(*names: str) -> ConfigDict:
@@ -98,7 +98,7 @@ def _one_of(*names: str) -> ConfigDict:
 
 
 class VariableSource(Model):
-    """Where the value of a variable stands."""
+    """Source of the value of a variable."""
 
     model_config = _one_of("secretKeyRef", "configMapKeyRef", "fieldRef")
 
@@ -106,7 +106,7 @@ class VariableSource(Model):
     config_map_key_ref: KeyReference | None = Field(
         default=None, description="A key of a ConfigMap."
     )
-    field_ref: FieldReference | None = Field(default=None, description="A fact of the pod.")
+    field_ref: FieldReference | None = Field(default=None, description="A field of the pod.")
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:
@@ -125,10 +125,10 @@ class EnvironmentVariable(Model):
         Field(description="Name of the variable.")
     )
     value: Annotated[str, StringConstraints(max_length=8192)] | None = Field(
-        default=None, description="Its value; empty when value and valueFrom are absent."
+        default=None, description="Value of the variable; empty if both value and valueFrom are absent."
     )
     value_from: VariableSource | None = Field(
-        default=None, description="Where its value stands, in place of value."
+        default=None, description="Source of the value, instead of value."
     )
 
     @model_validator(mode="after")
@@ -150,44 +150,44 @@ class ConfigMapVolume(Model):
     """The keys of a ConfigMap as files."""
 
     name: Name = Field(description="Name of the ConfigMap.")
-    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+    optional: bool = Field(default=False, description="Whether the pod starts if it does not exist.")
 
 
 class SecretVolume(Model):
     """The keys of a Secret as files."""
 
     secret_name: Name = Field(description="Name of the Secret.")
-    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+    optional: bool = Field(default=False, description="Whether the pod starts if it does not exist.")
 
 
 class EmptyDirVolume(Model):
-    """A folder that lives as long as the pod."""
+    """An empty folder that is deleted with the pod."""
 
-    medium: Literal["", "Memory"] = Field(default="", description="Memory keeps it in memory.")
+    medium: Literal["", "Memory"] = Field(default="", description="Memory keeps the folder in memory.")
     size_limit: Quantity | None = Field(
-        default=None, description="The pod is evicted above it; no limit when absent."
+        default=None, description="Size at which the pod is evicted. Unlimited by default."
     )
 
 
 class ClaimVolume(Model):
-    """A volume claim; all pods of the Cluster mount the same."""
+    """A PersistentVolumeClaim; all pods of the Cluster mount the same one."""
 
     claim_name: Name = Field(description="Name of the PersistentVolumeClaim.")
-    read_only: bool = Field(default=False, description="Whether nothing may be written.")
+    read_only: bool = Field(default=False, description="Whether the volume is read-only.")
 
 
 class CsiVolume(Model):
-    """A volume of a CSI driver that lives as long as the pod, as of the secrets store."""
+    """A volume of a CSI driver that is deleted with the pod, such as that of the Secrets Store driver."""
 
     driver: _Driver = Field(description="Name of the driver.")
-    read_only: bool = Field(default=False, description="Whether nothing may be written.")
+    read_only: bool = Field(default=False, description="Whether the volume is read-only.")
     volume_attributes: Annotated[dict[_Attribute, _Attribute], Field(max_length=16)] = Field(
         default={}, description="Attributes for the driver."
     )
 
 
 class Volume(Model):
-    """A volume beside the operator's own; name exactly one source."""
+    """A volume in addition to the operator's own; set exactly one source."""
 
     model_config = _one_of("configMap", "secret", "emptyDir", "persistentVolumeClaim", "csi")
 
@@ -196,7 +196,7 @@ class Volume(Model):
     secret: SecretVolume | None = Field(default=None, description="A Secret.")
     empty_dir: EmptyDirVolume | None = Field(default=None, description="An empty folder.")
     persistent_volume_claim: ClaimVolume | None = Field(
-        default=None, description="A claim that exists; it must allow several pods."
+        default=None, description="An existing claim; several pods must be able to mount it."
     )
     csi: CsiVolume | None = Field(default=None, description="A volume of a CSI driver.")
 
@@ -206,22 +206,22 @@ class Volume(Model):
         return self
 
 
-_LEAVES: Final = "subPath must not leave the volume; remove the .."
+_LEAVES: Final = "subPath must stay within the volume; remove the .."
 
 
 class VolumeMount(Model):
-    """Where a volume of the template appears in a container."""
+    """The mount of a volume of the template in a container."""
 
-    name: Name = Field(description="A volume of podTemplate.volumes.")
+    name: Name = Field(description="Name of a volume of podTemplate.volumes.")
     mount_path: _Path = Field(description="Absolute path in the container.")
     sub_path: (
         Annotated[str, StringConstraints(pattern=r"^[^/:\s][^:\s]*$", max_length=512)] | None
     ) = Field(
         default=None,
-        description="Path in the volume; all of it when absent.",
+        description="Path within the volume. Defaults to the whole volume.",
         json_schema_extra=rules(rule("!self.matches('(^|/)[.][.](/|$)')", _LEAVES)),
     )
-    read_only: bool = Field(default=False, description="Whether nothing may be written.")
+    read_only: bool = Field(default=False, description="Whether the volume is read-only.")
 
     @model_validator(mode="after")
     def _stays_in_its_volume(self) -> Self:
@@ -253,23 +253,23 @@ class ContainerPort(Model):
     """A port of a sidecar."""
 
     name: Annotated[str, StringConstraints(pattern=_PORT_NAME, max_length=15)] = Field(
-        description="Name of the port; it has a letter."
+        description="Name of the port; it must contain a letter."
     )
     container_port: Annotated[int, Field(ge=1, le=65535)] = Field(description="Its number.")
     protocol: Literal["TCP", "UDP"] = Field(default="TCP", description="Its protocol.")
 
 
 class SidecarSecurity(Model):
-    """Security context of a sidecar; it has no capabilities and cannot become root in any case."""
+    """Security context of a sidecar. It never has capabilities and can never become root."""
 
     run_as_user: UserId | None = Field(
-        default=None, description="User of its processes; that of the pod when absent."
+        default=None, description="User of its processes. Defaults to that of the pod."
     )
     run_as_group: GroupId | None = Field(
-        default=None, description="Group of its processes; that of the pod when absent."
+        default=None, description="Group of its processes. Defaults to that of the pod."
     )
     read_only_root_filesystem: bool = Field(
-        default=True, description="Whether it writes nothing outside of its volumes."
+        default=True, description="Whether its root file system is read-only."
     )
 
 
@@ -288,24 +288,24 @@ _Command = Annotated[list[Word], Field(max_length=_WORDS_MAX)]
 
 
 class Sidecar(Model):
-    """A container beside the broker or name server.
+    """A container in the same pod as the broker or name server.
 
-    It has no probes: a pod whose sidecar is not ready is taken out of service, so only its end may make it so.
+    It has no probes, because a pod whose sidecar is not ready is taken out of service: only the end of the sidecar may do that.
     """
 
     name: Name = Field(description="Name of the container.")
     image: Image = Field(
-        description="Its image; imagePullSecrets of the Cluster open the registry."
+        description="Image of the container; it is pulled with imagePullSecrets of the Cluster."
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
-        default=None, description="When the image is pulled; Kubernetes' rule when absent."
+        default=None, description="When the image is pulled. Defaults to Kubernetes' rule."
     )
-    command: _Command = Field(default=[], description="Program; the image's when empty.")
-    args: _Command = Field(default=[], description="Arguments; the image's when empty.")
+    command: _Command = Field(default=[], description="Program. Defaults to that of the image.")
+    args: _Command = Field(default=[], description="Arguments. Defaults to those of the image.")
     env: Variables = Field(default=[], description="Variables.", json_schema_extra=BY_NAME)
     ports: Annotated[list[ContainerPort], Field(max_length=_PORTS_MAX)] = Field(
         default=[],
-        description="Ports that it listens on; a pod's containers share them.",
+        description="Ports that the sidecar listens on; all containers of a pod share one set of ports.",
         json_schema_extra=BY_NAME
         | rules(
             rule(
@@ -319,9 +319,9 @@ class Sidecar(Model):
     resources: Resources = Field(default=Resources(), description="Its resources.")
     volume_mounts: Annotated[Mounts, AfterValidator(check_mounts)] = Field(
         default=[],
-        description="Volumes of podTemplate.volumes.",
+        description="Mounts of volumes of podTemplate.volumes.",
         json_schema_extra=MOUNTS_LIST | rules(MOUNTS_RULE),
     )
     security_context: SidecarSecurity | None = Field(
-        default=None, description="As whom it runs, and what it may write."
+        default=None, description="User and group of the container, and what it may write."
     )

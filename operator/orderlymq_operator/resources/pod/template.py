@@ -77,7 +77,7 @@ def _variables(variables: list[EnvironmentVariable]) -> list[EnvironmentVariable
     check_names("variable", [each.name for each in variables])
     for each in variables:
         if each.name in OWN_VARIABLES or each.name.startswith(OWN_VARIABLE_PREFIXES):
-            advice = "settings of brokers stand in spec.config"
+            advice = "set broker settings in spec.config"
             raise OwnedByOperatorError("variable", each.name, advice)
     return variables
 
@@ -96,7 +96,7 @@ def _own_mounts(mounts: list[VolumeMount]) -> list[VolumeMount]:
         None,
     )
     if path is not None:
-        advice = "choose a path that is neither in nor above one of its own"
+        advice = "choose a path that is neither below nor above one of its paths"
         raise OwnedByOperatorError("path", path, advice)
     return mounts
 
@@ -126,7 +126,7 @@ _KEY_RULES: Final = rules(
 _PATH_RULE: Final = rule(
     f"self.all(mount, mount.mountPath != '/' && {words(OWN_PATHS)}.all(own, mount.mountPath != own "
     "&& !mount.mountPath.startsWith(own + '/') && !own.startsWith(mount.mountPath + '/')))",
-    "a path is set by the operator; choose one that is neither in nor above one of its own",
+    "a path is set by the operator; choose one that is neither below nor above one of its paths",
 )
 _SAME_PORT: Final = "each.containerPort == port.containerPort && each.protocol == port.protocol"
 _NAMED_RULE: Final = "{} is set by the operator; choose another name"
@@ -140,7 +140,7 @@ class PodTemplate(Model):
             rule(
                 "self.volumeMounts.all(mount, self.volumes.exists(each, each.name == mount.name)) && "
                 "self.sidecars.all(one, one.volumeMounts.all(mount, self.volumes.exists(each, each.name == mount.name)))",
-                "a mount names a volume which volumes does not have; add it there",
+                "a mount names a volume that is not in volumes; add it there",
             )
         )
     )
@@ -163,14 +163,14 @@ class PodTemplate(Model):
             rule(
                 "self.all(each, [each.name].all(name, "
                 f"{not_own(words(OWN_VARIABLES), OWN_VARIABLE_PREFIXES)}))",
-                "a variable is set by the operator; settings of brokers stand in spec.config",
+                "a variable is set by the operator; set broker settings in spec.config",
             )
         ),
     )
     volumes: Annotated[list[Volume], Field(max_length=VOLUMES_MAX), AfterValidator(_volumes)] = (
         Field(
             default=[],
-            description="Volumes beside the operator's own.",
+            description="Volumes in addition to the operator's own.",
             json_schema_extra=BY_NAME
             | rules(
                 rule(
@@ -183,14 +183,14 @@ class PodTemplate(Model):
     )
     volume_mounts: Annotated[Mounts, AfterValidator(_own_mounts)] = Field(
         default=[],
-        description="Where volumes appear in the broker and the name server.",
+        description="Mounts of these volumes in the broker and the name server.",
         json_schema_extra=MOUNTS_LIST | rules(MOUNTS_RULE, _PATH_RULE),
     )
     sidecars: Annotated[
         list[Sidecar], Field(max_length=_SIDECARS_MAX), AfterValidator(_sidecars)
     ] = Field(
         default=[],
-        description="Containers beside the broker and the name server.",
+        description="Containers in addition to the broker or name server.",
         json_schema_extra=BY_NAME
         | rules(
             rule(
@@ -201,12 +201,12 @@ class PodTemplate(Model):
                 "self.all(one, one.ports.all(port, "
                 f"self.exists_one(other, other.ports.exists(each, {_SAME_PORT})) && "
                 f"one.ports.exists_one(each, {_SAME_PORT})))",
-                "a port is there twice; remove one",
+                "a port is given twice; remove one",
             ),
         ),
     )
     affinity: Affinity | None = Field(
-        default=None, description="Affinity to nodes and pods, beside what placement asks for."
+        default=None, description="Affinity to nodes and pods, in addition to what placement requires."
     )
     topology_spread_constraints: Annotated[
         list[TopologySpreadConstraint],
@@ -214,27 +214,28 @@ class PodTemplate(Model):
         each_once("topologyKey", lambda each: each.topology_key),
     ] = Field(
         default=[],
-        description="Further domains over which a group's replicas are spread; one with a topologyKey of "
-        "placement replaces what placement says of it.",
+        description="Further failure domains over which the replicas of a group are spread; a constraint with a topologyKey "
+        "of placement replaces placement's constraint for it.",
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["topologyKey"],
         },
     )
     tolerations: Annotated[list[Toleration], Field(max_length=TOLERATIONS_MAX)] = Field(
-        default=[], description="Taints that the pods put up with, beside placement.tolerations."
+        default=[], description="Taints that the pods tolerate, in addition to placement.tolerations."
     )
     node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=_LABELS_MAX)] = Field(
         default={},
-        description="Labels that a node must have, beside placement.nodeSelector; the value here wins.",
+        description="Labels that a node must have, in addition to placement.nodeSelector; for the same label, the value here "
+        "wins.",
     )
     priority_class_name: Name | None = Field(
-        default=None, description="PriorityClass of the pods, in place of placement's."
+        default=None, description="PriorityClass of the pods; overrides placement's."
     )
     security_context: PodSecurityContext | None = Field(
         default=None,
-        description="As whom the containers run. User, group and fsGroup 10001 when absent; {} leaves them to "
-        "the cluster's admission, as OpenShift wants it.",
+        description="User and groups of the containers. If absent, user, group and fsGroup are 10001; {} leaves them to the "
+        "cluster's admission, as OpenShift requires.",
     )
 
     @model_validator(mode="after")

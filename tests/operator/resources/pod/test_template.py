@@ -137,7 +137,7 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
                     }
                 }
             },
-            "podAffinity needs labelSelector: without one it would put the replicas of a group together",
+            "podAffinity needs labelSelector: without it, the replicas of a group would be put together",
         ),
         ({"volumes": [{"name": "x"}]}, "name exactly one of"),
         (
@@ -154,7 +154,7 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
                     }
                 ]
             },
-            "name value or valueFrom, not both",
+            "set value or valueFrom, not both",
         ),
         ({"env": [{"name": "A", "valueFrom": {}}]}, "name exactly one of"),
         (
@@ -166,7 +166,7 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
                 "volumes": [_VOLUME],
                 "volumeMounts": [{"name": "extra", "mountPath": "/x", "subPath": "a/../../b"}],
             },
-            "subPath must not leave the volume; remove the ..",
+            "subPath must stay within the volume; remove the ..",
         ),
     ],
 )
