@@ -87,7 +87,7 @@ WRONG: list[tuple[str, Json, str]] = [
     (
         "User",
         _REF | {"secretFrom": {"file": "a", "env": "b"}},
-        "name exactly one of file, env and secret",
+        "set exactly one of file, env and secret",
     ),
     ("Backup", _REF | {"destination": {}}, "name either pvc or objectStore"),
     (
@@ -153,7 +153,7 @@ IMMUTABLE: list[tuple[str, Json, Json, str]] = [
         "Cluster",
         {"nameServers": {"replicas": 2}},
         {"nameServers": {"replicas": 1}},
-        "name servers cannot be removed: clients hold their addresses",
+        "name servers cannot be removed: clients keep their addresses",
     ),
     (
         "Cluster",
@@ -340,7 +340,7 @@ def test_kubectl_scale_changes_the_replicas_of_every_group(bare: Space) -> None:
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        ("cluster", "A set of broker groups that serve one name space of topics."),
+        ("cluster", "A set of broker groups that serve the same topics."),
         ("cluster.spec.scaleDown.policy", "removes them when their messages are consumed"),
         ("topic.spec.queues", "the most consumers that can share work"),
         ("consumergroup.spec.ordering", "one consumer per queue, proven by a lock"),

@@ -13,7 +13,7 @@ from orderlymq_operator.resources.cluster.rollout import LIVE, restart_sentences
 from orderlymq_operator.resources.meta import GROUP, VERSION
 
 _PLAN: Final = "`kubectl orderlymq plan -f FILE` says what will happen"
-_CONFIRMED: Final = "it waits for a confirmation, which the condition Confirmed names"
+_CONFIRMED: Final = "the change waits until you confirm it as the condition Confirmed says"
 _Case = tuple[str, str]
 
 
@@ -38,21 +38,21 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "UPDATE": [
             (
                 "object.spec.replicasPerGroup != 1 || oldObject.spec.replicasPerGroup == 1",
-                f"spec.replicasPerGroup: one copy of every message is left; {_CONFIRMED}",
+                f"spec.replicasPerGroup: only one copy of every message is left; {_CONFIRMED}",
             ),
             (
                 _keeps_no_less(_KEPT_TIME),
-                f"spec.retention.time, spec.config.fileReservedTime: messages that are older are deleted; {_CONFIRMED}",
+                f"spec.retention.time, spec.config.fileReservedTime: older messages are deleted; {_CONFIRMED}",
             ),
             (
                 _keeps_no_less(_KEPT_SIZE),
-                "spec.retention.size, spec.storage.autoGrow: each group keeps fewer bytes of messages and deletes the older "
-                f"ones; {_CONFIRMED}",
+                "spec.retention.size, spec.storage.autoGrow: each group keeps fewer bytes of messages and deletes the oldest; "
+                f"{_CONFIRMED}",
             ),
             (
                 "object.spec.groups >= oldObject.spec.groups",
-                "spec.groups: the last groups take no more messages and go when they are empty; the removal of more than one, or "
-                "of their volumes, waits for a confirmation, which the condition Confirmed names",
+                "spec.groups: the last groups accept no more messages and are removed when they are empty; the removal of "
+                "more than one, or of their volumes, waits until you confirm it as the condition Confirmed says",
             ),
         ],
         "DELETE": [
@@ -66,12 +66,12 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "UPDATE": [
             (
                 "object.spec.type == 'Ordered' || object.spec.queues == oldObject.spec.queues",
-                "spec.queues: keys move to other queues immediately, because only an Ordered topic has a fence",
+                "spec.queues: keys move to other queues immediately, because only Ordered topics are fenced",
             ),
             (
                 "object.spec.type != 'Ordered' || object.spec.queues == oldObject.spec.queues",
-                "spec.queues: writes are refused until every ordered group has consumed what is there; then keys move to "
-                "other queues",
+                "spec.queues: writes are refused until every ordered consumer group has consumed all messages; then keys move "
+                "to other queues",
             ),
         ],
         "DELETE": [
@@ -85,7 +85,8 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "UPDATE": [
             (
                 "object.spec.concurrency == oldObject.spec.concurrency",
-                "spec.concurrency: it changes while the group's consumers are stopped; until then the group stays as it was",
+                "spec.concurrency: the change takes effect when the group's consumers are stopped; until then the group stays "
+                "as it was",
             ),
         ],
         "DELETE": [
@@ -99,7 +100,7 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "DELETE": [
             (
                 "oldObject.spec.deletionPolicy != 'Delete'",
-                "spec.deletionPolicy is Delete: what this Backup has stored is deleted with it",
+                "spec.deletionPolicy is Delete: the stored data of this Backup is deleted with it",
             ),
         ],
     },
@@ -107,7 +108,7 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "UPDATE": [
             (
                 f"{_keeps_no_less('SPEC.retention.keepLast')} && {_keeps_no_less('SPEC.retention.?keepDays.orValue(0)')}",
-                "spec.retention: Backups that are kept no longer are deleted, with what they have stored",
+                "spec.retention: Backups that are no longer kept are deleted with their stored data",
             ),
         ],
     },
@@ -115,7 +116,7 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "DELETE": [
             (
                 "oldObject.spec.?storage.?deleteClaim.orValue('Retain') != 'Delete'",
-                "spec.storage.deleteClaim is Delete: all that this Pipeline has on its claim is deleted with it",
+                "spec.storage.deleteClaim is Delete: the claim of this Pipeline is deleted with all its data",
             ),
         ],
     },

@@ -27,7 +27,8 @@ class SubscribedTopic(Model):
 
     name: WireName = Field(description="Name of the topic that clients use.")
     filter: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = Field(
-        default="*", description="Tags that the consumer group reads, such as `TagA || TagB`; `*` for all."
+        default="*",
+        description="Tags that the consumer group reads, such as `TagA || TagB`; `*` for all.",
     )
 
 
@@ -41,7 +42,8 @@ class Retry(Model):
         "unless its client sets one.",
     )
     queues: Annotated[int, Field(ge=0, le=64)] = Field(
-        default=1, description="Number of queues of the group's retry topic; with 0, failed messages are dropped."
+        default=1,
+        description="Number of queues of the group's retry topic; with 0, failed messages are dropped.",
     )
     pause: Duration = Field(
         default=Duration("1s"),
@@ -121,7 +123,8 @@ class ConsumerGroupSpec(Model):
         "message counts as failed; rounded up to minutes. Consumers by queue use their own setting of this name.",
     )
     assignment: Assignment = Field(
-        default=Assignment(), description="How brokers assign queues to members that ask for an assignment."
+        default=Assignment(),
+        description="How brokers assign queues to members that ask for an assignment.",
     )
     enabled: bool = Field(default=True, description="False stops deliveries to the group.")
     deletion_policy: Literal["Retain", "Delete"] = Field(
@@ -148,7 +151,9 @@ class QueueOwner(Model):
     topic: str
     group: str = Field(description="The raft group that holds the queue.")
     queue: Annotated[int, Field(ge=0)]
-    client_id: str = Field(default="", description="Member that holds the queue lock; empty if the queue is free.")
+    client_id: str = Field(
+        default="", description="Member that holds the queue lock; empty if the queue is free."
+    )
 
 
 class LockStatus(Model):
@@ -185,7 +190,9 @@ class LaneStatus(Model):
 class ConsumerGroupStatus(Status):
     """Observed state of a consumer group.
 
-    Conditions in addition to Ready: `Balanced` (every queue has exactly one online owner, and shares differ by at most\n    one queue), or `LanesFlowing` with concurrency Key; and `ConsistentSubscription` (all members have the same\n    subscription).
+    Conditions in addition to Ready: `Balanced` (every queue has exactly one online owner, and shares differ by at most
+    one queue), or `LanesFlowing` with concurrency Key; and `ConsistentSubscription` (all members have the same
+    subscription).
     """
 
     members: Annotated[int, Field(ge=0)] | None = Field(
@@ -198,7 +205,9 @@ class ConsumerGroupStatus(Status):
         default=[], max_length=256, description="The members; at most 256 are listed."
     )
     assignment: list[QueueOwner] = Field(
-        default=[], max_length=1024, description="The holder of each queue; at most 1024 queues are listed."
+        default=[],
+        max_length=1024,
+        description="The holder of each queue; at most 1024 queues are listed.",
     )
     locks: LockStatus | None = Field(
         default=None, description="Queue locks; only of an Ordered group with concurrency Queue."

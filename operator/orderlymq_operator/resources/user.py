@@ -43,8 +43,8 @@ OVERLAP_S_MAX: Final = 30 * 24 * 3_600
 FINGERPRINT_LENGTH: Final = 16
 SECRET_LENGTH_MIN: Final = 6  # RocketMQ's limit
 NO_SECRET: Final = (
-    f"its secret cannot be read, stands in a Secret that is kept for a Cluster, or is shorter than {SECRET_LENGTH_MIN} characters or "
-    f"longer than {SECRET_SIZE_MAX} bytes"
+    f"its secret cannot be read, is in a Secret that is reserved for a Cluster, is shorter than {SECRET_LENGTH_MIN} "
+    f"characters, or is longer than {SECRET_SIZE_MAX} bytes"
 )
 
 
@@ -52,18 +52,18 @@ class SecretKeyRef(Model):
     """A key of a Secret in the namespace of the User."""
 
     name: Name = Field(
-        description="Name of the Secret. Names that end in -operator, -identity, -ca, -internal or -internal-tls are "
-        "kept for Clusters, and the operator reads no such Secret for a User."
+        description="Name of the Secret. Names that end in -operator, -identity, -ca, -internal or -internal-tls are reserved "
+        "for Clusters; the operator does not read such a Secret for a User."
     )
     key: DataKey = Field(default="secretKey", description="Key in the Secret.")
 
 
 class SecretSource(Model):
-    """Where the secret stands; exactly one of the fields is set."""
+    """Source of the secret; set exactly one field."""
 
     file: FilePath | None = Field(
         default=None,
-        description="A file on the machine of `orderlymq up`; a relative path begins at the manifest.",
+        description="A file on the machine of `orderlymq up`; a relative path is relative to the manifest.",
     )
     env: Annotated[str, StringConstraints(min_length=1, max_length=127)] | None = Field(
         default=None, description="An environment variable of `orderlymq up`."
@@ -73,7 +73,7 @@ class SecretSource(Model):
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         if sum(source is not None for source in (self.file, self.env, self.secret)) != 1:
-            raise ValueError("name exactly one of file, env and secret")
+            raise ValueError("set exactly one of file, env and secret")
         return self
 
 
@@ -82,16 +82,16 @@ class SecretRotation(Model):
 
     overlap_seconds: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX)] = Field(
         default=OVERLAP_S,
-        description="Seconds for which brokers accept the former secret beside the new one. 0 ends the former secret, "
-        "also one of a rotation that is under way.",
+        description="Seconds for which brokers accept the former secret in addition to the new one. 0 ends the former secret, "
+        "including that of a current rotation.",
     )
 
 
 class Grant(Model):
     """Rights of the account on one topic or consumer group."""
 
-    name: WireName = Field(description="Name of the topic or consumer group, as clients use it.")
-    permission: Permission = Field(description="PUB to send, SUB to consume, DENY neither.")
+    name: WireName = Field(description="Name of the topic or consumer group that clients use.")
+    permission: Permission = Field(description="PUB allows sending, SUB consuming, DENY neither.")
 
 
 # Brokers keep one right per name: of two, the last would win.
@@ -106,42 +106,45 @@ class UserSpec(Model):
     """An account and its rights."""
 
     cluster_ref: ClusterRef = Field(
-        description="The Cluster that knows the account.", json_schema_extra=IMMUTABLE
+        description="The Cluster of the account.", json_schema_extra=IMMUTABLE
     )
     access_key: AccessKey | None = Field(
         default=None,
-        description="Name that clients sign with; metadata.name when absent. At least 6 characters.",
+        description="Access key with which clients sign. Defaults to metadata.name. At least 6 characters.",
         json_schema_extra=IMMUTABLE,
     )
     secret_from: SecretSource | None = Field(
         default=None,
-        description="Where the secret stands. When absent, in Kubernetes, one is made in the Secret NAME-user of the "
-        "User's namespace, which status.secretName names.",
+        description="Source of the secret. If absent in Kubernetes, the operator creates one in the Secret NAME-user of the "
+        "User's namespace; status.secretName names it.",
         json_schema_extra=rules(
             rule(
                 "(has(self.file) ? 1 : 0) + (has(self.env) ? 1 : 0) + (has(self.secret) ? 1 : 0) == 1",
-                "name exactly one of file, env and secret",
+                "set exactly one of file, env and secret",
             )
         ),
     )
     secret_rotation: SecretRotation = Field(
         default=SecretRotation(), description="How the secret changes."
     )
-    admin: bool = Field(default=False, description="True for everything, administration included.")
+    admin: bool = Field(
+        default=False,
+        description="Whether the account may do everything, including administration.",
+    )
     default_topic_permission: Permission = Field(
-        default="DENY", description="Right on topics that are not named."
+        default="DENY", description="Right on topics that `topics` does not name."
     )
     default_group_permission: Permission = Field(
-        default="DENY", description="Right on consumer groups that are not named."
+        default="DENY", description="Right on consumer groups that `groups` does not name."
     )
     topics: Grants = Field(default=[], description="Rights on topics, each named once.")
     groups: Grants = Field(default=[], description="Rights on consumer groups, each named once.")
     quotas: Quotas = Field(
-        default=Quotas(), description="How much the account may use of each broker group."
+        default=Quotas(), description="Limits for the account at each broker group."
     )
     white_remote_address: Annotated[str, StringConstraints(max_length=1024)] = Field(
         default="",
-        description="Addresses from which the account needs no signature, as in 10.0.0.{1,2}.",
+        description="Addresses from which the account needs no signature, such as 10.0.0.{1,2}.",
     )
 
 
@@ -150,11 +153,11 @@ class UserStatus(Status):
 
     secret_name: str | None = Field(
         default=None,
-        description="Secret that was made for the account: accessKey and secretKey.",
+        description="Secret that the operator created for the account, with accessKey and secretKey.",
     )
     former_secret_until: str | None = Field(
         default=None,
-        description="Until when some broker accepts the secret before this one, in RFC 3339; absent when none does.",
+        description="Time until which some broker accepts the former secret, in RFC 3339; absent if none does.",
     )
 
 

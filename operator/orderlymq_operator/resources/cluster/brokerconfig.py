@@ -33,46 +33,47 @@ _PERIOD_RANGE: Final = f"{_PERIOD.low // 1000}s to {_PERIOD.high // 1000}s"
 
 
 class BrokerConfig(Model):
-    """RocketMQ's keys that are settings of their own nowhere else in a manifest."""
+    """RocketMQ's configuration keys that have no field of their own elsewhere in a manifest."""
 
     reject_transaction_message: bool = Field(
         default=False, description="Refuse half messages with code 16."
     )
     default_topic_queue_nums: Annotated[int, Field(ge=_QUEUES.low, le=_QUEUES.high)] = Field(
-        default=8, description="Most queues of a topic that a send creates."
+        default=8, description="Largest number of queues of a topic that is created by a send."
     )
     broker_permission: Literal[2, 4, 6] = Field(
-        default=6, description="6 serves sends and pulls, 4 only pulls, 2 only sends."
+        default=6, description="6 allows sends and pulls, 4 only pulls, 2 only sends."
     )
     register_name_server_period: Duration = Field(
         default=Duration("30s"),
-        description=f"From one registration with the name servers to the next; {_PERIOD_RANGE}.",
+        description=f"Interval between two registrations with the name servers; {_PERIOD_RANGE}.",
         json_schema_extra=rules(
             rule(
                 f"duration(self) >= duration('{_PERIOD.low}ms') && duration(self) <= duration('{_PERIOD.high}ms')",
-                f"registerNameServerPeriod is {_PERIOD_RANGE}: name servers would take a living group for gone",
+                f"registerNameServerPeriod is {_PERIOD_RANGE}: otherwise name servers would drop a group that still runs",
             )
         ),
     )
     recall_message_enable: bool = Field(
-        default=True, description="Let senders take messages for any time back by their handles."
+        default=True, description="Let senders recall scheduled messages by their handles."
     )
     timer_wheel_enable: bool = Field(
-        default=True, description="Take messages that say at which time they are wanted."
+        default=True,
+        description="Accept scheduled messages, which are delivered at a time that the sender sets.",
     )
     timer_max_delay_sec: Annotated[int, Field(ge=_TIMER.low, le=_TIMER.high)] = Field(
-        default=259_200, description="Seconds that such a message may wait at most."
+        default=259_200, description="Longest delay of a scheduled message in seconds."
     )
     file_reserved_time: Annotated[int, Field(ge=_HOURS.low, le=_HOURS.high)] | None = Field(
-        default=None, description="Hours that messages are kept; the same as retention.time."
+        default=None, description="Hours that messages are kept; same as retention.time."
     )
     flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] | None = Field(
-        default=None, description="The same as flushDiskType of the spec."
+        default=None, description="Same as spec.flushDiskType."
     )
     lock_max_live_time: Annotated[int, Field(ge=_LOCK.low, le=_LOCK.high)] | None = Field(
         default=None,
         alias=LOCK_KEY,
-        description="Milliseconds after which a silent holder loses its queues; lock.leaseSeconds.",
+        description="Milliseconds without a request after which a holder loses its queues; same as lock.leaseSeconds.",
     )
 
     @model_validator(mode="before")
@@ -86,7 +87,7 @@ class BrokerConfig(Model):
             key = BROKER_KEYS.get(name)
             if key is not None and key.use not in _TAKEN:
                 raise ValueError(
-                    f"{name} is a key of RocketMQ that is not taken here: {why_not(name)}"
+                    f"{name} is a key of RocketMQ that is not supported here: {why_not(name)}"
                 )
         for name in _MILLISECONDS:
             if type(found.get(name)) is int:
@@ -103,6 +104,6 @@ class BrokerConfig(Model):
             # With a longer period, name servers would consider a living broker group gone; RocketMQ has the same
             # limit.
             raise ValueError(
-                f"registerNameServerPeriod {self.register_name_server_period} is outside of {_PERIOD_RANGE}"
+                f"registerNameServerPeriod {self.register_name_server_period} is not within {_PERIOD_RANGE}"
             )
         return self

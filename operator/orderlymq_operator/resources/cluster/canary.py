@@ -28,30 +28,32 @@ CANARY_RESOURCES: Final = Resources(
 
 
 class Canary(Model):
-    """A producer and two consumers whose own messages prove the promise; only in Kubernetes."""
+    """A producer and two consumers that check the ordering guarantees with their own messages; only in Kubernetes."""
 
     enabled: bool = Field(default=False, description="Run the canary.")
     interval: Duration = Field(
         default=Duration("1s"),
-        description="From one message to the next in each of two queues of each broker group.",
+        description="Interval between two messages in each of two queues of each broker group.",
     )
     target: Duration = Field(
         default=Duration("1s"),
-        description="A message that is delivered later than this after its send spends the error budget.",
+        description="A message that is delivered later than this after its send counts against the error budget.",
     )
     objective_ppm: Annotated[int, Field(ge=500_000, le=999_999)] = Field(
         default=OBJECTIVE_PPM,
-        description="Messages of a million that must be delivered within the target.",
+        description="How many of a million messages must be delivered within the target.",
     )
     takeover_interval: Duration = Field(
         default=Duration("1m"),
-        description="How often one of the two consumers ends, so that the other takes its queues.",
+        description="How often one of the two consumers stops, so that the other takes over its queues.",
     )
     hold: Duration = Field(
         default=Duration("15m"),
-        description="How long OrderVerified stays False after the last trouble.",
+        description="How long OrderVerified stays False after the last violation.",
     )
-    resources: Resources = Field(default=CANARY_RESOURCES, description="Resources of its pod.")
+    resources: Resources = Field(
+        default=CANARY_RESOURCES, description="Resources of the canary's pod."
+    )
 
 
 def canary_topic(group: str) -> str:

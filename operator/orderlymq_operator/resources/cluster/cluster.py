@@ -67,13 +67,13 @@ VIP_DISTANCE: Final = 2
 
 
 class NameServers(Model):
-    """The route registry; its members know nothing of each other, so two outlive the loss of one."""
+    """The name servers (route registry). They are independent of each other, so two survive the loss of one."""
 
     replicas: Annotated[int, Field(ge=1, le=NAME_SERVERS_MAX)] = Field(
         default=2,
-        description="Number of name servers; can only grow, because clients hold their addresses.",
+        description="Number of name servers. It can only grow, because clients keep their addresses.",
         json_schema_extra=rules(
-            rule("self >= oldSelf", "name servers cannot be removed: clients hold their addresses")
+            rule("self >= oldSelf", "name servers cannot be removed: clients keep their addresses")
         ),
     )
     resources: Resources = Field(
@@ -87,7 +87,7 @@ class Storage(Model):
 
     size: Quantity = Field(
         default=Quantity("20Gi"),
-        description="Disk of one replica; old messages go before it is full. Never shrinks.",
+        description="Size of one replica's disk; old messages are deleted before it is full. Never shrinks.",
         json_schema_extra=rules(
             rule(
                 "quantity(self).compareTo(quantity(oldSelf)) >= 0",
@@ -97,16 +97,16 @@ class Storage(Model):
     )
     delete_claim: Literal["Retain", "Delete"] = Field(
         default="Retain",
-        description="Whether a replica's data is kept or deleted with the Cluster.",
+        description="Whether the data of replicas is kept or deleted when the Cluster is deleted.",
     )
     class_name: DnsName | None = Field(
         default=None,
-        description="StorageClass of the volumes, the default one when absent; only in Kubernetes.",
+        description="StorageClass of the volumes. Defaults to the cluster's default StorageClass. Only in Kubernetes.",
         json_schema_extra=IMMUTABLE,
     )
     auto_grow: AutoGrow | None = Field(
         default=None,
-        description="Let volumes grow before they are full, if their StorageClass allows it; only in Kubernetes.",
+        description="Grow volumes before they are full, if their StorageClass allows it; only in Kubernetes.",
     )
 
     @model_validator(mode="after")
@@ -121,11 +121,12 @@ class Retention(Model):
     """How long messages stay readable."""
 
     time: Duration = Field(
-        default=Duration("72h"), description="Messages older than this are dropped."
+        default=Duration("72h"), description="Messages older than this are deleted."
     )
     size: Quantity | None = Field(
         default=None,
-        description="Bytes of messages that a group keeps; when absent three fifths of storage.autoGrow.limit, or of storage.size.",
+        description="Size of the messages that a group keeps. Defaults to three fifths of storage.autoGrow.limit or, without "
+        "it, of storage.size.",
     )
 
 
@@ -134,13 +135,13 @@ class Lock(Model):
 
     lease_seconds: Annotated[int, Field(ge=LOCK_LEASE_MS_MIN // 1000, le=300)] = Field(
         default=60,
-        description="How long a silent RocketMQ client keeps its queues: at least 32 s plus the longest "
-        "run of its listener. The Python SDK asks for its own lease, 15 s.",
+        description="How long a RocketMQ client that sends no requests keeps its queues: at least 32 s plus the longest run "
+        "of its listener. The Python SDK asks for its own lease, 15 s.",
     )
     takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(
         default="ConfirmedPodDeath",
-        description="ConfirmedPodDeath gives the queues of a consumer away as soon as its pod is proven to "
-        "be gone, LeaseExpiry waits for leaseSeconds; only in Kubernetes.",
+        description="ConfirmedPodDeath frees the queues of a consumer as soon as its pod is proven to be gone; LeaseExpiry "
+        "waits for leaseSeconds. Only in Kubernetes.",
     )
 
 
@@ -149,26 +150,26 @@ _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
 class Config(BrokerConfig):
-    """Settings of the brokers; RocketMQ's names where RocketMQ has the setting."""
+    """Settings of the brokers. Settings that RocketMQ has, too, have RocketMQ's names."""
 
     auto_create_topic_enable: bool = Field(
         default=True,
-        description="Create a Normal topic when somebody sends to an unknown one, once every declared topic exists.",
+        description="Create a Normal topic when a client sends to an unknown topic; only after all declared topics exist.",
     )
     auto_create_subscription_group: bool = Field(
-        default=True, description="Create a consumer group when an unknown one appears."
+        default=True, description="Create a consumer group when an unknown one connects."
     )
     message_delay_level: Annotated[
         str,
         StringConstraints(pattern=r"^[0-9]{1,6}[smhd]( [0-9]{1,6}[smhd]){0,31}$", max_length=255),
-    ] = Field(default=_DELAY_LEVELS, description="The delay levels, from level 1 on.")
+    ] = Field(default=_DELAY_LEVELS, description="The delays of the delay levels, from level 1 on.")
     max_message_size: Quantity = Field(
         default=Quantity("4Mi"),
-        description=f"Largest body of a message; {_BODY_MAX} at most.",
+        description=f"Largest size of a message body; at most {_BODY_MAX}.",
         json_schema_extra=rules(
             rule(
                 f"quantity(self).compareTo(quantity('{_BODY_MAX}')) <= 0",
-                f"maxMessageSize is 1 to {_BODY_MAX}: brokers would not start with more",
+                f"maxMessageSize is 1 to {_BODY_MAX}: brokers do not start with a larger value",
             )
         ),
     )
@@ -177,75 +178,79 @@ class Config(BrokerConfig):
         description="Sends are refused when more than this percentage of the disk is used.",
     )
     dedup_window_count: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
-        default=100_000, description="Sends that are remembered to recognise a repeated one."
+        default=100_000,
+        description="Number of recent sends that are remembered to recognise repeats.",
     )
     dedup_window_time: Duration = Field(
         default=Duration("10m"),
-        description="How long a send is remembered to recognise its repeat.",
+        description="How long a send is remembered to recognise repeats.",
     )
     raft_heartbeat: Duration = Field(
-        default=Duration("50ms"), description="Interval between heartbeats of a leader."
+        default=Duration("50ms"), description="Interval between the heartbeats of a raft leader."
     )
     raft_election_timeout: Duration = Field(
         default=Duration("200ms"),
-        description=f"Silence after which a follower asks for votes; at least twice raftHeartbeat, at most {ELECTION_MAX}.",
+        description="Time without a heartbeat after which a follower starts an election; at least twice raftHeartbeat, at "
+        f"most {ELECTION_MAX}.",
     )
     client_expiry: Duration = Field(
-        default=Duration("120s"), description="A client without a heartbeat for this long is gone."
+        default=Duration("120s"),
+        description="A client that sends no heartbeat for this long counts as gone.",
     )
     transaction_time_out: Duration = Field(
         default=Duration("6s"),
-        description="Age of a half message when its producer is first asked what became of it.",
+        description="Age of a half message at which its producer is first asked for the outcome of the transaction.",
     )
     transaction_check_interval: Duration = Field(
-        default=Duration("60s"), description="From one question about a half message to the next."
+        default=Duration("60s"), description="Interval between two checks of a half message."
     )
     transaction_check_max: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=15,
-        description="Questions without an answer before a half message is put aside in "
-        "TRANS_CHECK_MAX_TIME_TOPIC.",
+        description="Unanswered checks after which a half message is moved to TRANS_CHECK_MAX_TIME_TOPIC.",
     )
     tail_cache_size: Quantity = Field(
-        default=Quantity("64Mi"), description="Newest messages kept in memory, per replica."
+        default=Quantity("64Mi"), description="Memory for the newest messages, per replica."
     )
     block_cache_size: Quantity = Field(
-        default=Quantity("64Mi"), description="Cache of the store, per replica."
+        default=Quantity("64Mi"),
+        description="Memory for the block cache of the store, per replica.",
     )
     trace_topic_enable: bool = Field(
         default=False, description="Create RMQ_SYS_TRACE_TOPIC, to which clients send traces."
     )
     enable_property_filter: bool = Field(
-        default=True, description="Serve subscriptions by SQL92; RocketMQ's default is false."
+        default=True,
+        description="Accept subscriptions with SQL92 filters; RocketMQ's default is false.",
     )
     acl_enable: bool = Field(
         default=False,
-        description="Serve only requests that are signed by a User who may do what they ask.",
+        description="Serve only requests that are signed by a User with the right to do what they ask.",
     )
     signed_administration: bool = Field(
         default=False,
-        description="Refuse administration without OrderlyMQ's own signature, so that of RocketMQ's tools, too.",
+        description="Refuse administration requests without OrderlyMQ's own signature, including those of RocketMQ's tools.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Least important line that is logged."
+        default="INFO", description="Lowest level of the log lines that are written."
     )
-    log_format: Literal["text", "json"] = Field(default="text", description="Form of a log line.")
+    log_format: Literal["text", "json"] = Field(default="text", description="Format of log lines.")
 
     @model_validator(mode="after")
     def _brokers_take_the_size(self) -> Self:
         if self.max_message_size.size_bytes > BROKER_KEYS["maxMessageSize"].high:
             raise ValueError(
-                f"maxMessageSize {self.max_message_size} is outside of 1 to {_BODY_MAX}"
+                f"maxMessageSize {self.max_message_size} is not between 1 and {_BODY_MAX}"
             )
         return self
 
 
 class Tls(Model):
-    """TLS towards clients: brokers and name servers serve it on the ports that they have."""
+    """TLS for clients, on the usual ports of brokers and name servers."""
 
     mode: Literal["Disabled", "Permissive", "Enforcing"] = Field(
         default="Disabled",
-        description="Permissive serves plain clients, too; Enforcing closes their connections. A cluster that runs goes "
-        "from Disabled to Enforcing, and back, by way of Permissive.",
+        description="Permissive also serves clients without TLS; Enforcing closes their connections. A running cluster must "
+        "go through Permissive between Disabled and Enforcing.",
         json_schema_extra=rules(
             rule(
                 "self == oldSelf || self == 'Permissive' || oldSelf == 'Permissive'",
@@ -256,30 +261,33 @@ class Tls(Model):
     )
     certificate_file: FilePath | None = Field(
         default=None,
-        description="Certificate chain as PEM; a relative path begins at the manifest.",
+        description="File with the certificate chain as PEM; a relative path is relative to the manifest.",
     )
     key_file: FilePath | None = Field(
-        default=None, description="Private key as PEM, no passphrase."
+        default=None, description="File with the private key as PEM, without a passphrase."
     )
     ca_file: FilePath | None = Field(
-        default=None, description="Authorities that are trusted: for clients, and by our processes."
+        default=None,
+        description="File with the trusted authorities, for client certificates and for connections between "
+        "OrderlyMQ's processes.",
     )
     client_auth: Literal["None", "Optional", "Required"] = Field(
-        default="None", description="Whether clients must show a certificate of the CA."
+        default="None",
+        description="Whether clients may or must present a certificate of a trusted authority.",
     )
     secret_name: Name | None = Field(
         default=None,
-        description="Secret with tls.crt, tls.key and ca.crt, in place of the files; only in Kubernetes.",
+        description="Secret with tls.crt, tls.key and ca.crt, instead of the files; only in Kubernetes.",
     )
 
     @model_validator(mode="after")
     def _has_its_files(self) -> Self:
         if self.secret_name is not None:
             if self.certificate_file or self.key_file or self.ca_file:
-                raise ValueError("name secretName or files, not both")
+                raise ValueError("set secretName or the files, not both")
             return self
         if self.mode != "Disabled" and not (self.certificate_file and self.key_file):
-            raise ValueError("TLS needs certificateFile and keyFile, in Kubernetes secretName")
+            raise ValueError("TLS needs certificateFile and keyFile, or in Kubernetes secretName")
         if self.client_auth != "None" and not self.ca_file:
             raise ValueError(f"clientAuth {self.client_auth} needs caFile")
         return self
@@ -294,7 +302,8 @@ class Local(Model):
     """
 
     host: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
-        default="127.0.0.1", description="Address that processes bind and clients connect to."
+        default="127.0.0.1",
+        description="Address on which processes listen and to which clients connect.",
     )
     name_server_port: Port = Field(default=9876, description="Port of the first name server.")
     broker_port: Port = Field(default=10911, description="Port of the first group.")
@@ -327,29 +336,29 @@ class ClusterSpec(Model):
 
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] = Field(
         default=1,
-        description="Number of raft groups; the index of a group is its identity. Shrinks only with "
-        "scaleDown.policy Drain.",
+        description="Number of raft groups; the index of a group identifies it. Shrinks only with scaleDown.policy Drain.",
     )
     replicas_per_group: Literal[1, 3, 5] = Field(
-        default=3, description="Replicas of each group; 3 survive the loss of one, 5 of two."
+        default=3,
+        description="Replicas of each group: 3 survive the loss of one, 5 the loss of two.",
     )
-    name_servers: NameServers = Field(default=NameServers(), description="The route registry.")
+    name_servers: NameServers = Field(
+        default=NameServers(), description="The name servers (route registry)."
+    )
     storage: Storage = Field(
         default=Storage(), description="Disk of each replica.", json_schema_extra=LIMIT_RULE
     )
-    retention: Retention = Field(
-        default=Retention(), description="How long messages stay readable."
-    )
+    retention: Retention = Field(default=Retention(), description="How long messages are kept.")
     flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = Field(
         default="SYNC_FLUSH",
-        description="SYNC_FLUSH acknowledges a send when a majority has it on disk, ASYNC_FLUSH when a "
-        "majority has given it to the operating system.",
+        description="SYNC_FLUSH acknowledges a send when a majority has it on disk; ASYNC_FLUSH when a majority has handed it "
+        "to the operating system.",
     )
     lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
-    tls: Tls = Field(default=Tls(), description="TLS towards clients.")
-    security: Security = Field(default=Security(), description="Which security is promised.")
+    tls: Tls = Field(default=Tls(), description="TLS for clients.")
+    security: Security = Field(default=Security(), description="Security of the Cluster.")
     address_quotas: Quotas = Field(
-        default=Quotas(), description="How much one address may use of each broker group."
+        default=Quotas(), description="Limits for each client address at each broker group."
     )
     config: Config = Field(default=Config(), description="Settings of the brokers.")
     local: Local = Field(
@@ -362,18 +371,19 @@ class ClusterSpec(Model):
     )
     listeners: Listeners = Field(
         default=[],
-        description="Listeners for clients of other networks, beside that of pods and Services; only in Kubernetes.",
+        description="Listeners for clients in other networks, in addition to that for pods and Services; only in Kubernetes.",
         json_schema_extra=LIST_RULES,
     )
     allowed_namespaces: Annotated[list[AllowedNamespace], Field(max_length=NAMESPACES_MAX)] = Field(
         default=[],
         description="Other namespaces whose Topics, ConsumerGroups, Users and Pipelines may name this Cluster; "
-        '"*" allows all. A namespace that is listed may do what the own one may; only in Kubernetes.',
+        '"*" allows all. A listed namespace has the same rights as the Cluster\'s own; only in Kubernetes.',
     )
     console: Console = Field(default=Console(), description="The console; only in Kubernetes.")
     bootstrap: Bootstrap | None = Field(
         default=None,
-        description="Source of the Cluster's first data, none when absent. It can only be set at the creation. Only in Kubernetes.",
+        description="Source of the Cluster's initial data; without it the Cluster begins empty. It can only be set when the "
+        "Cluster is created. Only in Kubernetes.",
         json_schema_extra=IMMUTABLE,
     )
     canary: Canary = Field(
@@ -382,7 +392,7 @@ class ClusterSpec(Model):
     )
     image: Image | None = Field(
         default=None,
-        description="Image of brokers and name servers, the operator's own when absent; only in Kubernetes.",
+        description="Image of brokers and name servers. Defaults to the operator's own image. Only in Kubernetes.",
     )
     image_pull_policy: ImagePullPolicy = None
     image_pull_secrets: ImagePullSecrets = Field(default=[])
@@ -393,8 +403,8 @@ class ClusterSpec(Model):
     placement: Placement = Placement()
     pod_template: PodTemplate | None = Field(
         default=None,
-        description="Additions to the pods of brokers and name servers; a change replaces them one by one, as "
-        "a change of settings does; only in Kubernetes.",
+        description="Additions to the pods of brokers and name servers; a change replaces the pods one by one, like a change "
+        "of settings; only in Kubernetes.",
     )
     update: Update = Field(
         default=Update(), description="How changes reach running pods; only in Kubernetes."
@@ -413,7 +423,8 @@ class ClusterSpec(Model):
             )
         if election.milliseconds > ELECTION_MAX.milliseconds:
             raise ValueError(
-                f"config.raftElectionTimeout {election} must be at most {ELECTION_MAX}, or a lost leader is not replaced for hours"
+                f"config.raftElectionTimeout {election} must be at most {ELECTION_MAX}, or it would take hours to replace a "
+                "lost leader"
             )
         _check_one_meaning(self)
         _check_ports(self.local, self.groups)
@@ -442,7 +453,7 @@ _ONE_MEANING: Final = (
 
 
 def _twice(key: str, field: str) -> str:
-    return f"config.{key} and {field} say the same thing; write one of them"
+    return f"config.{key} and {field} set the same thing; remove one of them"
 
 
 def _check_one_meaning(spec: ClusterSpec) -> None:
@@ -469,7 +480,7 @@ SPEC_RULES: Final = [
     rule(
         "!has(self.podTemplate) || self.podTemplate.sidecars.all(one, one.ports.all(port, "
         "!self.listeners.exists(each, each.port == port.containerPort)))",
-        "a port of a sidecar is that of a listener in spec.listeners; choose another for one of them",
+        "a sidecar and a listener of spec.listeners have the same port; choose another port for one of them",
         field=".podTemplate",
     ),
     NODE_PORT_RULE,
@@ -483,10 +494,12 @@ def _check_ports(local: Local, groups: int) -> None:
     def claim(port: int, user: str) -> None:
         if users.setdefault(port, user) != user:
             raise ValueError(
-                f"local: port {port} would be used by {users[port]} and by {user}; move a base"
+                f"local: port {port} would be used by {users[port]} and by {user}; change one of the base ports"
             )
         if not 0 < port <= 65535:
-            raise ValueError(f"local: port {port} of {user} does not exist; choose a lower base")
+            raise ValueError(
+                f"local: port {port} of {user} does not exist; choose a lower base port"
+            )
 
     for index in range(NAME_SERVERS_MAX):
         claim(local.name_server(index), f"name server {index}")
@@ -500,7 +513,7 @@ def _check_ports(local: Local, groups: int) -> None:
 
 
 class Cluster(KubernetesObject):
-    """A set of broker groups that serve one name space of topics."""
+    """A set of broker groups that serve the same topics."""
 
     kind: Literal["Cluster"] = "Cluster"
     spec: ClusterSpec = ClusterSpec()

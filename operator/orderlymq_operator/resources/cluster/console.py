@@ -12,7 +12,10 @@ from orderlymq_operator.resources.meta import DataKey, DnsName, Model, Name, rul
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 HOSTS_MAX: Final = 16
-_ACCOUNTS: Final = "console.enabled needs console.accounts, a Secret with accounts.toml: everybody in the network could look otherwise"
+_ACCOUNTS: Final = (
+    "console.enabled needs console.accounts, a Secret with accounts.toml: otherwise everyone in the network "
+    "could open the console"
+)
 # Lists of 10,000 topics and 5,000 consumer groups take less than 200 MiB.
 CONSOLE_RESOURCES: Final = Resources(
     requests=ComputeRequests(cpu="20m", memory="96Mi"),
@@ -21,11 +24,11 @@ CONSOLE_RESOURCES: Final = Resources(
 
 
 class AccountsSecret(Model):
-    """Where the accounts of the console stand."""
+    """The Secret that contains the accounts of the console."""
 
     secret_name: Name = Field(
-        description="Secret with a file of accounts as `orderlymq console --accounts` reads it: a TOML table for each "
-        "name, with token and right."
+        description="Secret with an accounts file in the form that `orderlymq console --accounts` reads: a TOML table for "
+        "each name, with token and right."
     )
     key: DataKey = Field(default="accounts.toml", description="Key in the Secret.")
 
@@ -33,13 +36,13 @@ class AccountsSecret(Model):
 class ConsoleIngress(Model):
     """An Ingress in front of the console."""
 
-    host: DnsName = Field(description="Name under which browsers open the console.")
+    host: DnsName = Field(description="Host name under which browsers open the console.")
     class_name: Name | None = Field(
-        default=None, description="IngressClass, the default one when absent."
+        default=None, description="IngressClass. Defaults to the cluster's default."
     )
     tls_secret_name: Name | None = Field(
         default=None,
-        description="Secret with the certificate that the Ingress shows to browsers; without it the token crosses the "
+        description="Secret with the certificate that the Ingress presents to browsers; without it the token crosses the "
         "network in clear text.",
     )
     annotations: Annotated[
@@ -52,7 +55,7 @@ class ConsoleIngress(Model):
 
 
 class Console(Model):
-    """Pages that show what stands still, who holds it, and what to do; only in Kubernetes."""
+    """The web console, which shows what is stuck, what holds it, and what to do; only in Kubernetes."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -65,18 +68,20 @@ class Console(Model):
     )
 
     enabled: bool = Field(default=False, description="Run the console.")
-    read_only: bool = Field(default=False, description="Nobody changes anything by the console.")
+    read_only: bool = Field(default=False, description="Allow no changes through the console.")
     accounts: AccountsSecret | None = Field(
-        default=None, description="Who may come in; needed where the console is enabled."
+        default=None, description="Accounts that may log in; required if the console is enabled."
     )
     hosts: Annotated[list[DnsName], Field(max_length=HOSTS_MAX)] = Field(
         default=[],
-        description="Names under which browsers open the console, beside those of its Service and its Ingress.",
+        description="Host names under which browsers open the console, in addition to those of its Service and its Ingress.",
     )
     ingress: ConsoleIngress | None = Field(
-        default=None, description="An Ingress; none is made when absent."
+        default=None, description="An Ingress for the console. None by default."
     )
-    resources: Resources = Field(default=CONSOLE_RESOURCES, description="Resources of its pod.")
+    resources: Resources = Field(
+        default=CONSOLE_RESOURCES, description="Resources of the console's pod."
+    )
 
     @model_validator(mode="after")
     def _has_accounts(self) -> Self:

@@ -23,27 +23,27 @@ SERVICE: Final = "{service}"
 NODE_PORT_MAX: Final = 65_535 - 64
 
 _TAKEN: Final = (
-    f"the ports {', '.join(map(str, OWN_PORTS))} are taken in the pods; choose another port"
+    f"the ports {', '.join(map(str, OWN_PORTS))} are already used in the pods; choose another port"
 )
 _TEMPLATE: Final = (
-    "the host of a LoadBalancer or TLSRoute needs {service}, because name servers and each group have a balancer or a "
-    'host of their own; write for example "{service}.mq.example.com"'
+    "advertisedHost of a LoadBalancer or TLSRoute must contain {service}, because the name servers and each group have their "
+    'own balancer or host; write for example "{service}.mq.example.com"'
 )
-_GATEWAY: Final = "type TLSRoute needs gateway, and no other type has one"
-_ROUTE_TLS: Final = "type TLSRoute needs tls: the gateway chooses by the name in the TLS greeting and passes the rest on as it is"
-_ROUTE_HOST: Final = (
-    "type TLSRoute needs advertisedHost, from which the gateway chooses; "
-    'write for example "{service}.mq.example.com"'
+_GATEWAY: Final = "type TLSRoute needs gateway; other types must not have one"
+_ROUTE_TLS: Final = (
+    "type TLSRoute needs tls: the gateway routes by the host name in the TLS handshake and passes the "
+    "encrypted data through"
 )
+_ROUTE_HOST: Final = 'type TLSRoute needs advertisedHost, by which the gateway routes; write for example "{service}.mq.example.com"'
 # The suffix of another Service of a broker group.
 RESERVED: Final = "replicas"
-_RESERVED: Final = f"with the name {RESERVED} a listener would have the name of another Service; choose another name"
+_RESERVED: Final = f"the Services of a listener named {RESERVED} would have the name of another Service; choose another name"
 _NODE_PORT: Final = "nodePort is for type NodePort"
 _APART: Final = (
-    "the node ports of two listeners overlap: each takes nodePort for the name servers, and one for each group after it; "
+    "the node ports of two listeners overlap: each uses nodePort for the name servers and the following ports for the groups; "
     "choose nodePorts that are further apart"
 )
-_UNIQUE: Final = "two listeners have the same name or port; give each its own"
+_UNIQUE: Final = "two listeners have the same name or port; choose different ones"
 
 ListenerName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=15)
@@ -67,34 +67,35 @@ SINGLE_STACK: Final = "SingleStack"
 
 
 class ListenerTls(Model):
-    """TLS of one listener; plain connections are closed."""
+    """TLS of one listener; connections without TLS are closed."""
 
     secret_name: Name = Field(
-        description="Secret with tls.crt and tls.key, good for the advertised hosts, and ca.crt for clientAuth."
+        description="Secret with tls.crt and tls.key that are valid for the advertised hosts, and with ca.crt for clientAuth."
     )
     client_auth: Literal["None", "Optional", "Required"] = Field(
-        default="None", description="Whether clients must show a certificate of ca.crt."
+        default="None", description="Whether clients may or must present a certificate of ca.crt."
     )
 
 
 class Gateway(Model):
-    """The Gateway through which clients of a listener come."""
+    """The Gateway through which clients reach a listener."""
 
     name: Name = Field(description="Name of the Gateway.")
     namespace: Name | None = Field(
-        default=None, description="Its namespace; that of the Cluster when absent."
+        default=None, description="Namespace of the Gateway. Defaults to that of the Cluster."
     )
     section_name: Name | None = Field(
         default=None,
-        description="Its listener, of protocol TLS and mode Passthrough; all that fit when absent.",
+        description="Name of a listener of the Gateway with protocol TLS and mode Passthrough. Defaults to all listeners that "
+        "fit.",
     )
     port: Annotated[int, Field(ge=1, le=65535)] = Field(
-        default=443, description="Port of that listener, which clients get."
+        default=443, description="Port of that listener, to which clients connect."
     )
 
 
 class Listener(Model):
-    """A port of brokers and name servers for clients of another network."""
+    """A port of brokers and name servers for clients in another network."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -112,40 +113,42 @@ class Listener(Model):
     )
 
     name: ListenerName = Field(
-        description='Unique in the Cluster, not "replicas"; part of the names of Services.'
+        description='Name of the listener; part of the names of its Services. Unique in the Cluster, and not "replicas".'
     )
     type: Literal["NodePort", "LoadBalancer", "TLSRoute"] = Field(
-        description="NodePort: a port of each node leads to the leader of each group. LoadBalancer: a balancer does, one "
-        "for each group and one for the name servers. TLSRoute: one Gateway does, by the host that a client names in its "
-        "TLS greeting; it needs Gateway API, gateway, tls and advertisedHost."
+        description="How clients reach the leader of each group and the name servers. NodePort: through a port of each node. "
+        "LoadBalancer: through one load balancer for each group and one for the name servers. TLSRoute: through one Gateway, "
+        "which routes by the host name in the TLS handshake; it needs Gateway API, gateway, tls and advertisedHost."
     )
     port: Annotated[int, Field(ge=1024, le=65535)] = Field(
-        description="Port in the pods of brokers and name servers, and of the balancers."
+        description="Port in the pods of brokers and name servers, and port of the load balancers."
     )
     ip_family_policy: IpFamilyPolicy = Field(
         default=SINGLE_STACK,
-        description="SingleStack: the Services have an address of the first family of Kubernetes. PreferDualStack and "
-        "RequireDualStack: of both, and pods listen at those of both; the latter is refused where there is one family.",
+        description="SingleStack: Services have an address of Kubernetes' first IP family. PreferDualStack, RequireDualStack: "
+        "Services have addresses of both families, and pods listen on both; RequireDualStack is refused if Kubernetes has "
+        "only one family.",
     )
     tls: ListenerTls | None = Field(
-        default=None, description="TLS of this listener; plain when absent, whatever spec.tls says."
+        default=None,
+        description="TLS of this listener. If absent, the listener uses no TLS, regardless of spec.tls.",
     )
     advertised_host: Host | None = Field(
         default=None,
-        description="Host that clients get, in place of what is found: an address of a node, or the balancer's. "
-        '"{service}" in it becomes the name of the group, or of the name servers (<cluster>-nameserver).',
+        description='Host that clients connect to. Defaults to the address of a node or of the load balancer. "{service}" in '
+        "it is replaced by the name of the group, or of the name servers (<cluster>-nameserver).",
     )
     node_port: Annotated[int, Field(ge=1024, le=NODE_PORT_MAX)] | None = Field(
         default=None,
-        description="Port of the nodes for the name servers; group i has nodePort + 1 + i. Kubernetes chooses when absent.",
+        description="Node port of the name servers; group i has nodePort + 1 + i. If absent, Kubernetes chooses the ports.",
     )
     gateway: Gateway | None = Field(
-        default=None, description="The Gateway that type TLSRoute makes its routes for."
+        default=None, description="The Gateway for the routes of type TLSRoute."
     )
     annotations: Annotated[dict[AnnotationKey, AnnotationValue], Field(max_length=16)] = Field(
         default={},
-        description="Annotations of the Services, of type TLSRoute of the routes, for a balancer or external-dns; "
-        '"{service}" as in advertisedHost.',
+        description="Annotations of the Services (type TLSRoute: of the routes), for a load balancer or external-dns; "
+        '"{service}" is replaced as in advertisedHost.',
     )
 
     @model_validator(mode="after")
@@ -179,7 +182,7 @@ class Listener(Model):
 
 
 class ListenerStatus(Model):
-    """How clients reach a Cluster by one listener."""
+    """How clients reach a Cluster through one listener."""
 
     name: ListenerName = Field(description="Name of the listener.")
     type: Annotated[str, StringConstraints(max_length=32)] = Field(description="Its type.")
@@ -201,8 +204,8 @@ LIST_RULES: Final = rules(
 # How many of the 63 characters of <cluster>-nameserver-<listener> are left for the names of Cluster and listener.
 NAMES_MAX: Final = 63 - len("-nameserver-")
 _LONG: Final = (
-    f"the name of the Cluster and that of a listener have more than {NAMES_MAX} characters together, so that no Service can "
-    "be called after them; choose a shorter name for the listener"
+    f"the names of the Cluster and of a listener have more than {NAMES_MAX} characters together, too long for the names of "
+    "Services; choose a shorter name for the listener"
 )
 # The same rule on the object, which has the name.
 NAMES_RULE: Final = rule_of_whole(
@@ -238,7 +241,8 @@ def listener_problems(
     for sidecar in pods.sidecars if pods is not None else ():
         for taken in ports.intersection(each.container_port for each in sidecar.ports):
             yield (
-                f"port {taken} of sidecar {sidecar.name!r} is that of a listener in spec.listeners; choose another for one of them"
+                f"port {taken} of sidecar {sidecar.name!r} is also the port of a listener in spec.listeners; choose another "
+                "port for one of them"
             )
 
 

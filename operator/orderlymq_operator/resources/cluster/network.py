@@ -14,12 +14,12 @@ from orderlymq_operator.resources.meta import Model, Name, rule, rules
 from orderlymq_operator.resources.workload import LabelKey, LabelValue
 
 PEERS_MAX: Final = 32
-_ONE_FORM: Final = "name either cidr, or namespace and podLabels"
+_ONE_FORM: Final = "set either cidr, or namespace and podLabels"
 
 
 _NO_NETWORK: Final = (
-    "write a network as in 10.0.0.0/8 or fd00::/8, without leading zeros and without an IPv4 address in an IPv6 one: "
-    "programs read those in two ways, and Kubernetes from 1.36 on takes none of them"
+    "write a network such as 10.0.0.0/8 or fd00::/8, without leading zeros and without an IPv4 address in an IPv6 one: those "
+    "are ambiguous, and Kubernetes from 1.36 on refuses them"
 )
 # Exactly the valid networks: a value that the API server accepts must not be refused here.
 _OCTET: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -50,7 +50,7 @@ Cidr = Annotated[
 
 
 class Peer(Model):
-    """Pods, or addresses outside of pods."""
+    """A set of pods, or of addresses."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -59,15 +59,15 @@ class Peer(Model):
     )
 
     namespace: Name | None = Field(
-        default=None, description="Pods of this namespace; of the Cluster's own when absent."
+        default=None, description="Namespace of the pods. Defaults to the Cluster's own."
     )
     pod_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] | None = Field(
-        default=None, description="Labels that such a pod must have; all pods when absent."
+        default=None, description="Labels that the pods must have. Defaults to all pods."
     )
     cidr: Cidr | None = Field(
         default=None,
-        description="Addresses in place of pods, as in 10.0.0.0/8: nodes, load balancers, other networks. "
-        "It has no leading zeros, and no IPv4 address in an IPv6 one.",
+        description="Addresses instead of pods, such as 10.0.0.0/8: nodes, load balancers, other networks. Without leading "
+        "zeros, and without an IPv4 address in an IPv6 one.",
     )
 
     @model_validator(mode="after")
@@ -81,16 +81,17 @@ Peers = Annotated[list[Peer], Field(max_length=PEERS_MAX)]
 
 
 class Network(Model):
-    """Who may reach the pods; egress is free."""
+    """Who may reach the pods; egress is not restricted."""
 
     policies: bool = Field(
         default=True,
-        description="Make NetworkPolicies for brokers and name servers: raft only from brokers of the Cluster, "
-        "clients' ports from its own and allowed namespaces, HTTP pages from the operator and monitoring.",
+        description="Create NetworkPolicies for brokers and name servers: raft ports only for brokers of the Cluster, client "
+        "ports for its own and the allowed namespaces, HTTP pages for the operator and monitoring.",
     )
     clients: Peers = Field(
-        default=[], description="Further pods and addresses that reach the clients' ports."
+        default=[], description="Further pods and addresses that may reach the client ports."
     )
     monitoring: Peers = Field(
-        default=[], description="Pods and addresses that read the HTTP pages, such as Prometheus."
+        default=[],
+        description="Pods and addresses that may read the HTTP pages, such as Prometheus.",
     )

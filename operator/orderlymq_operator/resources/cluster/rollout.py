@@ -47,7 +47,8 @@ SPECIAL: Final[dict[str, str]] = {
     "storage.size": "A change restarts brokers unless retention.size is set.",
     "storage.autoGrow": "A change of limit restarts brokers unless retention.size is set.",
     "security.internalTls": "",
-    "listeners": "A change of name, port, tls or ipFamilyPolicy restarts brokers and name servers; others restart nothing.",
+    "listeners": "A change of name, port, tls or ipFamilyPolicy restarts brokers and name servers; other changes restart "
+    "nothing.",
     "security.internalIssuer": "A change restarts brokers.",
 }
 LIVE: Final = "Live: a change restarts nothing."

@@ -15,12 +15,20 @@ from orderlymq_operator.resources.meta import DataKey, Model, Name, rule
 STRICT: Final = "Strict"
 _TLS: Final = "security.profile Strict needs tls.mode Enforcing, with secretName (outside Kubernetes certificateFile and keyFile)"
 _ACL: Final = "security.profile Strict needs config.aclEnable true, and a User for each application"
-_SIGNED: Final = "security.profile Strict needs config.signedAdministration true; administer with orderlymq, for mqadmin cannot sign so"
+_SIGNED: Final = (
+    "security.profile Strict needs config.signedAdministration true; administer with orderlymq, because mqadmin "
+    "cannot sign in this way"
+)
 _INTERNAL: Final = (
     "security.profile Strict needs security.internalTls Enabled; it restarts each replica twice"
 )
-_PAGES: Final = "security.pagesToken needs tls.mode Permissive or Enforcing, with secretName; a token in the clear protects nothing"
-_NAMES: Final = 'security.profile Strict needs named namespaces in allowedNamespaces; write them in place of "*"'
+_PAGES: Final = (
+    "security.pagesToken needs tls.mode Permissive or Enforcing, with secretName; a token in clear text protects "
+    "nothing"
+)
+_NAMES: Final = (
+    'security.profile Strict needs named namespaces in allowedNamespaces; write them instead of "*"'
+)
 _LISTENERS: Final = "security.profile Strict needs tls for each of listeners"
 # The same rules for the API server.
 SPEC_RULES: Final = [
@@ -63,15 +71,15 @@ SPEC_RULES: Final = [
 
 
 class InternalIssuer(Model):
-    """A user's own authority for the certificates of replicas."""
+    """An authority of the user for the certificates of replicas."""
 
     secret_name: Name = Field(
-        description="Secret with tls.crt, tls.key and ca.crt of an authority, as cert-manager's CA issuers use."
+        description="Secret with tls.crt, tls.key and ca.crt of an authority, as for cert-manager's CA issuers."
     )
 
 
 class PagesToken(Model):
-    """The token that the HTTP pages of a Cluster ask for."""
+    """The token that the HTTP pages of a Cluster require."""
 
     secret_name: Name = Field(description="Secret with the token, 16 to 1024 bytes of text.")
     key: DataKey = Field(default="token", description="Key in the Secret.")
@@ -82,23 +90,23 @@ class Security(Model):
 
     profile: Literal["Compatible", "Strict"] = Field(
         default="Compatible",
-        description="Strict refuses a Cluster whose clients, administrators and replicas are not encrypted and known: it needs "
-        "tls.mode Enforcing, config.aclEnable, config.signedAdministration, security.internalTls Enabled, no * in "
-        "allowedNamespaces, and tls for each of listeners. Compatible takes what RocketMQ takes.",
+        description="Strict requires encryption and authentication for clients, administrators and replicas, and refuses a "
+        "Cluster without them: it needs tls.mode Enforcing, config.aclEnable, config.signedAdministration, "
+        "security.internalTls Enabled, no * in allowedNamespaces, and tls for each of listeners. Compatible accepts what "
+        "RocketMQ accepts.",
     )
     internal_tls: Literal["Enabled", "Disabled"] | None = Field(
         default=None,
-        description="Mutual TLS between replicas, with certificates that the operator makes. When absent, groups that "
-        "were made without it stay so and new ones have it. A change restarts each replica twice; only in Kubernetes.",
+        description="Mutual TLS between replicas, with certificates that the operator issues. If absent, groups that were "
+        "created without it stay without it, and new groups use it. A change restarts each replica twice; only in Kubernetes.",
     )
     internal_issuer: InternalIssuer | None = Field(
         default=None,
-        description="Authority that signs the certificates of replicas, in place of the Cluster's own; only in "
-        "Kubernetes.",
+        description="Authority that signs the certificates of replicas, instead of the Cluster's own; only in Kubernetes.",
     )
     pages_token: PagesToken | None = Field(
         default=None,
-        description="Token that /status and /metrics ask for, as Authorization: Bearer; it needs tls. /healthz and /readyz "
+        description="Token that /status and /metrics require, as Authorization: Bearer; it needs tls. /healthz and /readyz "
         "stay open. Only in Kubernetes.",
     )
 

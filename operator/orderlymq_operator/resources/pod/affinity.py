@@ -71,7 +71,9 @@ class NodeRequirement(Model):
         if self.operator in ("Gt", "Lt") and not (
             len(self.values) == 1 and self.values[0].isdecimal()
         ):
-            raise ValueError(f"{self.operator} compares with one whole number; write exactly one value")
+            raise ValueError(
+                f"{self.operator} compares with one whole number; write exactly one value"
+            )
         return self
 
 
@@ -191,8 +193,12 @@ class Affinity(Model):
     )
 
     node_affinity: NodeAffinity | None = Field(default=None, description="Which nodes.")
-    pod_affinity: PodAffinity | None = Field(default=None, description="Pods near which the pods run.")
-    pod_anti_affinity: PodAffinity | None = Field(default=None, description="Pods away from which the pods run.")
+    pod_affinity: PodAffinity | None = Field(
+        default=None, description="Pods near which the pods run."
+    )
+    pod_anti_affinity: PodAffinity | None = Field(
+        default=None, description="Pods away from which the pods run."
+    )
 
     @model_validator(mode="after")
     def _draws_no_group_together(self) -> Self:
@@ -220,11 +226,13 @@ class TopologySpreadConstraint(Model):
         default=1, description="Largest allowed difference in pods between two failure domains."
     )
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
-        default="ScheduleAnyway", description="DoNotSchedule leaves a pod pending if the constraint cannot be met; "
-        "ScheduleAnyway does not."
+        default="ScheduleAnyway",
+        description="DoNotSchedule leaves a pod pending if the constraint cannot be met; "
+        "ScheduleAnyway does not.",
     )
     min_domains: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        default=None, description="Least number of eligible failure domains; only with DoNotSchedule."
+        default=None,
+        description="Least number of eligible failure domains; only with DoNotSchedule.",
     )
     node_affinity_policy: Literal["Honor", "Ignore"] | None = Field(
         default=None,
@@ -232,7 +240,8 @@ class TopologySpreadConstraint(Model):
         "counts all.",
     )
     node_taints_policy: Literal["Honor", "Ignore"] | None = Field(
-        default=None, description="Honor leaves out nodes with taints that the pods do not tolerate."
+        default=None,
+        description="Honor leaves out nodes with taints that the pods do not tolerate.",
     )
 
     @model_validator(mode="after")

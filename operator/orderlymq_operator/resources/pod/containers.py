@@ -75,7 +75,9 @@ class KeyReference(Model):
 
     name: Name = Field(description="Name of the object.")
     key: DataKey = Field(description="Key in it.")
-    optional: bool = Field(default=False, description="Whether the pod starts if it does not exist.")
+    optional: bool = Field(
+        default=False, description="Whether the pod starts if it does not exist."
+    )
 
 
 class FieldReference(Model):
@@ -125,7 +127,8 @@ class EnvironmentVariable(Model):
         Field(description="Name of the variable.")
     )
     value: Annotated[str, StringConstraints(max_length=8192)] | None = Field(
-        default=None, description="Value of the variable; empty if both value and valueFrom are absent."
+        default=None,
+        description="Value of the variable; empty if both value and valueFrom are absent.",
     )
     value_from: VariableSource | None = Field(
         default=None, description="Source of the value, instead of value."
@@ -150,20 +153,26 @@ class ConfigMapVolume(Model):
     """The keys of a ConfigMap as files."""
 
     name: Name = Field(description="Name of the ConfigMap.")
-    optional: bool = Field(default=False, description="Whether the pod starts if it does not exist.")
+    optional: bool = Field(
+        default=False, description="Whether the pod starts if it does not exist."
+    )
 
 
 class SecretVolume(Model):
     """The keys of a Secret as files."""
 
     secret_name: Name = Field(description="Name of the Secret.")
-    optional: bool = Field(default=False, description="Whether the pod starts if it does not exist.")
+    optional: bool = Field(
+        default=False, description="Whether the pod starts if it does not exist."
+    )
 
 
 class EmptyDirVolume(Model):
     """An empty folder that is deleted with the pod."""
 
-    medium: Literal["", "Memory"] = Field(default="", description="Memory keeps the folder in memory.")
+    medium: Literal["", "Memory"] = Field(
+        default="", description="Memory keeps the folder in memory."
+    )
     size_limit: Quantity | None = Field(
         default=None, description="Size at which the pod is evicted. Unlimited by default."
     )

@@ -206,7 +206,8 @@ class PodTemplate(Model):
         ),
     )
     affinity: Affinity | None = Field(
-        default=None, description="Affinity to nodes and pods, in addition to what placement requires."
+        default=None,
+        description="Affinity to nodes and pods, in addition to what placement requires.",
     )
     topology_spread_constraints: Annotated[
         list[TopologySpreadConstraint],
@@ -222,7 +223,8 @@ class PodTemplate(Model):
         },
     )
     tolerations: Annotated[list[Toleration], Field(max_length=TOLERATIONS_MAX)] = Field(
-        default=[], description="Taints that the pods tolerate, in addition to placement.tolerations."
+        default=[],
+        description="Taints that the pods tolerate, in addition to placement.tolerations.",
     )
     node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=_LABELS_MAX)] = Field(
         default={},
@@ -245,6 +247,6 @@ class PodTemplate(Model):
         for mount in mounts:
             if mount.name not in known:
                 raise ValueError(
-                    f"{mount.mount_path} mounts the volume {mount.name!r}, which volumes does not have; add it there"
+                    f"{mount.mount_path} mounts the volume {mount.name!r}, which is not in volumes; add it there"
                 )
         return self

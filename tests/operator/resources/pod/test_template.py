@@ -93,7 +93,7 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
     [
         (
             {"volumeMounts": [{"name": "extra", "mountPath": "/x"}]},
-            "/x mounts the volume 'extra', which volumes does not have; add it there",
+            "/x mounts the volume 'extra', which is not in volumes; add it there",
         ),
         ({"volumes": [_VOLUME, _VOLUME]}, "volume 'extra' is given twice; remove one"),
         ({"sidecars": [_SIDECAR, _SIDECAR]}, "sidecar 'logs' is given twice; remove one"),
