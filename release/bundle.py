@@ -53,7 +53,7 @@ _SPEC: Final = {
         (
             "replicasPerGroup",
             "Replicas of each group",
-            "3 survive the loss of one, 5 of two.",
+            "3 survive the loss of one, 5 the loss of two.",
             "number",
         ),
         ("storage.size", "Disk of a replica", "It never shrinks.", "text"),

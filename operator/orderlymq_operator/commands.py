@@ -199,7 +199,7 @@ def _detach(
         process = session.spawn(directory)  # all checks have passed
     begun_s = time.monotonic()
     with _going_on(
-        f"the cluster of {directory} goes on starting (process {process.pid}); `orderlymq down` stops it"
+        f"the cluster of {directory} continues to start (process {process.pid}); `orderlymq down` stops it"
     ):
         session.wait_for_contact(directory, process, timeout_s)
         settled = _wait_until_settled(directory, timeout_s, output, begun_s=begun_s)
@@ -272,7 +272,7 @@ async def _accompany(
     snapshot = supervisor.snapshot()
     print_outcome(output, snapshot, summary(snapshot))
     if supervisor.desired.cluster.spec.canary.enabled and output == "text":
-        click.echo("spec.canary is for Kubernetes; here `orderlymq canary` does the same.")
+        click.echo("spec.canary is for Kubernetes; here, run `orderlymq canary`.")
     async with contextlib.AsyncExitStack() as beside:
         if with_console:
             servers = [each["address"] for each in supervisor.snapshot()["nameServers"]]
@@ -311,7 +311,7 @@ def down(data_dir: Path, output: Output) -> None:
     if output == "json":
         print_json(ended)
     elif ended["supervisor"] or ended["orphans"]:
-        click.echo(f"Stopped. The data stays in {directory}; `orderlymq up` goes on with it.")
+        click.echo(f"Stopped. The data stays in {directory}; `orderlymq up` continues with it.")
     elif directory.is_ours():
         click.echo(f"Nothing runs on {directory}.")
     else:
@@ -336,9 +336,9 @@ def apply(
     directory = DataDirectory(data_dir)
     client = ControlClient(directory)
     before = last_event(client.status())
-    with _going_on("what was asked may happen yet, and `orderlymq plan` shows what is left"):
+    with _going_on("the change may still happen; `orderlymq plan` shows what is left"):
         steps = client.apply(texts, prune=prune)
-    with _going_on("the change is accepted and the supervisor goes on with it"):
+    with _going_on("the change is accepted, and the supervisor continues to apply it"):
         settled = _wait_until_settled(directory, timeout_s, output, after=before)
     text = "Applied." if steps else "Nothing to change."
     sentence = "\n".join([text, *refused(settled)])
@@ -488,7 +488,7 @@ def _unsettled(snapshot: dict[str, Any], directory: DataDirectory, timeout_s: fl
         for item in snapshot["resources"]
         if item["ready"] != "True"
     ]
-    reason = snapshot["problem"] or "; ".join(waiting) or "it has not looked yet"
+    reason = snapshot["problem"] or "; ".join(waiting) or "the supervisor has not checked yet"
     return (
         f"not everything is effective after {timeout_s:g} s ({reason}); the supervisor goes on trying, "
         f"its logs are in {directory.path / 'logs'}"

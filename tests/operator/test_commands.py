@@ -262,7 +262,7 @@ def test_ctrl_c_while_a_start_is_waited_for_says_what_goes_on(
     assert contact is not None, said
     assert process.returncode == 130
     assert f"process {contact.pid}" in said[-1]
-    assert "goes on starting" in said[-1]
+    assert "continues to start" in said[-1]
     assert "`orderlymq down` stops it" in said[-1]
     assert is_supervised(directory)
 

@@ -37,7 +37,7 @@ _ARCHIVE: Json = _REF | {
     "checkpoint": "checkpoint",
     "path": "archive",
 }
-_ONE_CHECKPOINT = "a checkpoint belongs to source.topic"
+_ONE_CHECKPOINT = "a checkpoint is valid only for the same source.topic"
 
 # kind, spec, words of the message
 WRONG: list[tuple[str, Json, str]] = [
@@ -121,12 +121,12 @@ WRONG: list[tuple[str, Json, str]] = [
     (
         "Pipeline",
         _ARCHIVE | {"schedule": "0 3 * * *", "backend": "sparkApplication"},
-        "the backend sparkApplication knows no schedule",
+        "the backend sparkApplication supports no schedule",
     ),
     (
         "Pipeline",
         {name: value for name, value in _ARCHIVE.items() if name != "clusterRef"},
-        "name the Cluster in clusterRef, or give bootstrap",
+        "name the Cluster in clusterRef, or set bootstrap",
     ),
     (
         "Pipeline",
@@ -233,8 +233,13 @@ IMMUTABLE: list[tuple[str, Json, Json, str]] = [
     ("Backup", _BACKUP, _BACKUP | {"verify": False}, "cannot be changed once it is set"),
     ("Backup", _BACKUP, _BACKUP | _BUCKET, "cannot be changed once it is set"),
     ("Backup", _BACKUP, _BACKUP | {"scratch": {"size": "1Gi"}}, "scratch cannot be set"),
-    ("Cluster", {}, _BEGINS, "begins with a backup when it is created, or never"),
-    ("Cluster", _BEGINS, {"bootstrap": None}, "begins with a backup when it is created, or never"),
+    ("Cluster", {}, _BEGINS, "can be restored from a backup only when it is created"),
+    (
+        "Cluster",
+        _BEGINS,
+        {"bootstrap": None},
+        "can be restored from a backup only when it is created",
+    ),
 ]
 
 # kind, first spec, changed spec
@@ -341,11 +346,11 @@ def test_kubectl_scale_changes_the_replicas_of_every_group(bare: Space) -> None:
     ("field", "words"),
     [
         ("cluster", "A set of broker groups that serve the same topics."),
-        ("cluster.spec.scaleDown.policy", "removes them when their messages are consumed"),
-        ("topic.spec.queues", "the most consumers that can share work"),
-        ("consumergroup.spec.ordering", "one consumer per queue, proven by a lock"),
+        ("cluster.spec.scaleDown.policy", "removes a group when its messages are consumed"),
+        ("topic.spec.queues", "at most this many consumers can share the work"),
+        ("consumergroup.spec.ordering", "one consumer per queue, guarded by a queue lock"),
         ("cluster.status.conditions", "wait for the one of type Ready"),
-        ("pipeline.spec.storage.deleteClaim", "goes on with what was retained"),
+        ("pipeline.spec.storage.deleteClaim", "continues with a retained claim"),
         ("pipeline.status.offsets", "Progress of the checkpoint by queue."),
     ],
 )

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.ci
 
 CHANGES: dict[str, tuple[str, dict[str, Any], str]] = {
     "one copy": ("cluster/demo", {"replicasPerGroup": 1}, "one copy of every message is left"),
-    "retention": ("cluster/demo", {"retention": {"time": "1h"}}, "that are older are deleted"),
+    "retention": ("cluster/demo", {"retention": {"time": "1h"}}, "older messages are deleted"),
     "a setting": (
         "cluster/demo",
         {"config": {"tailCacheSize": "32Mi"}},

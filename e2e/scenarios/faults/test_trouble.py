@@ -115,7 +115,7 @@ def test_an_operator_of_a_second_release_stands_by_and_says_so(
     second.install(wait=False)
     try:
         second.until(lambda: second.leaders() == [0], "the second one stands by", 120)
-        second.until(lambda: "acts already" in second.log(), "it says why", 60)
+        second.until(lambda: "is already active" in second.log(), "it says why", 60)
         assert f"namespace {operator.name} " in second.log()
         space.apply(small("served"), part("Topic", "one", "served"))
         space.ready("cluster/served", "topic/one")

@@ -517,7 +517,7 @@ def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]
     try:
         return decode(answer.body)
     except MISSHAPEN as error:
-        raise AdminError(f"{address} answered something unreadable: {error}") from error
+        raise AdminError(f"{address} sent an unreadable answer: {error}") from error
 
 
 def _check(address: str, answer: RemotingCommand) -> RemotingCommand:

@@ -67,7 +67,7 @@ class GroupReconciler:
             # One table holds the locks of all consumer groups.
             tables = {place: await self._admin.locks(at) for place, at in addresses.items()}
         except AdminError as error:
-            _log.debug("consumer groups are not reconciled now: %s", error)
+            _log.debug("consumer groups cannot be reconciled now: %s", error)
             return
         locks: dict[str, dict[MessageQueue, Lock]] = {}
         for place, table in tables.items():
@@ -80,10 +80,12 @@ class GroupReconciler:
                 await self._reconcile_one(group, addresses, topics, held, now_ms, zones or {})
             except SilentError as error:
                 # Each further consumer group would wait as long, and another leader may be elected meanwhile.
-                _log.debug("consumer groups are not reconciled now: %s", error)
+                _log.debug("consumer groups cannot be reconciled now: %s", error)
                 return
             except AdminError as error:
-                _log.debug("consumer group %s is not reconciled now: %s", group.group_name, error)
+                _log.debug(
+                    "consumer group %s cannot be reconciled now: %s", group.group_name, error
+                )
 
     async def _reconcile_one(
         self,

@@ -128,7 +128,9 @@ async def _check_unmade(name: str, admin: Admin, address: str) -> None:
         AdminError: the consumer group exists; the next plan sets no start position.
     """
     if await admin.has_group(address, name):
-        raise AdminError(f"{address} has the consumer group {name} by now; it is planned again")
+        raise AdminError(
+            f"{address} already has the consumer group {name}; the operator plans again"
+        )
 
 
 async def _seed(action: SetGroup, admin: Admin, address: str) -> None:

@@ -39,7 +39,7 @@ _BY_HAND: Final = "orderlymq_canary_by_hand"
     type=SPAN,
     default="1s",
     show_default=True,
-    help="Time from one probe to the next.",
+    help="Interval between two probes.",
 )
 @click.option(
     "--target",

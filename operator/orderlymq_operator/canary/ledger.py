@@ -141,7 +141,7 @@ class Ledger:
         else:
             self.repeats += 1
             yield from self._once(
-                Kind.REPLAYED, f"message {number} at offset {offset} came again", at
+                Kind.REPLAYED, f"message {number} at offset {offset} was delivered again", at
             )
 
     def _judge_repeat(
@@ -150,41 +150,45 @@ class Ledger:
         first, first_at = known
         if first != number:
             yield self._trouble(
-                Kind.REWRITTEN, f"offset {offset} held message {first}, now {number}", at
+                Kind.REWRITTEN, f"offset {offset} held message {first}, now it holds {number}", at
             )
             return
         self.repeats += 1
         age_s = (self.delivered_at or first_at) - first_at
         if age_s > self.bounds.replay_s:
-            text = f"message {number} came again, consumed {age_s:.0f} s before message {self._highest}"
+            text = f"message {number} was delivered again, consumed {age_s:.0f} s before message {self._highest}"
             yield from self._once(Kind.REPLAYED, text, at)
 
     def _judge_late(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
         del self._missing[number]
         self._remember(number, offset, at)
         yield self._trouble(
-            Kind.REORDERED, f"message {number} came behind message {self._highest}", at
+            Kind.REORDERED, f"message {number} was delivered after message {self._highest}", at
         )
 
     def _judge_next(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
         highest, self._top = self._highest, offset
         if number > self.sent:
-            yield self._trouble(Kind.ALTERED, f"nobody has sent message {number}", at)
+            yield self._trouble(Kind.ALTERED, f"message {number} was delivered but never sent", at)
             return
         if number in self._refused:
-            yield self._trouble(Kind.REFUSED_DELIVERED, f"message {number} had been refused", at)
+            yield self._trouble(
+                Kind.REFUSED_DELIVERED,
+                f"message {number} was delivered, but its send had been refused",
+                at,
+            )
         self._remember(number, offset, at)
         acked = self._acked.pop(number, None)
         # One copy may be at an offset before the acknowledged one.
         if acked is not None and acked[0] < offset:
-            text = f"message {number} was acknowledged at offset {acked[0]} and lies at {offset}"
+            text = f"message {number} was acknowledged at offset {acked[0]} but is at {offset}"
             yield self._trouble(Kind.MISPLACED, text, at)
         if number == highest:
             self.copies += 1
         elif number in self._missing:
             yield from self._judge_late(number, offset, at)
         elif number < highest:
-            text = f"message {number} stands behind message {highest} again"
+            text = f"message {number} is in the queue again after message {highest}"
             yield self._trouble(Kind.STORED_TWICE, text, at)
         else:
             yield from self._judge_gap(highest, number, at)
@@ -199,7 +203,9 @@ class Ledger:
             self._missing[each] = None
             self._acked.pop(each, None)
         _trim(self._missing, _NUMBERS_MAX)
-        text = f"message {number} came before {gap[0]}" + (f" to {gap[-1]}" if gap[1:] else "")
+        text = f"message {number} was delivered before {gap[0]}" + (
+            f" to {gap[-1]}" if gap[1:] else ""
+        )
         yield self._trouble(Kind.SKIPPED, text, at)
 
     # -- time

@@ -38,7 +38,7 @@ class CanaryMetrics:
         )
         self._troubles = Gauge(
             "orderlymq_canary_troubles",
-            "Broken promises since the canary began, by kind",
+            "Violations since the canary started, by kind",
             ["kind"],
             registry=registry,
         )
@@ -49,7 +49,7 @@ class CanaryMetrics:
         )
         self._takeovers = Gauge(
             "orderlymq_canary_takeovers",
-            "Take-overs: the canary has ended one of its consumers, and the other has taken its queues",
+            "Take-overs: the canary has stopped one of its consumers, and the other has taken over its queues",
             registry=registry,
         )
         self._objective = Gauge(
@@ -59,7 +59,7 @@ class CanaryMetrics:
         )
         self._left = Gauge(
             "orderlymq_canary_budget_left",
-            "Share of the error budget that is left, of 30 days or since the canary began; below 0 it is overspent",
+            "Share of the error budget that is left, of 30 days or since the canary started; below 0 it is overspent",
             registry=registry,
         )
         for kind in Kind:

@@ -45,4 +45,4 @@ def decode(body: bytes) -> Probe:
     except (ValueError, TypeError, AttributeError) as error:
         if isinstance(error, AlteredError):
             raise
-        raise AlteredError("its body is no probe") from error
+        raise AlteredError("its body is not that of a probe") from error

@@ -126,7 +126,7 @@ class Probes:
             if self._plan.topic(lane.group) not in found:
                 if lane.group not in self._gone:
                     self._gone.add(lane.group)
-                    text = f"{lane.group} has no topic of ours"
+                    text = f"{lane.group} has no topic of this canary"
                     self._canary.report(Kind.TOPIC_GONE, lane, text, now_s())
                 await make(admin, self._plan, lane.group)
 

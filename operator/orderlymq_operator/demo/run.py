@@ -169,7 +169,7 @@ class _Run:
                     await asyncio.sleep(self._options.seconds / 2)
                     await self._kill_leader()
                 await self._wait_until_ended(producers)
-            self._board.event("the last order was sent; waiting until all is consumed")
+            self._board.event("the last order was sent; waiting until everything is consumed")
             await self._wait_until_drained()
             topic, group = self._options.topic, self._options.group
             self._recorder.record(Kind.DRAINED, group=group, topic=topic)
@@ -270,7 +270,7 @@ async def leader_of_first(control: ControlClient, log: Path) -> tuple[str, int, 
     Raises:
         FailedError: there was no leader for long.
     """
-    async with _deadline(_READY_TIMEOUT_S, "no leader to kill was found", log):
+    async with _deadline(_READY_TIMEOUT_S, "found no leader to kill", log):
         while True:
             snapshot = await asyncio.to_thread(control.status)
             group = snapshot["groups"][0]

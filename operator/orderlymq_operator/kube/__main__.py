@@ -59,7 +59,7 @@ async def release(api: Api, given: OperatorSettings) -> int:
     if not await election.sees_others():
         return 1
     count = await release_everything(api, given.namespaces, election.is_looked_after)
-    _log.info("took the finalizer off %s", counted(count, "object"))
+    _log.info("removed the finalizer from %s", counted(count, "object"))
     return 0
 
 

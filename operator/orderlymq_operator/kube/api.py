@@ -173,7 +173,7 @@ class _Connections:
         self._authority = FollowedFiles(
             *([] if authority is None else [Path(authority)]),
             log=_log,
-            stays="the present authority of the API server stays effective",
+            stays="the operator continues to trust the present authority of the API server",
         )
         # REST clients that were used with previous authorities.
         self._former: list[RESTClientObject] = []
@@ -338,10 +338,10 @@ class Api:
             resource_of(made), meta["namespace"], fields=place, whole=False
         ):
             if not _owners(found) & _owners(made):
-                text = f"there is a {kind} {meta['name']} of somebody else; rename one of the two, or delete it"
+                text = f"a {kind} {meta['name']} that the operator does not own exists; rename one of the two, or delete it"
                 raise NameTakenError(text, 409)
             if meta["labels"].items() <= (found["metadata"].get("labels") or {}).items():
-                raise RetryLaterError(f"{kind} {meta['name']} was made a moment ago", 409)
+                raise RetryLaterError(f"{kind} {meta['name']} was just created", 409)
         return await self.apply(made)
 
     async def apply_status(self, made: Json, version: str) -> Json:
@@ -445,9 +445,7 @@ class Api:
             RetryLaterError: another operator may lead, and the plan of this one may be out of date.
         """
         if not self.acts():
-            raise RetryLaterError(
-                "this operator does not lead any more; the one that leads goes on", 0
-            )
+            raise RetryLaterError("this operator is no longer the leader; the leader continues", 0)
 
     async def _call(
         self,
@@ -522,8 +520,8 @@ _BUDGET: Final = "DisruptionBudget"
 # Part of its message, with status 500, about a pod that several budgets select.
 _BUDGETS: Final = "more than one PodDisruptionBudget"
 _TOO_MANY: Final = (
-    "more than one PodDisruptionBudget selects it, and Kubernetes evicts no such pod; delete the one that is not the "
-    "operator's, or let its selector leave out the pods of this Cluster"
+    "more than one PodDisruptionBudget selects it, and Kubernetes does not evict such a pod; delete the one that is not the "
+    "operator's, or change its selector so that it excludes the pods of this Cluster"
 )
 # Part of its message, with status 500, about an object with one key twice in a list. Later attempts would fail, too.
 _NO_OBJECT: Final = "failed to create typed patch object"

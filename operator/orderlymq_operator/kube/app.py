@@ -274,7 +274,9 @@ class OperatorProcess:
                     self._reconciler.interrupted,
                 )
                 for kind, (namespace, name, uid) in stale:
-                    _log.warning("a watch showed %s %s/%s, which is gone", kind, namespace, name)
+                    _log.warning(
+                        "a watch showed %s %s/%s, which no longer exists", kind, namespace, name
+                    )
                     if kind == "Pod":
                         self._takeover.stale_pod(uid)
             except ApiError as error:
@@ -299,11 +301,11 @@ class OperatorProcess:
         try:
             count = await release_everything(self._api, places, election.is_looked_after)
         except ApiError as error:
-            _log.warning("finalizers stay in namespaces that are served no more: %s", error)
+            _log.warning("finalizers stay in namespaces that are no longer served: %s", error)
             return
         election.left = frozenset()
         what = ", ".join(places) or "all namespaces that nobody serves"
-        _log.info("took the finalizer off %s in %s", counted(count, "object"), what)
+        _log.info("removed the finalizer from %s in %s", counted(count, "object"), what)
 
     def _zone_of(self, address: str) -> str:
         return self._zones.of_address(address)
@@ -317,7 +319,7 @@ class OperatorProcess:
         if self._health.problem:
             return False, self._health.problem
         if not self._watching.is_set():
-            return False, "the watches have not begun"
+            return False, "the watches have not started"
         if self._election.competitor:
             return False, self._election.competitor
         state = "leads" if self._election.leads else "stands by"

@@ -110,6 +110,6 @@ def sentence(serves: Iterable[str], other: Competitor) -> str:
     common = frozenset(serves) & other.serves or frozenset(serves) or other.serves
     what = "namespaces " + ", ".join(sorted(common)) if common else "all namespaces"
     return (
-        f"the operator in namespace {other.namespace} acts already and serves {what} as well: uninstall one of the "
-        "two, or give each its own watchNamespaces"
+        f"the operator in namespace {other.namespace} is already active and also serves {what}: uninstall one of the two, or "
+        "give each its own watchNamespaces"
     )

@@ -160,7 +160,7 @@ class Election:
         if text and text != self.competitor:
             _log.error("%s", text)
         elif self.competitor and not text:
-            _log.info("no other operator serves the same any more")
+            _log.info("no other operator serves the same namespaces any more")
         self.competitor = text
 
     async def _try(self) -> bool:
@@ -284,4 +284,4 @@ class Election:
                     free = self._lease(found, transitions, claims=False, holder="")
                     await self._api.replace(LEASES, self._namespace, free)
         except (ApiError, TimeoutError) as error:
-            _log.info("the lease was not given back, it runs out by itself: %s", error)
+            _log.info("the lease was not released, it expires by itself: %s", error)

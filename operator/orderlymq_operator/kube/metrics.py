@@ -52,7 +52,8 @@ class _ScheduleGauges:
         gauge = partial(Gauge, labelnames=_SCHEDULE_LABELS, registry=registry)
         self.ready = gauge(
             "orderlymq_operator_scheduled_backup_ready",
-            "1 while the ScheduledBackup is Ready, 0 while it is not, as after a Backup that failed; no row while it is suspended",
+            "1 while the ScheduledBackup is Ready, 0 while it is not, for example after a failed Backup; absent while it is "
+            "suspended",
         )
         self.last_complete = gauge(
             "orderlymq_operator_scheduled_backup_last_complete_timestamp_seconds",
@@ -82,7 +83,7 @@ class OperatorMetrics:
         )
         self.failures = self._counter(
             "orderlymq_operator_reconcile_errors",
-            "Reconciles that ended with an error and are tried again",
+            "Reconciles that ended with an error and are retried",
         )
         self.stale_objects = self._counter(
             "orderlymq_operator_stale_watch_objects",
@@ -103,20 +104,20 @@ class OperatorMetrics:
         self._groups: dict[tuple[str, str], set[str]] = {}
         self._ready = self._gauge(
             "orderlymq_operator_cluster_ready",
-            "1 while the Cluster is Ready, 0 while it is not; no row for a Cluster that this operator does not serve",
+            "1 while the Cluster is Ready, 0 while it is not; absent for a Cluster that this operator does not serve",
             _GROUP_LABELS[:2],
         )
         # Has the values of the canary's own metric, which disappears when the canary's pod is gone.
         self._order = self._gauge(
             "orderlymq_operator_order_verified",
-            "1 in the row of the present status of the Cluster's condition OrderVerified; no row where no canary is wanted",
+            "1 for the current status of the Cluster's condition OrderVerified; absent if the Cluster has no canary",
             (*_GROUP_LABELS[:2], "status"),
         )
         self._of_schedules = _ScheduleGauges(self.registry)
         self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
         self.unread_namespaces = self._gauge(
             "orderlymq_operator_unread_namespaces",
-            "Namespaces that should be watched and cannot be read: they are gone, or the operator lacks the right",
+            "Namespaces that should be watched but cannot be read: they are gone, or the operator lacks the permission",
         )
         self.last_resync = self._gauge(
             "orderlymq_operator_last_resync_timestamp_seconds",

@@ -90,7 +90,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     """Return the parser of the flags; their defaults come from the variables."""
     parser = argparse.ArgumentParser(
         prog="orderlymq_operator.kube",
-        description="The operator: makes Clusters, Topics, ConsumerGroups, Users and Pipelines from custom resources.",
+        description="The operator: reconciles Clusters, Topics, ConsumerGroups, Users, Pipelines and backups from custom "
+        "resources.",
     )
 
     def setting(name: str, default: str, text: str) -> None:
@@ -99,30 +100,38 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         parser.add_argument(flag, default=value, help=f"{text} ({_PREFIX}{name})")
 
     setting(
-        "WATCH_NAMESPACES", "", "namespaces, separated by commas; * for all; its own when empty"
+        "WATCH_NAMESPACES",
+        "",
+        "namespaces to watch, separated by commas; * for all. Defaults to its own",
     )
     setting("IMAGE", "orderlymq:dev", "image of brokers and name servers")
     setting("SPARK_IMAGE", SPARK_IMAGE_DEFAULT, "image of the drivers of Pipelines")
     setting(
-        "PIPELINE_IMAGES", "", "images that Pipelines may name, too, separated by commas; * for any"
+        "PIPELINE_IMAGES",
+        "",
+        "further images that Pipelines may name, separated by commas; * for any",
     )
-    setting("PIPELINE_SETTINGS", "", "Spark settings that Pipelines may make, too, likewise")
+    setting(
+        "PIPELINE_SETTINGS", "", "further Spark settings that Pipelines may set, in the same form"
+    )
     setting("IMAGE_PULL_POLICY", "IfNotPresent", "when the image is pulled")
     setting(
         "IMAGE_PULL_SECRETS",
         "",
-        "Secrets of Clusters and Pipelines that name none, separated by commas; each namespace has its own",
+        "pull Secrets for Clusters and Pipelines that name none, separated by commas; they must exist in each namespace",
     )
     setting("OPERATOR_NAMESPACE", "default", "namespace of the operator")
     setting("POD_NAME", socket.gethostname(), "name of this process")
     setting("HTTP_PORT", str(HTTP_PORT_DEFAULT), "port of /healthz, /readyz, /metrics")
-    setting("RESYNC_SECONDS", str(RESYNC_DEFAULT_S), "seconds between two complete reads")
-    setting("LOG_LEVEL", "INFO", "least important line that is logged")
+    setting(
+        "RESYNC_SECONDS", str(RESYNC_DEFAULT_S), "seconds between two complete reads of all objects"
+    )
+    setting("LOG_LEVEL", "INFO", "lowest level of the log lines that are written")
     setting("LOG_FORMAT", "text", "text or json")
     parser.add_argument(
         "--release-finalizers",
         action="store_true",
-        help="take the operator's finalizers off every object, and end",
+        help="remove the operator's finalizers from every object, then exit",
     )
     return parser
 

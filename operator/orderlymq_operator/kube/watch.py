@@ -94,7 +94,7 @@ async def watch(
             if loop.time() - begun > _STEADY_S:
                 pause_s = AGAIN_FIRST_S
             what = "all watches" if place is None else f"all watches of namespace {place!r}"
-            _log.warning("%s begin again in %.0f s: %r", what, pause_s, error)
+            _log.warning("%s start again in %.0f s: %r", what, pause_s, error)
             await asyncio.wait({end}, timeout=pause_s)
             pause_s = min(2 * pause_s, AGAIN_MAX_S)
             while place is not None and not is_readable(place) and not end.done():
@@ -150,7 +150,7 @@ async def _watch_once(
             if kopfs.done():
                 await kopfs
             if checks.done():
-                raise RuntimeError("a watch has ended without an error")
+                raise RuntimeError("a watch ended without an error")
         except Exception as error:
             over.set_exception(error)  # here: the end of this loop may wait for the same watches
         else:

@@ -53,9 +53,9 @@ PAUSE_FACTOR: Final = 3
 # Blockers that only a person can end, by the words of a broker, and the text to report. A fence would stand until its
 # limit, again and again.
 _PERSONS: Final = {
-    "nobody online": "group {group} is behind, nobody online",
-    "release with orderlymq group release": "group {group} holds keys: release with orderlymq group release",
-    "given up: ask again": "transactions were given up: ask again with orderlymq message check-transaction",
+    "nobody online": "consumer group {group} is behind, and no member is online",
+    "release with orderlymq group release": "consumer group {group} holds keys: release them with orderlymq group release",
+    "given up: ask again": "transactions were given up: check them again with orderlymq message check-transaction",
 }
 # Do not switch an expansion that is about to be aborted: some raft groups would switch and others abort.
 SWITCH_MARGIN_MS: Final = 1_000
@@ -311,7 +311,7 @@ def _begin(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
         return ExpansionPlan((), status, f"not begun: {hopeless}")
     readers = _readers(world)
     if sum(len(name) + len('"",') for name in readers) > _READERS_SIZE_MAX:
-        text = f"not begun: {len(readers)} groups read the topic, more than a switch can name"
+        text = f"not begun: {len(readers)} consumer groups read the topic, too many for one switch"
         return ExpansionPlan((), status, text)
     silent = [name for name, found in enumerate(world.lists) if found is None]
     if silent:
@@ -341,7 +341,7 @@ def _drain(
         reason = (
             aborted[0].reason
             if aborted
-            else "another number of queues is wanted now"
+            else "the wanted number of queues has changed"
             if total != request.config.queues
             else "a newer expansion has begun"
         )
@@ -351,7 +351,7 @@ def _drain(
     age_ms = max(found.age_ms for found in fenced.values())
     if age_ms > request.limit_ms + SWITCH_MARGIN_MS:
         # Leaders got a longer limit than the manifest has now; otherwise they would have aborted it already.
-        why = blockers[0].reason if blockers else "it was not switched in time"
+        why = blockers[0].reason if blockers else "the switch did not happen in time"
         return _abort(request, world, fenced, total, f"after {request.limit_ms} ms: {why}")
     target = _layout_of(total, world)
     missing = [name for name in present if name not in fenced]
@@ -360,12 +360,14 @@ def _drain(
             FenceTopic(request.topic, name, attempt, total, target.layout[name], request.limit_ms)
             for name in missing
         )
-        return ExpansionPlan(fences, _status("Fencing", total, world), "fencing the rest")
+        return ExpansionPlan(
+            fences, _status("Fencing", total, world), "fencing the remaining raft groups"
+        )
     status = _status("Draining", total, world)
     if blockers:
         return ExpansionPlan((), status, f"writes are fenced: {blockers[0].reason}")
     if age_ms > request.limit_ms - SWITCH_MARGIN_MS:
-        return ExpansionPlan((), status, "too late to switch: it is about to be aborted")
+        return ExpansionPlan((), status, "too late to switch: the expansion is about to be aborted")
     switches = tuple(_switches(request, world, target, attempt, set()))
     return ExpansionPlan(switches, _status("Switching", total, world), "switching")
 
@@ -441,7 +443,9 @@ def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) 
         return ExpansionPlan(actions, status, "the new queue list is published")
     status = _status("Propagating", target.total, world)
     return ExpansionPlan(
-        (), status, "clients that do not say which list they use may have the old one"
+        (),
+        status,
+        "clients that do not send the version of their queue list may still use the old one",
     )
 
 
@@ -504,7 +508,7 @@ def _layout_of(total: int, world: ExpansionState) -> _Layout:
     layout = spread(total, places, known)
     if (count := sum(layout.values())) != total:
         raise _MisfitError(
-            f"raft groups have {counted(count, 'queue')}, which no list of {total} names"
+            f"raft groups have {counted(count, 'queue')}, which cannot become {total}"
         )
     return _Layout(total, layout)
 
@@ -526,7 +530,7 @@ def _hopeless(present: Mapping[str, ObservedExpansion]) -> str | None:
             )
     for name, messages in behind.items():
         if messages > LAG_MAX:
-            return f"group {name} is more than {LAG_MAX} messages behind, too many to wait for"
+            return f"consumer group {name} is more than {LAG_MAX} messages behind, too many to wait for"
     return None
 
 

@@ -45,7 +45,7 @@ class Act:
     @property
     def advice(self) -> str:
         """How the user can continue."""
-        return f"to go on, annotate the Cluster with {ANNOTATION_CONFIRM}={self.token}; or take the edit back"
+        return f"to go on, annotate the Cluster with {ANNOTATION_CONFIRM}={self.token}; or revert the edit"
 
 
 def unconfirmed(before: Cluster | None, after: Cluster, notes: Mapping[str, str]) -> list[Act]:
@@ -61,8 +61,8 @@ def dangerous(before: Cluster | None, after: Cluster) -> list[Act]:
     """Return the dangerous acts of the edit from *before* to *after*; see `unconfirmed`."""
     if before is None:
         text = (
-            "no StatefulSet records in a form that this operator reads which spec was carried out, so nothing is; see that "
-            "groups, copies and retention are at least what they were"
+            "no StatefulSet records which spec was applied, in a form that this operator reads, so nothing is applied; make "
+            "sure that groups, copies and retention are at least what they were"
         )
         return [_act("CarryOut", "spec", text, after, 0)]
     return [*_replicas(before, after), *_retention(before, after), *_groups(before, after)]
@@ -72,8 +72,8 @@ def _replicas(before: Cluster, after: Cluster) -> Iterator[Act]:
     old, new = before.spec.replicas_per_group, after.spec.replicas_per_group
     if new == 1 < old:
         text = (
-            f"of {old} copies of every message one is left in {counted(after.spec.groups, 'group')}: the loss of one disk loses "
-            "messages, and the loss of one pod stops its group"
+            f"only one of {old} copies of every message is left in {counted(after.spec.groups, 'group')}: the loss of one disk "
+            "loses messages, and the loss of one pod stops its group"
         )
         yield _act("ReduceReplicas", "spec.replicasPerGroup", text, after, new)
 
@@ -88,7 +88,7 @@ def _retention(before: Cluster, after: Cluster) -> Iterator[Act]:
         )
     if new["retention_size"] < old["retention_size"]:
         texts.append(
-            f"each group keeps {new['retention_size']} bytes of messages and deletes the older ones; it kept "
+            f"each group keeps {new['retention_size']} bytes of messages and deletes the oldest; it kept "
             f"{old['retention_size']}"
         )
     if texts:
@@ -104,7 +104,7 @@ def _groups(before: Cluster, after: Cluster) -> Iterator[Act]:
     count = before.spec.groups - after.spec.groups
     deletes = after.spec.storage.delete_claim == "Delete"
     if count > 1 or (count == 1 and deletes):
-        text = f"{counted(count, 'group')} will take no more messages, and go when empty"
+        text = f"{counted(count, 'group')} will accept no more messages, and will be removed when empty"
         text += ", and their volumes are deleted" if deletes else ""
         yield _act("RemoveGroups", "spec.groups", text, after, after.spec.groups)
 

@@ -171,25 +171,25 @@ def _violations(
     for name in sorted(spec.spark.settings):
         if not _allows_setting(policy, name):
             yield (
-                f"spec.spark.settings: {name!r} is not allowed, because it may name programs, accounts, volumes or "
-                "Secrets; take it out, or let the operator's owner add it to pipelines.allowedSettings"
+                f"spec.spark.settings: {name!r} is not allowed, because it can name programs, accounts, volumes or Secrets; "
+                "remove it, or ask the operator's owner to add it to pipelines.allowedSettings"
             )
     if spec.backend == "pod" and not _LOCAL_MASTER.match(spec.spark.master):
         yield (
-            f"spec.spark.master {spec.spark.master!r} is not allowed: backend pod works in its own pod; "
-            "write local[*] or local[N], or choose another backend"
+            f"spec.spark.master {spec.spark.master!r} is not allowed: backend pod runs Spark in its own pod; write local[*] or "
+            "local[N], or choose another backend"
         )
     claim = spec.storage.claim_name
     if claim is not None and _CLUSTER_CLAIM.match(claim):
         yield (
-            f"spec.storage.claimName {claim!r} is not allowed: brokers and name servers have claims of this form; "
-            "name another claim, or leave it out to get one"
+            f"spec.storage.claimName {claim!r} is not allowed: the claims of brokers and name servers have names of this form; "
+            "name another claim, or remove the field to get one"
         )
     for name, value in sorted(spec.catalog.properties.items() if spec.catalog is not None else ()):
         if _CLASS.search(name) and not str(value).startswith(_OWN_CLASSES):
             yield (
-                f"spec.catalog.properties: {name!r} is not allowed, because it names a class that is not "
-                f"pyiceberg's own ({_OWN_CLASSES}...); take it out"
+                f"spec.catalog.properties: {name!r} is not allowed, because it names a class outside pyiceberg "
+                f"({_OWN_CLASSES}...); remove it"
             )
     reserved = {name for each in clusters for name in _secrets_of(each.spec)}
     reserved.update(map(_credentials, backups))
@@ -200,16 +200,16 @@ def _secret_violations(spec: PipelineSpec, reserved: Set[str | None]) -> Iterato
     for each in spec.env:
         if not _allows_variable(each.name):
             yield (
-                f"spec.env: a variable {each.name!r} is not allowed, because programs obey some variables; choose a "
-                "name that begins with ORDERLYMQ_, or one of your own that has SECRET, KEY, PASSWORD or TOKEN in it"
+                f"spec.env: a variable {each.name!r} is not allowed, because some variables change what programs do; choose a "
+                "name that begins with ORDERLYMQ_, or one that contains SECRET, KEY, PASSWORD or TOKEN"
             )
     secrets = [each.secret.name for each in spec.env]
     for field, named in (("env", secrets), ("imagePullSecrets", spec.image_pull_secrets)):
         for name in named:
             if name in reserved or is_kept_for_clusters(name):
                 yield (
-                    f"spec.{field}: Secret {name!r} is not allowed: it belongs to a Cluster or to its backups, or has a "
-                    "name that is kept for one; put what the Pipeline needs into a Secret of its own"
+                    f"spec.{field}: Secret {name!r} is not allowed: it belongs to a Cluster or its backups, or has a name that "
+                    "is reserved for one; put the values that the Pipeline needs into a separate Secret"
                 )
 
 

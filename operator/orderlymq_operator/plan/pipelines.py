@@ -227,7 +227,7 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
         return ConditionReport("False", "DefinitionTooOld", text)
     if seen.deleted_claim:
         text = (
-            f"{seen.deleted_claim} was deleted: Kubernetes keeps it as long as a driver's pod has it, and the next driver begins "
+            f"{seen.deleted_claim} was deleted: Kubernetes keeps it while a driver's pod uses it, and the next driver begins "
             "without a checkpoint"
         )
         return ConditionReport("False", "ClaimDeleted", text)
@@ -347,7 +347,7 @@ def _last_failure(pods: Sequence[DriverPod]) -> DriverPod | None:
 
 def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None or pod is None:
-        return _starting("the driver is being made")
+        return _starting("the driver is being created")
     if pod.ready:
         return "Running", ConditionReport("True", "DriverRunning", pod.runs)
     return _trouble(pod) or _starting(f"{pod.name} starts")
@@ -355,7 +355,7 @@ def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Outcome:
 
 def _of_job(present: Workload | None, pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
     if present is None:
-        return _starting("the driver is being made")
+        return _starting("the driver is being created")
     if present.ended:
         word = None if pod is None else pod.word
         if present.state == "Complete":
@@ -366,7 +366,7 @@ def _of_job(present: Workload | None, pod: DriverPod | None, before: DriverPod |
 
 def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None:
-        return _starting("the schedule is being made")
+        return _starting("the schedule is being created")
     if pod is not None and not pod.ended:
         trouble = _trouble(pod)
         if trouble is not None:
@@ -374,12 +374,12 @@ def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Outcome:
         return "Running", ConditionReport("True", "Scheduled", pod.runs)
     if pod is not None and not pod.succeeded:
         return _found(pod.word) or _failed(pod.word, f"{pod.name} has failed")
-    return "Scheduled", ConditionReport("True", "Scheduled", "waits for its time")
+    return "Scheduled", ConditionReport("True", "Scheduled", "waits for its scheduled time")
 
 
 def _of_application(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None:
-        return _starting("the SparkApplication is being made")
+        return _starting("the SparkApplication is being created")
     if present.state in _SPARK_RUNS:
         said = f"; {pod.unread}" if pod is not None and pod.unread else ""
         text = f"the SparkApplication runs{said}"
@@ -395,7 +395,7 @@ def _of_application(present: Workload | None, pod: DriverPod | None) -> _Outcome
 
 def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
     if pod is None:
-        return _starting("the driver's pod is being made")
+        return _starting("the driver's pod is being created")
     if pod.succeeded:
         return _starting(f"{pod.name} has ended")  # the Job has not noticed yet
     if pod.ready and not pod.ended:
@@ -415,7 +415,7 @@ def _ended_well(word: DriverReport | None) -> _Outcome:
 def _found(word: DriverReport | None) -> _Outcome | None:
     if word is None or word.passed is not False:
         return None
-    text = word.result or "the audit has found something"
+    text = word.result or "the audit has findings"
     return "Finished", ConditionReport("False", "FindingsFound", text)
 
 

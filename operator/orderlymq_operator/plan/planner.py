@@ -295,8 +295,8 @@ def _lacking_accounts(desired: Desired, observed: Observed) -> dict[str, str]:
             waits[name] = f"it has the account {min(missing)}"
         elif former := rotated - {key for key, user in table.items() if user.former_until_ms}:
             waits[name] = (
-                f"the former secret of account {min(former)}, which it does not know, has ended; "
-                "spec.secretRotation.overlapSeconds 0 of its User ends it now"
+                f"the former secret of account {min(former)}, which it does not know, has ended; set "
+                "spec.secretRotation.overlapSeconds of its User to 0 to end it now"
             )
     return waits
 

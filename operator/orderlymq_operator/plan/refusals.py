@@ -97,7 +97,7 @@ def _cluster_changes(old: Cluster, new: Cluster) -> Iterator[Refuse]:
             "Cluster",
             name,
             "spec.nameServers.replicas",
-            "clients hold the addresses of all name servers, so none is taken away",
+            "clients keep the addresses of all name servers, so none can be removed",
             f"keep {old.spec.name_servers.replicas}",
         )
     if new.spec.storage.size.size_bytes < old.spec.storage.size.size_bytes:
@@ -106,14 +106,14 @@ def _cluster_changes(old: Cluster, new: Cluster) -> Iterator[Refuse]:
             name,
             "spec.storage.size",
             f"storage never shrinks: {old.spec.storage.size} cannot become {new.spec.storage.size}",
-            f"keep {old.spec.storage.size}, or shorten retention",
+            f"keep {old.spec.storage.size}, or shorten the retention",
         )
     if new.spec.local != old.spec.local:
         yield Refuse(
             "Cluster",
             name,
             "spec.local",
-            "the addresses are part of stored message ids and of what clients know",
+            "stored message ids and clients contain the addresses",
             "keep the old values, or start a new cluster in another data directory",
         )
 
@@ -126,8 +126,7 @@ def _tls_change(running: Collection[str], new: Cluster) -> Iterator[Refuse]:
             "Cluster",
             new.metadata.name,
             "spec.tls.mode",
-            f"it cannot go from {other} to {mode} while the cluster runs: processes with the one do not reach those with "
-            "the other",
+            f"it cannot go from {other} to {mode} while the cluster runs: processes in one mode cannot reach those in the other",
             f"apply Permissive first, then {mode}",
         )
 
@@ -167,8 +166,8 @@ def _queue_change(topic: Topic, present: int) -> Iterator[Refuse]:
             "Topic",
             name,
             "spec.queues",
-            f"an Ordered topic keeps its {counted(present, 'queue')}: with {wanted} the same key would go to "
-            "another queue and overtake itself",
+            f"an Ordered topic keeps its {counted(present, 'queue')}: with {wanted}, keys would move to other queues and their "
+            "messages could overtake each other",
             f"keep {present}; to grow, set queueChangePolicy to DrainAndSwitch",
         )
     elif wanted < present:
@@ -202,12 +201,12 @@ def _unusable(group: ConsumerGroup) -> Iterator[Refuse]:
     """Refuse a consumer group that every broker refuses."""
     name = group.spec.lane_key_property
     if not name.isprintable():
-        reason = f"{name!r} is no name of a property: messages have their properties as text"
+        reason = f"{name!r} is not a valid property name: messages store their properties as text"
         advice = "choose printable characters"
         yield Refuse("ConsumerGroup", group.metadata.name, "spec.laneKeyProperty", reason, advice)
     retry = group.spec.retry
     if not retry.pause.milliseconds <= retry.pause_max.milliseconds <= DELAY_MS_MAX:
-        reason = f"pauses from {retry.pause} to {retry.pause_max} mean nothing"
+        reason = f"pauses from {retry.pause} to {retry.pause_max} are not valid"
         advice = "choose a pauseMax of at most 24h that is no shorter than pause"
         yield Refuse("ConsumerGroup", group.metadata.name, "spec.retry.pauseMax", reason, advice)
 
@@ -218,7 +217,7 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
         name,
         field,
         f"it is {value!r} and cannot be changed",
-        "give the changed object another metadata.name",
+        "create the changed object under another metadata.name",
     )
 
 
@@ -226,7 +225,7 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
     """Refuse a topic that exists in the brokers as something else, or that they would not create."""
     existing = topic_layout(topic.topic_name, observed)
     if is_brokers_own(topic.topic_name, cluster):
-        reason = f"brokers keep the name {topic.topic_name!r} for themselves"
+        reason = f"brokers reserve the name {topic.topic_name!r}"
         yield Refuse(
             "Topic", topic.metadata.name, "spec.topicName", reason, "choose another topicName"
         )
@@ -243,8 +242,8 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
                 topic.metadata.name,
                 "spec.type",
                 f"the topic {topic.topic_name!r} exists already and is not ordered",
-                "delete it first, while autoCreateTopicEnable is false if somebody sends to it; "
-                "or declare type Normal, or choose another topicName",
+                "delete it first (if clients send to it, set autoCreateTopicEnable to false before); or declare type Normal, "
+                "or choose another topicName",
             )
         elif published and (count := sum(published.values())) != topic.spec.queues:
             yield from _queue_change(topic, count)
@@ -255,7 +254,7 @@ def _conflicts(topic: Topic, cluster: Cluster, observed: Observed) -> Iterator[R
             "Topic",
             topic.metadata.name,
             "spec.type",
-            f"the topic {topic.topic_name!r} exists already and is ordered, which it stays",
+            f"the topic {topic.topic_name!r} exists already and stays ordered",
             "delete it first, declare type Ordered, or choose another topicName",
         )
     elif whole and present != topic.spec.queues:

@@ -18,8 +18,8 @@ def allows(cluster: Cluster, namespace: str | None) -> bool:
 def unknown(cluster_name: str, cluster_namespace: str, error: str) -> ConditionReport:
     """Return the condition for an object of another namespace while the allowed namespaces of a Cluster are not known."""
     text = (
-        f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} cannot be used, so that nobody knows which "
-        f"namespaces it allows; correct the Cluster: {error}"
+        f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} cannot be used, so it is not known which namespaces it "
+        f"allows; correct the Cluster: {error}"
     )
     return ConditionReport("False", "NamespaceNotAllowed", text)
 

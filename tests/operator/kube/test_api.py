@@ -37,9 +37,9 @@ async def test_who_has_lost_the_lease_in_the_middle_of_a_reconcile_changes_nothi
         await api.create(SERVICES, NAMESPACE, made("before"))
         api.acts = lambda: False
 
-        with pytest.raises(RetryLaterError, match="does not lead any more"):
+        with pytest.raises(RetryLaterError, match="is no longer the leader"):
             await api.create(SERVICES, NAMESPACE, made("after"))
-        with pytest.raises(RetryLaterError, match="does not lead any more"):
+        with pytest.raises(RetryLaterError, match="is no longer the leader"):
             await api.delete(SERVICES, NAMESPACE, "before", uid="uid-1")
         assert server.find(SERVICES, NAMESPACE, "before") is not None
         assert server.find(SERVICES, NAMESPACE, "after") is None
@@ -113,7 +113,7 @@ async def test_who_has_lost_the_lease_while_it_waited_for_a_connection_changes_n
         api.acts = lambda: False
         busy.released.set()
         await asyncio.gather(*lists)
-        with pytest.raises(RetryLaterError, match="does not lead any more"):
+        with pytest.raises(RetryLaterError, match="is no longer the leader"):
             await late
 
     assert busy.asked == 2

@@ -65,7 +65,7 @@ def test_what_an_earlier_version_accepted_keeps_no_cluster_from_its_start(
     more = parse(text(ports, extra=own_topic("SELF_TEST_TOPIC", called="more")), "test.yaml")
     for found, why in ((changed, name), (more, "SELF_TEST_TOPIC")):
         with (
-            pytest.raises(RefusedError, match=f"brokers keep the name '{why}'"),
+            pytest.raises(RefusedError, match=f"brokers reserve the name '{why}'"),
             session.prepared(directory, found),
         ):
             pass

@@ -147,8 +147,8 @@ def test_a_raft_group_that_joins_under_a_rotation_gets_no_queues_before_its_end(
         [CreateTopic("orders", "demo-1", TopicConfig(8, 6, order=False))],
     ]
     assert (
-        "demo-1 gets queues when the former secret of account shop-writer, which it does not know, has ended; "
-        "spec.secretRotation.overlapSeconds 0 of its User ends it now"
+        "demo-1 gets queues when the former secret of account shop-writer, which it does not know, has ended; set "
+        "spec.secretRotation.overlapSeconds of its User to 0 to end it now"
         in {each.condition.message for each in waiting if isinstance(each, ReportCondition)}
     )
     ends = _of(SetUser, planned(9_000, 0, wanted=at_once))

@@ -100,7 +100,7 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
             "group audit holds keys",
         ),
         (
-            "2 transactions were given up: ask again with orderlymq message check-transaction",
+            "2 transactions were given up: check them again with orderlymq message check-transaction",
             "transactions were given up",
         ),
     ],
@@ -207,7 +207,7 @@ def test_a_fence_ends_by_the_limit_that_the_manifest_has_now(
     fence = expansion("fenced", age_ms=LIMIT_MS + 1_001, blockers=blockers)
     plan = plan_expansion(REQUEST, world(fence, fence))
 
-    why = LAG.reason if blockers else "it was not switched in time"
+    why = LAG.reason if blockers else "the switch did not happen in time"
     reason = f"after {LIMIT_MS} ms: {why}"
     assert plan.actions == tuple(AbortExpansion("orders", name, 1, reason) for name in (A, B))
 
@@ -282,7 +282,7 @@ def test_a_fence_begins_only_where_brokers_read_the_switch(count: int, length: i
     many = expansion(readers=(*readers, *(f"{number:0255}" for number in range(8_200))))
     plan = plan_expansion(REQUEST, world(many, open_))
     assert (plan.actions, plan.holds) == ((), False)
-    assert "groups read the topic, more than a switch can name" in plan.message
+    assert "consumer groups read the topic, too many for one switch" in plan.message
 
 
 def test_nothing_is_done_for_a_list_that_would_not_have_as_many_queues_as_its_total() -> None:
@@ -290,7 +290,7 @@ def test_nothing_is_done_for_a_list_that_would_not_have_as_many_queues_as_its_to
     many = expansion(write_queues=6)
     plan = plan_expansion(REQUEST, world(many, many))
     assert (plan.actions, plan.holds) == ((), False)
-    assert plan.message == "raft groups have 12 queues, which no list of 8 names"
+    assert plan.message == "raft groups have 12 queues, which cannot become 8"
 
     switched = expansion("switched", write_queues=6)
     plan = plan_expansion(REQUEST, world(switched, switched))

@@ -66,7 +66,7 @@ def test_what_waits_for_a_confirmation_is_warned_of(
     (found,) = (
         each["expression"]
         for each in VALIDATIONS["clusters", "UPDATE"]
-        if "the condition Confirmed names" in each["message"]
+        if "as the condition Confirmed says" in each["message"]
         and f"object.spec.{field}" in each["expression"]
     )
     assert f"oldObject.spec.{field}" in found

@@ -116,11 +116,11 @@ def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("file: writer.secret", "file: a, env: B", "exactly one"),
         ("name: shop-writer", "name: shop", "shorter than the 6"),
         ("permission: PUB", "permission: ALL", "DENY, PUB, SUB"),
-        ("permission: PUB", "permission: DENY}, {name: orders, permission: PUB", "is there twice"),
+        ("permission: PUB", "permission: DENY}, {name: orders, permission: PUB", "is given twice"),
         (
             "topics:",
             "groups: [{name: a, permission: SUB}, {name: a, permission: DENY}]\n  topics:",
-            "is there twice",
+            "is given twice",
         ),
         ("secretFrom: {file: writer.secret}", "secretKey: open", "unknown field"),
         ("topics:", "secretRotation: {overlapSeconds: 9999999}\n  topics:", "2592000"),

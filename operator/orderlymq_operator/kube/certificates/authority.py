@@ -96,7 +96,7 @@ def check_authority(authority: Pair, now: datetime) -> None:
     """
     signer, signing = _read(authority)
     if signer.public_key() != signing.public_key():
-        raise CertificateError("tls.key is not the key of tls.crt")
+        raise CertificateError("tls.key does not belong to tls.crt")
     try:
         basic = signer.extensions.get_extension_for_class(x509.BasicConstraints).value
     except x509.ExtensionNotFound:
@@ -104,7 +104,7 @@ def check_authority(authority: Pair, now: datetime) -> None:
     except ValueError as error:
         raise CertificateError(f"tls.crt cannot be read: {error}") from error
     if basic is None or not basic.ca:
-        raise CertificateError("tls.crt is no authority; make it with isCA: true")
+        raise CertificateError("tls.crt is not a certificate authority; issue it with isCA: true")
     if not signer.not_valid_before_utc <= now < signer.not_valid_after_utc:
         raise CertificateError("tls.crt is not valid now; renew it")
     for text in (authority.certificate, authority.trusted):
@@ -118,7 +118,9 @@ def _read(authority: Pair) -> tuple[x509.Certificate, _Key]:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise CertificateError(f"the authority cannot be read: {error}") from error
     if not isinstance(signing, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise CertificateError("the authority's key is neither of an elliptic curve nor of RSA")
+        raise CertificateError(
+            "the authority's key is neither an elliptic curve key nor an RSA key"
+        )
     return signer, signing
 
 

@@ -63,7 +63,7 @@ def _former(text: str, name: str) -> Json:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        what = f"the annotation {LAST_APPLIED} of {name} is no JSON object"
+        what = f"the annotation {LAST_APPLIED} of {name} is not a JSON object"
         raise ApiError(f"{what}; remove it, or apply with --server-side", 0)
     return found
 

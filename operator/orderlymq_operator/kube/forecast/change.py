@@ -192,7 +192,7 @@ def _forecast(
 
 
 def _without_cluster(changed: Sequence[Item], error: str) -> Forecast:
-    text = error or "there is no Cluster of this name yet; nothing happens before there is one"
+    text = error or "no Cluster of this name exists yet; nothing happens before it does"
     return Forecast(
         tuple(
             ResourceForecast(subject_of(each), (Effect("Waits", text, (each.name,)),))
@@ -242,7 +242,7 @@ def set_later(old: Item, item: Item) -> Iterator[Refuse]:
         return
     for field in fields_set_once(item.kind):
         if _value(old.manifest, field) != _value(item.manifest, field):
-            advice = "leave it as it is, or make another object"
+            advice = "leave it as it is, or create another object"
             reason = "it cannot be set, changed or removed later"
             yield Refuse(item.kind, subject_of(item).name, f"spec.{field}", reason, advice)
 
@@ -366,7 +366,7 @@ def _beside(
         text = f"{waits}; pods restart once for each of the two modes"
         yield Effect("Waits", text, (cluster.metadata.name,))
     if has_routes(cluster.spec.listeners) and live.routes is None:
-        text = "listeners of type TLSRoute lead nowhere until Gateway API's definition of TLSRoute is installed"
+        text = "listeners of type TLSRoute do not work until Gateway API's definition of TLSRoute is installed"
         yield Effect("Waits", text, (cluster.metadata.name,))
     small = volumes.small_claims(live, environment.groups, str(cluster.spec.storage.size))
     if small:
@@ -404,7 +404,7 @@ def _draining(cluster: Cluster, live: Live) -> Iterator[Effect]:
     """Yield the removal of the broker groups above spec.groups."""
     surplus = groupremoval.surplus_groups(cluster, live)
     for group in reversed(surplus):
-        text = f"group {group} takes no more messages, and goes when nothing is retained in it; the highest goes first"
+        text = f"group {group} accepts no more messages, and is removed when it retains none; the highest group is removed first"
         yield Effect("Removes", text, (group,))
     if surplus and cluster.spec.storage.delete_claim == "Delete":
         text = f"the volumes of {', '.join(surplus)} are deleted with them (storage.deleteClaim)"
@@ -445,7 +445,7 @@ def _carried_out(before: DesiredState | None, live: Live) -> Cluster | None:
 def _held(item: Item, cluster: Cluster, before: Item | None) -> list[Effect]:
     """Return why the forecast effects wait: a pause, or a Secret that the operator has reported as missing."""
     if item.is_paused:
-        text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is there"
+        text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is set"
         return [Effect("Waits", text, (cluster.metadata.name,))]
     if cluster.spec.update.mode == "Paused":
         text = "nothing restarts while spec.update.mode is Paused"

@@ -139,7 +139,7 @@ async def _of_clusters(
         place = each.metadata.namespace or namespace
         found = await _read(api, resource_of({"kind": each.kind}), place, each.metadata.name)
         item = item_of(each, place, found)
-        assert item.cluster is not None, "what only uses a Cluster was left out"
+        assert item.cluster is not None, "objects that only use a Cluster were left out"
         if found and (before := cluster_of(each.kind, found)) not in (None, item.cluster):
             refused.append(_moved(item, before))
             continue  # the object stays unchanged
@@ -189,7 +189,7 @@ async def _whole_inventory(
 
 def _moved(item: Item, before: ClusterKey) -> Refuse:
     reason = f"it names Cluster {'/'.join(before)}, which cannot be changed"
-    advice = "leave it as it is, or make another object"
+    advice = "leave it as it is, or create another object"
     return Refuse(item.kind, subject_of(item).name, "spec.clusterRef", reason, advice)
 
 

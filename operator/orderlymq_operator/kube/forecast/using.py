@@ -84,7 +84,7 @@ def forecast_using(
         case _:
             effects = [Effect("Waits", f"Invalid: {after.error}", (after.name,))]
     if effects and after.is_paused:
-        text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is there"
+        text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is set"
         effects.insert(0, Effect("Waits", text, (after.name,)))
     return Forecast((ResourceForecast(subject_of(after), tuple(effects)),))
 
@@ -100,7 +100,7 @@ def _refused(before: Item | None, after: Item) -> Iterator[Refuse]:
     for path, was, now, is_fixed in _differing(before.manifest.spec, after.manifest.spec):
         if is_fixed:
             reason = "it cannot be changed"
-            advice = "leave it as it is, or make another object"
+            advice = "leave it as it is, or create another object"
             yield Refuse(after.kind, subject_of(after).name, path, reason, advice)
         elif path == "spec.storage.size" and _is_less(now, was):
             reason = f"storage never shrinks, and it is {was}"
@@ -151,7 +151,7 @@ def _backup(before: Item | None, wanted: Backup, *, cluster_found: bool) -> Iter
     step = next_step(ObservedBackup(wanted.spec.cluster_ref.name, cluster_found=cluster_found))
     assert step is not None, "a new Backup has not ended"
     if step.start:
-        text = "a Job makes the backup when the Cluster serves and no other Backup of it runs"
+        text = "a Job makes the backup as soon as the Cluster serves and no other Backup of it runs"
         yield Effect("Creates", text, (name,))
     else:
         yield Effect("Waits", f"{step.condition.reason}: {step.condition.message}", (name,))
@@ -178,7 +178,7 @@ def _schedule(
         yield Effect("Creates", text, (after.name,))
     gone = surplus(made_by(after, backups), spec.retention, now)
     if gone:
-        text = f"{counted(len(gone), 'Backup')} that the retention does not keep will be deleted at once, with what is stored: "
+        text = f"{counted(len(gone), 'Backup')} that the retention does not keep will be deleted immediately, with their stored data: "
         targets = tuple(f"Backup/{name}" for name in gone)
         yield Effect("DeletesData", text + ", ".join(gone), targets)
 
@@ -201,7 +201,7 @@ def _pipeline(before: Item | None, wanted: Pipeline, *, cluster_found: bool) -> 
     work = work_of(wanted)
     actions = plan_pipeline(wanted, work, seen)
     if any(isinstance(each, StopDriver) for each in actions) and present is not None:
-        text = f"its {present.form} ends with its driver, before another one is made"
+        text = f"its {present.form} ends with its driver before another one is created"
         yield Effect("Removes", text, (f"{present.form}/{name}",))
         present = None
         actions = plan_pipeline(wanted, work, replace(seen, workloads=()))
@@ -211,17 +211,17 @@ def _pipeline(before: Item | None, wanted: Pipeline, *, cluster_found: bool) -> 
     for action in actions:
         match action:
             case ApplyDriver() if is_new:
-                text = "its driver is made" if form != "CronJob" else "its schedule is made"
+                text = "its driver is made" if form != "CronJob" else "its schedule is created"
                 suspended = ", and suspended (spec.suspend)" if wanted.spec.suspend else ""
                 yield Effect("Creates", f"{text}: a {form}{suspended}", target)
             case ApplyDriver() if goes_on:
-                yield Effect("Changes", "its next driver is made in the new form", target)
+                yield Effect("Changes", "its next driver is created in the new form", target)
             case ApplyDriver():
                 yield Effect("Restarts", "its driver restarts in the new form", target)
             case SuspendDriver(_, _, True):
                 yield Effect("Changes", "its driver ends, until spec.suspend is false", target)
             case SuspendDriver():
-                yield Effect("Changes", "its driver is made again", target)
+                yield Effect("Changes", "its driver is created again", target)
             case ReportPipeline("Waiting", condition):
                 text = f"{condition.reason}: {condition.message}"
                 yield Effect("Waits", text, (wanted.metadata.name,))

@@ -24,7 +24,7 @@ DISK_BACK: Final = 0.1
 _ROUNDED_TO: Final = 5  # percent
 
 ENOUGH: Final = ConditionReport(
-    "True", "CapacityLeft", "no leader is short of CPU time, and no disk fills"
+    "True", "CapacityLeft", "no leader is short of CPU time, and no disk is filling up"
 )
 
 
@@ -51,8 +51,8 @@ def _busy(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
         return None
     group, share = busy
     text = (
-        f"the leader of {group} uses {_percent(share)} % of a CPU over a minute, of {len(shares)} groups the "
-        f"busiest; more groups (spec.groups, now {cluster.spec.groups}) divide the load of new topics"
+        f"the leader of {group} has used {_percent(share)} % of one CPU for a minute, the most of {len(shares)} groups; more "
+        f"groups (spec.groups, now {cluster.spec.groups}) share the load of new topics"
     )
     return "LeaderBusy", text
 
@@ -71,8 +71,8 @@ def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
         return None
     name, share = full
     text = (
-        f"the disk of {name} is {_percent(share)} % full, sends are refused at {limit} %; raise spec.storage.size "
-        f"(now {cluster.spec.storage.size}), shorten retention, or add groups (now {cluster.spec.groups})"
+        f"the disk of {name} is {_percent(share)} % full, sends are refused at {limit} %; raise spec.storage.size (now "
+        f"{cluster.spec.storage.size}), shorten the retention, or add groups (now {cluster.spec.groups})"
     )
     return "DiskFills", text
 
@@ -84,7 +84,7 @@ def _ungrown(used: Mapping[str, float], limit: int, was: bool) -> tuple[str, str
         return None
     text = (
         f"the disk of {full[0]} has reached {limit} %, at which sends are refused; StorageReady says why its volume has not "
-        "grown, else raise storage.autoGrow.step"
+        "grown; if it has, raise storage.autoGrow.step"
     )
     return "DiskFills", text
 

@@ -152,7 +152,7 @@ def _flow(group: ConsumerGroup, seen: ObservedConsumerGroup) -> ConditionReport:
     ready, in_hand, parked = (
         sum(getattr(each, name) for each in seen.lanes) for name in ("ready", "in_hand", "parked")
     )
-    text = f"{ready} ready, {in_hand} in hand, {parked} parked"
+    text = f"{ready} ready, {in_hand} being processed, {parked} parked"
     return ConditionReport("True", "LanesFlowing", text)
 
 
@@ -181,7 +181,9 @@ def _balance(
         return ConditionReport("False", "UnevenShares", text)
     text = f"{counted(len(queues), 'queue')}, {counted(len(seen.members), 'member')}"
     if queues and min(counts) == 0:
-        return ConditionReport("True", "MembersIdle", f"{text}: {counts.count(0)} have none")
+        return ConditionReport(
+            "True", "MembersIdle", f"{text}: {counts.count(0)} members have no queue"
+        )
     return ConditionReport("True", "Balanced", text)
 
 
@@ -226,7 +228,7 @@ def _consistency(seen: ObservedConsumerGroup) -> ConditionReport:
         )
         subscriptions_of.setdefault(own, []).append(member.client_id)
     if len(subscriptions_of) <= 1:
-        return ConditionReport("True", "SameSubscription", "all members subscribe to the same")
+        return ConditionReport("True", "SameSubscription", "all members have the same subscription")
     # Smallest first: a subscription that few members have is probably the mistake.
     parties = sorted(subscriptions_of.items(), key=lambda party: len(party[1]))
     text = "; ".join(

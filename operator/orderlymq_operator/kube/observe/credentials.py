@@ -201,7 +201,7 @@ class Credentials:
             return await self._unusable(cluster, tls.secret_name, "spec.tls.secretName", TLS_KEYS)
         if tls.mode == "Disabled":
             return ""
-        return f"spec.tls.mode {tls.mode} needs spec.tls.secretName: pods cannot read certificateFile and keyFile"
+        return f"spec.tls.mode {tls.mode} needs spec.tls.secretName: pods cannot read the files certificateFile and keyFile"
 
     async def _missing_key_pair(self, cluster: Cluster) -> str:
         """Return why a listener cannot get its key pair; empty if all can."""
@@ -309,7 +309,9 @@ class Credentials:
         else:
             found = await self._made_once(meta.namespace, name, make, text)
         if found is not None and is_former(meta, found):
-            raise RetryLaterError(f"Secret {name} of a former Cluster of the name goes first", 0)
+            raise RetryLaterError(
+                f"Secret {name} of a former Cluster of this name is deleted first", 0
+            )
         changed.pop(name, None)
         if runs and text is not None and _value(found, key) != text:
             changed[name] = (

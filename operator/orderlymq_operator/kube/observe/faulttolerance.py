@@ -71,8 +71,8 @@ def fault_tolerance(
                 )
             found = tolerance(domains)
             if found.spare < 0:
-                text = f"{found.lost} of {found.replicas} replicas of {group} stand in {key}={found.domain}"
+                text = f"{found.lost} of {found.replicas} replicas of {group} are in {key}={found.domain}"
                 return ConditionReport("False", "MajorityTogether", text)
             spare = min(spare, found.spare)
-        texts.append(f"one {key} may be lost, {spare or 'none'} more of a group may go then")
+        texts.append(f"one {key} may be lost; each group may then lose {spare or 'none'} more")
     return ConditionReport("True", "SurvivesLoss", "; ".join(texts))

@@ -70,7 +70,7 @@ def refusal_of(route: Json) -> str | None:
     The operator's routes have one parent each; each controller that knows the parent writes its own status entry.
     """
     generation = route["metadata"].get("generation")
-    text = "no gateway has taken it up yet"
+    text = "no gateway has accepted it yet"
     for parent in (route.get("status") or {}).get("parents") or []:
         conditions = {
             each["type"]: each

@@ -33,11 +33,11 @@ class KeyPair:
         try:
             _trusting(self.authority)
         except (ssl.SSLError, ValueError):
-            return "ca.crt is no certificate"
+            return "ca.crt is not a certificate"
         try:
             self.context()
         except (ssl.SSLError, OSError, ValueError):
-            return "tls.crt and tls.key are no certificate and its key"
+            return "tls.crt and tls.key are not a certificate and its key"
         return ""
 
     def context(self) -> ssl.SSLContext:

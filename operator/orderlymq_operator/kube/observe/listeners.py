@@ -64,9 +64,11 @@ class OutsideView:
                 "False", self.missing[0].reason, f"{text}; and {more} more" if more > 0 else text
             )
         if not self.addresses:
-            return ConditionReport("True", "NoListeners", "clients of other networks have no port")
+            return ConditionReport(
+                "True", "NoListeners", "there are no listeners for clients in other networks"
+            )
         return ConditionReport(
-            "True", "AddressesKnown", "name servers return its addresses to each listener's clients"
+            "True", "AddressesKnown", "name servers give the clients of each listener its addresses"
         )
 
 
@@ -145,7 +147,7 @@ def _places(
     name = names.listener_service(target, listener.name)
     service = find(SERVICES, name)
     if service is None:
-        return f"Service {name} is not there yet"
+        return f"Service {name} does not exist yet"
     host = listener.host_of(target)
     if listener.type == "LoadBalancer":
         if host is None:
@@ -181,7 +183,7 @@ def _routed(
     name = names.listener_service(target, listener.name)
     route = find(TLS_ROUTES, name)
     if route is None:
-        return Missing(f"{listener.name}: TLSRoute {name} is not there yet")
+        return Missing(f"{listener.name}: TLSRoute {name} does not exist yet")
     refusal = refusal_of(route)
     if refusal is not None:
         return Missing(f"{listener.name}: TLSRoute {name}: {refusal}", "RouteNotAccepted")

@@ -247,7 +247,9 @@ class Takeover:
             except (ApiError, AdminError) as error:
                 clear_since = None
                 _log.warning(
-                    "cannot expire the clients of pod %s: %s; they are tried again", pod.name, error
+                    "cannot expire the clients of pod %s: %s; the operator tries again",
+                    pod.name,
+                    error,
                 )
             await asyncio.sleep(delay_s)
             soon = time.monotonic() - began < _SOON_S

@@ -121,10 +121,10 @@ def proof_of(
     if pod is not None and pod.uid == was.uid:
         # One container may be a helper. The client has certainly ended only if each container has ended since.
         if _has_ended(was, pod):
-            text = f"every container of {name} was started again or has ended"
+            text = f"every container of {name} has restarted or ended"
             return Proof(text, whole=pod.is_over)
         return None
-    what = f"{name} does not exist any more" if pod is None else f"{name} is another one now"
+    what = f"{name} no longer exists" if pod is None else f"{name} was replaced by another pod"
     if last is not None and _has_ended(was, last):
         return Proof(f"{what}, and its kubelet had ended it")
     if was.node and node is None:

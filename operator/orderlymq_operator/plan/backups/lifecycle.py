@@ -94,7 +94,7 @@ def next_step(seen: ObservedBackup) -> BackupStep | None:
             done = ConditionReport("True", "BackupComplete", text)
             return BackupStep("Complete", done, report=job.report, attempts=job.failed)
         case _:
-            error = job.error or "its pod is gone, and nobody knows what it said"
+            error = job.error or "its pod is gone, and its result is not known"
             return failure(error, job.failed)
 
 
@@ -116,14 +116,14 @@ def _before(seen: ObservedBackup) -> BackupStep:
     ):
         if text:
             return BackupStep("Waiting", ConditionReport("False", "BackupWaiting", text))
-    text = "the Job is made"
+    text = "the Job is being created"
     return BackupStep("Running", ConditionReport("False", "BackupRunning", text), start=True)
 
 
 def _running(job: JobFacts) -> BackupStep:
     text = "the Job runs"
     if job.failed:
-        text = f"{job.failed} attempts have failed, the last one because {job.error or 'of its pod'}; it is tried again"
+        text = f"{job.failed} attempts have failed, the last one because {job.error or 'of its pod'}; the operator tries again"
     elif job.trouble:
         text = job.trouble
     running = ConditionReport("False", "BackupRunning", text)
@@ -153,7 +153,7 @@ def next_removal(backup_id: str | None, maker: JobFacts, remover: JobFacts) -> R
     A Job that still makes the backup may store it at any moment, so the deletion waits for that Job.
     """
     if maker.state == "Running":
-        text = "its Job runs still; what it stores is deleted afterwards"
+        text = "its Job still runs; the data that it stores is deleted afterwards"
         return Removal(condition=ConditionReport("False", "BackupRunning", text))
     if maker.report is not None:
         backup_id = maker.report.id
@@ -161,9 +161,9 @@ def next_removal(backup_id: str | None, maker: JobFacts, remover: JobFacts) -> R
         return Removal(release=True)
     match remover.state:
         case "Missing":
-            return Removal(start=True, condition=_deleting("the Job is made"))
+            return Removal(start=True, condition=_deleting("the Job is being created"))
         case "Failed":
-            text = f"{remover.error}; tried again. To leave it there, set deletionPolicy to Retain"
+            text = f"{remover.error}; the operator tries again. To keep the stored data, set deletionPolicy to Retain"
             report = ConditionReport("False", "DeletionFailed", text)
             return Removal(retry=True, condition=report)
         case _:

@@ -115,9 +115,7 @@ def live_effects(old: Cluster, new: Cluster) -> Iterator[Effect]:
 
 def _unknown(silent: Sequence[str]) -> Iterator[Effect]:
     if silent:
-        text = (
-            f"{silent[0]} does not answer: what exists there is not known, so nothing is forecast"
-        )
+        text = f"{silent[0]} does not answer: its topics, consumer groups and users are not known, so nothing is forecast"
         yield Effect("Waits", text, (silent[0],))
 
 
@@ -142,7 +140,9 @@ def _raft_group(  # noqa: C901 - one case per kind
     for step in lane:
         match step:
             case StartReplica(_, node, True) if node not in before.replicas:
-                text = f"replica {node} joins {name}: it gets the log, and then its vote"
+                text = (
+                    f"replica {node} joins {name}: it first receives the log, then becomes a voter"
+                )
                 yield Effect("Adds", text, (f"{name}/{node}",))
             case StartReplica(_, node):
                 yield Effect("Adds", f"replica {node} of {name} starts", (f"{name}/{node}",))
@@ -158,8 +158,8 @@ def _raft_group(  # noqa: C901 - one case per kind
                 yield Effect("Removes", text, (f"{name}/{node}",))
             case TransferLeadership(_, target):
                 text = (
-                    f"the leadership of {name} goes from replica {leader} to replica {target}; sends to it wait until that one "
-                    f"serves, about one election timeout ({election}) where it has a free CPU"
+                    f"the leadership of {name} goes from replica {leader} to replica {target}; sends to the group wait until "
+                    f"the new leader serves, about one election timeout ({election}) if it has a free CPU"
                 )
                 yield Effect("MovesLeadership", text, (name,))
                 leader = target
@@ -180,8 +180,8 @@ def _restarts(name: str, nodes: Sequence[int], *, alone: bool) -> Iterator[Effec
         return
     yield Effect("Restarts", f"{name} restarts its only replica", targets)
     text = (
-        f"{name} takes and gives nothing while its only replica restarts, one group at a time; it serves again in seconds "
-        "where image and volume are at hand"
+        f"{name} serves no sends and no consumers while its only replica restarts, one group at a time; it serves again within "
+        "seconds if its node has the image and the volume"
     )
     yield Effect("PausesWrites", text, (name,))
 
@@ -189,7 +189,9 @@ def _restarts(name: str, nodes: Sequence[int], *, alone: bool) -> Iterator[Effec
 def _not_ready(name: str, before: ObservedGroup) -> Effect | None:
     """Return what a raft group waits for before its steps begin; None if it waits for nothing."""
     if before.leader is None:
-        return Effect("Waits", f"{name} has no leader; its members change when it has one", (name,))
+        return Effect(
+            "Waits", f"{name} has no leader; its members cannot change before it has one", (name,)
+        )
     silent = [node for node, found in sorted(before.replicas.items()) if not found.healthy]
     if not silent:
         return None
@@ -235,7 +237,7 @@ def _changes(
     if new != old and not ordered:
         text = f"grows from {old} to {new} queues: {_queues(after)}"
         yield Effect("Changes", text, tuple(sorted({*made, *changed})))
-        text = f"keys go to other queues, because a Normal topic has no fence: {new} queues instead of {old}"
+        text = f"keys move to other queues, because a Normal topic is not fenced: {new} queues instead of {old}"
         yield Effect("MovesKeys", text, tuple(sorted({*made, *changed})))
     elif made:
         yield Effect("Changes", f"is created again on {_listed(sorted(made))}", tuple(sorted(made)))
@@ -252,7 +254,7 @@ def _changes(
 def _setting_change(field: str, group: str, was: Any, now: Any) -> str:
     match field:
         case "queues":
-            return f"gets back its {counted(now, 'queue')} on {group}"
+            return f"is reset to {counted(now, 'queue')} on {group}"
         case "order":
             return f"is marked as {'ordered' if now else 'not ordered'} again on {group}"
         case "permission":
@@ -271,17 +273,17 @@ def _expansion(
         yield Effect("Waits", begun.message, (topic.topic_name,))
     for step in lane:
         if isinstance(step, AbortExpansion):
-            text = f"the expansion under way is aborted on {step.group}: {step.reason}"
+            text = f"the current expansion is aborted on {step.group}: {step.reason}"
             yield Effect("Changes", text, (step.group,))
     if not switches:
         return
     spec = topic.spec
     lag = _lag(topic.topic_name, before)
     text = (
-        f"writes are refused until every ordered group has consumed what is there{lag}, at most {spec.drain_timeout} "
-        f"(drainTimeout); the sends of RocketMQ clients are refused for {spec.route_propagation_time} more "
-        "(routePropagationTime), those of the SDK are not. If a group needs longer, the expansion is aborted: writes "
-        "go to the old queues again, and it is tried later"
+        f"writes are refused until every ordered consumer group has consumed all messages{lag}, at most {spec.drain_timeout} "
+        f"(drainTimeout); sends of RocketMQ clients are refused for another {spec.route_propagation_time} "
+        "(routePropagationTime), those of the SDK are not. If a consumer group needs longer, the expansion is aborted: writes "
+        "go to the old queues again, and the operator tries again later"
     )
     yield Effect("PausesWrites", text, (topic.topic_name,))
     old = sum((published_layout(topic.topic_name, before) or {}).values())
@@ -363,7 +365,7 @@ def _undeclared(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect
         if isinstance(step, AbortExpansion | FenceTopic | SwitchTopic | PublishTopic)
     )
     if ended:
-        text = "the expansion under way is ended, although no Topic asks for it"
+        text = "the current expansion is finished, although no Topic asks for it"
         yield Effect("Changes", text, ("name servers", *ended))
     places = tuple(
         step.group for step in lane if isinstance(step, DeleteTopic | DeleteGroup | DeleteUser)

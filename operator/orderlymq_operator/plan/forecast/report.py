@@ -12,7 +12,7 @@ from orderlymq_operator.plan.forecast.effects import SERIOUS, Forecast
 
 Report = dict[str, Any]
 
-_UNFINISHED: Final = "The forecast does not reach the end; look again when this much is done."
+_UNFINISHED: Final = "The forecast does not cover all steps; run it again when these are done."
 
 
 def report_of(forecast: Forecast) -> Report:

@@ -345,7 +345,7 @@ async def test_a_former_manifest_that_cannot_be_read_is_named(
     meta = {**found["metadata"], "annotations": {LAST_APPLIED: text}}
     small.server.put(CLUSTERS, {**found, "metadata": meta})
 
-    with pytest.raises(ApiError, match="of demo is no JSON object; remove it"):
+    with pytest.raises(ApiError, match="of demo is not a JSON object; remove it"):
         await _forecast(small, _cluster())
 
 

@@ -107,10 +107,10 @@ async def test_a_service_gets_addresses_of_both_families_and_gives_one_back(addr
     ("changes", "problem"),
     [
         ({"gateway": None}, "type TLSRoute needs gateway"),
-        ({"type": "NodePort"}, "no other type has one"),
+        ({"type": "NodePort"}, "other types must not have one"),
         ({"tls": None}, "type TLSRoute needs tls"),
         ({"advertisedHost": None}, "type TLSRoute needs advertisedHost"),
-        ({"advertisedHost": "mq.example.com"}, "needs {service}"),
+        ({"advertisedHost": "mq.example.com"}, "must contain {service}"),
     ],
 )
 async def test_the_api_server_refuses_what_the_model_refuses(

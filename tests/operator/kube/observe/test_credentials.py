@@ -87,9 +87,9 @@ async def test_a_missing_key_pair_is_reported_in_a_sentence(
     secrets.texts["pair"] = {"tls.crt": "x", "tls.key": "y"}
     assert (await access.missing_certificate(guarded)).endswith("has no ca.crt")
     secrets.texts["pair"]["ca.crt"] = "nonsense"
-    assert "is no certificate" in await access.missing_certificate(guarded)
+    assert "is not a certificate" in await access.missing_certificate(guarded)
     secrets.texts["pair"]["ca.crt"] = make_authority(tmp_path).read_text()
-    assert "no certificate and its key" in await access.missing_certificate(guarded)
+    assert "are not a certificate and its key" in await access.missing_certificate(guarded)
 
 
 async def test_what_is_kept_of_a_cluster_goes_with_it(
@@ -192,7 +192,7 @@ async def test_a_key_that_is_not_the_certificate_s_is_reported(
     }
     guarded = cluster(tls={**TLS, "clientAuth": "Required"})
 
-    assert "no certificate and its key" in await access.missing_certificate(guarded)
+    assert "are not a certificate and its key" in await access.missing_certificate(guarded)
     await access.admin(guarded)  # trusts nobody until the Secret is right
 
 

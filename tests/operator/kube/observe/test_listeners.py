@@ -144,7 +144,7 @@ def test_what_has_no_address_yet_is_named_and_not_reported() -> None:
         "lb: the balancer of Service demo-0-lb has no address yet; "
         "lb: the balancer of Service demo-1-lb has no address yet; and 1 more",
     )
-    assert nothing.missing[0].text == "public: Service demo-0-public is not there yet"
+    assert nothing.missing[0].text == "public: Service demo-0-public does not exist yet"
 
 
 def test_a_node_shows_its_addresses_by_their_types() -> None:

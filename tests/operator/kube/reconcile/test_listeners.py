@@ -239,7 +239,7 @@ async def test_a_gateway_is_published_as_soon_as_it_has_accepted_the_routes(
     await settle(routed)
     report = routed.condition("ListenersReady")
     assert (report["status"], report["reason"]) == ("False", "RouteNotAccepted")
-    assert "sni: TLSRoute demo-0-sni: no gateway has taken it up yet" in report["message"]
+    assert "sni: TLSRoute demo-0-sni: no gateway has accepted it yet" in report["message"]
     assert (told(routed), status(routed)) == ({"sni": {}}, {"sni": None})
 
     judge(routed, "False", "NotAllowedByListeners", message="not from here")

@@ -244,8 +244,8 @@ def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
     said = _after(desired(), desired(lock={"leaseSeconds": 90}), demo_0=2)
 
     assert _texts(said, "Cluster", "demo") == [
-        "MovesLeadership: the leadership of demo-0 goes from replica 2 to replica 1; sends to it wait until that one serves, "
-        "about one election timeout (200ms) where it has a free CPU",
+        "MovesLeadership: the leadership of demo-0 goes from replica 2 to replica 1; sends to the group wait until the new "
+        "leader serves, about one election timeout (200ms) if it has a free CPU",
         "Restarts: demo-0 restarts one replica at a time, each when the others are healthy: 1, then 3, then 2",
     ]
 
@@ -257,7 +257,9 @@ def test_a_pause_of_sends_has_a_length() -> None:
     alone = _after(desired(replicasPerGroup=1), desired(replicasPerGroup=1, config=slow))
 
     assert "(200ms)" in _texts(moved, "Cluster", "demo")[0]
-    assert "it serves again in seconds where image and volume are at hand" in str(alone.effects)
+    assert "it serves again within seconds if its node has the image and the volume" in str(
+        alone.effects
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,8 +322,8 @@ def test_a_refused_change_does_nothing() -> None:
     assert not said.steps
     assert not said.resources
     assert [str(refusal) for refusal in said.refusals] == [
-        "Topic 'orders', spec.queues: an Ordered topic keeps its 8 queues: with 9 the same key would go to another queue "
-        "and overtake itself; keep 8; to grow, set queueChangePolicy to DrainAndSwitch"
+        "Topic 'orders', spec.queues: an Ordered topic keeps its 8 queues: with 9, keys would move to other queues and their "
+        "messages could overtake each other; keep 8; to grow, set queueChangePolicy to DrainAndSwitch"
     ]
 
 
@@ -369,7 +371,7 @@ def test_what_does_not_answer_is_not_guessed() -> None:
 
     assert not said.steps
     assert _texts(said, "Topic", "bills") == [
-        "Waits: demo-1 does not answer: what exists there is not known, so nothing is forecast"
+        "Waits: demo-1 does not answer: its topics, consumer groups and users are not known, so nothing is forecast"
     ]
 
 

@@ -44,7 +44,7 @@ def test_a_network_is_taken_by_its_form_alone(text: str) -> None:
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
-        with pytest.raises(ValidationError, match="write a network as in"):
+        with pytest.raises(ValidationError, match="write a network such as"):
             Peer(cidr=text)
     else:
         assert Peer(cidr=text).cidr == text

@@ -88,7 +88,7 @@ def test_every_example_is_a_resource_and_a_run(path: Path) -> None:
         ({"format": "canal"}, "the format of archive is parquet or delta or iceberg"),
         ({"trigger": "soon"}, "pattern"),
         ({"trigger": "10s", "schedule": "0 3 * * *"}, "schedule is for pipelines that end"),
-        ({"schedule": "0 3 * * *", "backend": "sparkApplication"}, "knows no schedule"),
+        ({"schedule": "0 3 * * *", "backend": "sparkApplication"}, "supports no schedule"),
         ({"schedule": "every day"}, "pattern"),
         ({"backend": "yarn"}, "'pod', 'kubernetes' or 'sparkApplication'"),
         ({"type": "order-audit", "path": None}, "source"),

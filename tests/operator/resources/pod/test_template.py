@@ -139,10 +139,10 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
             },
             "podAffinity needs labelSelector: without it, the replicas of a group would be put together",
         ),
-        ({"volumes": [{"name": "x"}]}, "name exactly one of"),
+        ({"volumes": [{"name": "x"}]}, "set exactly one of"),
         (
             {"volumes": [{"name": "x", "emptyDir": {}, "secret": {"secretName": "s"}}]},
-            "name exactly one of",
+            "set exactly one of",
         ),
         (
             {
@@ -156,7 +156,7 @@ def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
             },
             "set value or valueFrom, not both",
         ),
-        ({"env": [{"name": "A", "valueFrom": {}}]}, "name exactly one of"),
+        ({"env": [{"name": "A", "valueFrom": {}}]}, "set exactly one of"),
         (
             {"volumes": [_VOLUME], "volumeMounts": [{"name": "extra", "mountPath": "/a/../etc"}]},
             "write the path as /etc",

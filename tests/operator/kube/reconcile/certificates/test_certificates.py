@@ -278,7 +278,7 @@ async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -
     leaf = make_authority("mine", world.now[0])
     world.put_issuer(replace(leaf, key=make_authority("other", world.now[0]).key))
     world.change(internalIssuer={"secretName": "issuer"})
-    with pytest.raises(CertificateError, match="is not the key"):
+    with pytest.raises(CertificateError, match="does not belong to"):
         await world.settle()
     world.change()
     before = await world.rest()
