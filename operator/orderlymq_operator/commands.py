@@ -490,6 +490,6 @@ def _unsettled(snapshot: dict[str, Any], directory: DataDirectory, timeout_s: fl
     ]
     reason = snapshot["problem"] or "; ".join(waiting) or "the supervisor has not checked yet"
     return (
-        f"not everything is effective after {timeout_s:g} s ({reason}); the supervisor goes on trying, "
-        f"its logs are in {directory.path / 'logs'}"
+        f"not everything is effective after {timeout_s:g} s ({reason}); the supervisor keeps trying, its logs are in "
+        f"{directory.path / 'logs'}"
     )

@@ -106,7 +106,7 @@ def test_a_restore_that_was_killed_is_no_cluster(tmp_path: Path) -> None:
 
     assert restoring.replicas
     with (
-        pytest.raises(RefusedError, match=r"was cut off.*delete"),
+        pytest.raises(RefusedError, match=r"was interrupted.*delete"),
         prepared(restoring.directory, read([restoring.manifest])),
     ):
         pass

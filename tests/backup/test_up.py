@@ -189,7 +189,7 @@ async def test_a_backup_is_restored_whole_or_not_at_all(tmp_path: Path) -> None:
     told.append(begin(str(place), 1))
 
     for reason, output in zip(
-        ("holds no backup", "set spec.groups to 1", "has a cluster already"), told, strict=True
+        ("holds no backup", "set spec.groups to 1", "already has a cluster"), told, strict=True
     ):
         assert reason in output
     assert left == []

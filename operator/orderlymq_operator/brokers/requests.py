@@ -91,7 +91,7 @@ async def perform_remote(  # noqa: C901, PLR0912 - one per kind
         case SetUser(user, access_key, group, user_config):
             secret = places.secret_of(user)
             if secret is None:
-                raise AdminError(f"the secret of User {user!r} cannot be read any more")
+                raise AdminError(f"the secret of User {user!r} can no longer be read")
             await admin.set_user(places.group_address(group), access_key, secret, user_config)
         case DeleteUser(access_key, group):
             await admin.delete_user(places.group_address(group), access_key)

@@ -37,4 +37,4 @@ class Health:
     def alive(self) -> tuple[bool, str]:
         """Return whether the process is alive, and a sentence that explains it."""
         age_s = self._clock() - self._begun
-        return age_s < self._limit_s, f"reading everything was last begun {age_s:.0f} s ago"
+        return age_s < self._limit_s, f"the last complete read began {age_s:.0f} s ago"

@@ -19,7 +19,7 @@ def main() -> int:
     """Supervise until a signal or `orderlymq down`; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m orderlymq_operator.local")
     parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--lock", type=int, help="Descriptor by which the directory is held.")
+    parser.add_argument("--lock", type=int, help="File descriptor of the lock on the directory.")
     given = parser.parse_args()
     directory = DataDirectory(given.data_dir)
     logs.configure("INFO", "text", "supervisor")

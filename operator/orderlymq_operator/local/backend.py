@@ -211,7 +211,7 @@ class LocalBackend:
                 if program.settings != keeper.program.settings:
                     keeper.renew(program)
                     self._made_of[name] = self._cluster
-                    self._report(name, "reads its live settings again")
+                    self._report(name, "reloads its live settings")
 
     async def _stop_replica(self, group: str, node: int) -> None:
         name = replica_name(group, node)
@@ -331,7 +331,7 @@ class LocalBackend:
             list(self._name_servers.values()),
         ]
         for failure in await end_in_waves(waves):
-            _log.error("a process was not ended in good order", exc_info=failure)
+            _log.error("a process did not end in order", exc_info=failure)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts about the processes that commands show."""

@@ -80,7 +80,7 @@ class ControlServer:
         async def apply(found: Sequence[manifests.Manifest], prune: bool) -> dict[str, Any]:
             return {"actions": await self._supervisor.apply(found, prune=prune)}
 
-        failed = "the manifests are not accepted, and the cluster runs on"
+        failed = "the manifests are not accepted, and the cluster keeps running"
         return await self._change(request, apply, failed)
 
     async def _post_plan(self, request: web.Request) -> web.Response:
@@ -170,8 +170,8 @@ class ControlClient:
             return self._result(answer.status, answer.read())
         except TimeoutError as error:
             raise BusyError(
-                f"the supervisor of {self._directory} (process {contact.pid}) is busy: no answer within {_TIMEOUT_S:g} s. "
-                "What was asked may happen yet; `orderlymq plan` shows what is left"
+                f"the supervisor of {self._directory} (process {contact.pid}) is busy: no answer within {_TIMEOUT_S:g} s. The "
+                "change may still happen; `orderlymq plan` shows what is left"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(
@@ -186,7 +186,7 @@ class ControlClient:
             found: dict[str, Any] = json.loads(body)
         except ValueError:
             raise FailedError(
-                f"the supervisor answered {status} and no JSON; see its log"
+                f"the supervisor answered {status} without JSON; see its log"
             ) from None
         if status == 409:
             raise RefusedError("\n".join(found["refusals"]))

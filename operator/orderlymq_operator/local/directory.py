@@ -208,7 +208,7 @@ class DataDirectory:
         except ValueError as error:
             raise _damaged(self._cluster, error) from error
         if not isinstance(data, dict):
-            raise _damaged(self._cluster, "it has no object of JSON")
+            raise _damaged(self._cluster, "it contains no JSON object")
         if data.get("format") != FORMAT:
             raise RefusedError(
                 f"{self.path} has data format {data.get('format')}, this version reads {FORMAT}; "
@@ -319,7 +319,7 @@ class DataDirectory:
     @property
     def lock(self) -> int:
         """The descriptor by which this process holds the directory; a child that inherits it holds the directory too."""
-        assert self._lock is not None, "only who holds the directory passes it on"
+        assert self._lock is not None, "only the process that holds the directory can pass it on"
         return self._lock
 
     def is_gone(self) -> bool:

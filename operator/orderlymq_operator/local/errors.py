@@ -14,8 +14,8 @@ class HeldError(RefusedError):
 
     def __init__(self, directory: str, owner: str) -> None:
         super().__init__(
-            f"a supervisor{owner} runs on {directory} already, or just begins or ends; change its cluster with "
-            "`orderlymq apply`, or stop it with `orderlymq down`"
+            f"a supervisor{owner} already runs on {directory}, or is starting or stopping; change its cluster with `orderlymq "
+            "apply`, or stop it with `orderlymq down`"
         )
         self.owner = owner
 

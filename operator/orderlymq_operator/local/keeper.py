@@ -145,7 +145,7 @@ class Keeper:
             young_deaths = 0 if loop.time() - began > STEADY_S else young_deaths + 1
             delay = RESTART_DELAYS_S[min(max(young_deaths - 1, 0), len(RESTART_DELAYS_S) - 1)]
             self.restarts += 1
-            self._report(self.program.name, f"{ending}; starting it again")
+            self._report(self.program.name, f"{ending}; restarting it")
             await wait_for(self._stopping, delay)
         if not self._directory.is_gone():
             _forget(self._directory.run_record(self.program.name))
@@ -178,7 +178,7 @@ class Keeper:
             write_record(self._directory.run_record(self.program.name), process.pid)
         except OSError as error:
             # A full disk: the process matters more than its record.
-            _log.warning("cannot write down process %d: %s", process.pid, error)
+            _log.warning("cannot record process %d: %s", process.pid, error)
         return process
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:

@@ -265,7 +265,7 @@ def unusable_ports(directory: DataDirectory, state: State, desired: Desired) -> 
         taken = [str(error)]
     if not taken:
         return []
-    advice = "end what has it and apply again, or add nothing: spec.local cannot be changed"
+    advice = "stop the process that uses it and apply again, or leave spec.groups and replicas as they are: spec.local cannot be changed"
     return [Refuse("Cluster", cluster.metadata.name, "spec", "; ".join(taken), advice)]
 
 
@@ -298,7 +298,9 @@ def _obstacle(host: str, port: int) -> str:
 
 
 def _no_address(host: str, why: str) -> RefusedError:
-    return RefusedError(f"{host!r} is no address of this machine ({why}); correct spec.local.host")
+    return RefusedError(
+        f"{host!r} is not an address of this machine ({why}); correct spec.local.host"
+    )
 
 
 def _owner(port: int) -> str:
@@ -313,5 +315,5 @@ def _owner(port: int) -> str:
         for each in sorted(having, key=lambda each: each.status != psutil.CONN_LISTEN):
             return f"process {each.pid} ({psutil.Process(each.pid).name()})"
     except (psutil.Error, OSError, RuntimeError):  # it has ended, or there is no /proc
-        return "a process that cannot be seen"
+        return "an unknown process"
     return "a process of another user"

@@ -91,7 +91,7 @@ def summary(snapshot: dict[str, Any]) -> str:
 def refused(snapshot: dict[str, Any]) -> list[str]:
     """Return lines about the resources that are refused and left alone while everything else is effective."""
     return [
-        f"  left as it is: {item['message']}"
+        f"  unchanged: {item['message']}"
         for item in snapshot["resources"]
         if item["reason"] == "ResourceConflict"
     ]

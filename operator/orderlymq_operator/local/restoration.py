@@ -79,8 +79,8 @@ def refuse_half_restored(directory: DataDirectory) -> None:
     """Refuse a directory whose restore was killed; the caller holds the directory's lock."""
     if directory.restoring.exists():
         raise RefusedError(
-            f"a restore into {directory} was cut off, and its replicas are not whole: delete {directory}, "
-            "and run `orderlymq up --from-backup` again"
+            f"a restore into {directory} was interrupted, so its replicas are incomplete: delete {directory}, and run "
+            "`orderlymq up --from-backup` again"
         )
 
 
@@ -103,4 +103,8 @@ def _reason(output: str, errors: str) -> str:
         return str(json.loads(output)["error"])
     except (ValueError, KeyError, TypeError):
         lines = errors.strip().splitlines()
-        return lines[-1] if lines else "the program said nothing; is orderlymq-server complete?"
+        return (
+            lines[-1]
+            if lines
+            else "the program printed nothing; check that orderlymq-server is installed completely"
+        )

@@ -13,7 +13,7 @@ from orderlymq_operator.resources.manifests.reader import Manifest
 from orderlymq_operator.resources.user import User, fingerprint, usable_secret
 from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context, server_context
 
-_ADVICE: Final = "make it, or name another file"
+_ADVICE: Final = "create it, or name another file"
 _SIZE_MAX: Final = 1 << 20  # bytes: long certificate chains have tens of KiB
 
 
@@ -71,7 +71,7 @@ def _unusable_tls(cluster: Cluster) -> Iterator[Refuse]:
         client_context(TlsFiles(ca=paths.get("caFile")))
     except TlsError as error:
         yield Refuse(
-            "Cluster", name, "spec.tls", str(error), "the key must be that of the certificate"
+            "Cluster", name, "spec.tls", str(error), "the key must belong to the certificate"
         )
 
 
@@ -95,7 +95,7 @@ def _content(path: str) -> bytes:
     with open(path, "rb", opener=_open_without_waiting) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", path)
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
         if found.st_size > _SIZE_MAX:
             raise OSError(errno.EFBIG, f"it is larger than {_SIZE_MAX >> 20} MiB", path)
         return file.read()

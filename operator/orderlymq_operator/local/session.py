@@ -54,7 +54,7 @@ def prepared(
     before = directory.parse(content)
     if before is not None and source is not None:
         raise RefusedError(
-            f"{directory} has a cluster already; a backup is restored into another --data-dir"
+            f"{directory} already has a cluster; restore the backup into another --data-dir"
         )
     desired = _desired(manifests, before)
     unusable = unusable_files(desired.cluster, manifests)
@@ -65,7 +65,7 @@ def prepared(
     with directory.locked():
         if directory.read() != content:
             # An outdated list of replicas would begin a raft group again that has other replicas by now.
-            raise RefusedError(f"{directory} was changed by another command just now; try again")
+            raise RefusedError(f"{directory} was just changed by another command; try again")
         refuse_half_restored(directory)
         keeper.end_orphans(directory)
         state = State(desired, before.replicas if before else {})
@@ -129,7 +129,7 @@ def inherited(directory: DataDirectory, lock: int) -> Iterator[State]:
     with directory.locked(lock):
         state = directory.load()
         if state is None:
-            raise FailedError(f"{directory} has no cluster any more")
+            raise FailedError(f"{directory} no longer has a cluster")
         yield state
 
 
@@ -152,7 +152,7 @@ def wait_for_contact(
             return
         time.sleep(_POLL_S)
     raise FailedError(
-        f"the supervisor did not answer within {timeout_s:g} s and goes on trying; its log is {directory.log('supervisor')}, "
+        f"the supervisor did not answer within {timeout_s:g} s and keeps trying; its log is {directory.log('supervisor')}, "
         "`orderlymq down` stops it"
     )
 

@@ -193,7 +193,7 @@ class Supervisor:
                 # A process that dies could not be restarted, and the next supervisor would find its ports taken.
                 raise FailedError(
                     f"{self._directory} was deleted or moved, so its cluster was stopped; move it back and run `orderlymq up`, "
-                    "or begin a new cluster with `orderlymq up -f FILE`"
+                    "or start a new cluster with `orderlymq up -f FILE`"
                 )
             async with self._turn:
                 calm = await self._pass_or_problem()
@@ -233,7 +233,7 @@ class Supervisor:
         try:
             return await self._pass()
         except OSError as error:
-            problem = f"cannot write down what is wanted: {error}"
+            problem = f"cannot store the wanted state: {error}"
         except Exception as error:
             _log.exception("a reconcile failed")
             while isinstance(error, ExceptionGroup):
@@ -361,8 +361,8 @@ class Supervisor:
         """Mark the newest change as effective; *refused* objects were accepted once and are left alone."""
         self._settled_generation = self._generation
         names = ", ".join(sorted({f"{refusal.kind} {refusal.name}" for refusal in refused}))
-        left = f", but what is refused: {names}" if names else ""
-        self.event(f"everything is as the manifests want it{left}")
+        left = f", except for what was refused: {names}" if names else ""
+        self.event(f"everything matches the manifests{left}")
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -492,7 +492,7 @@ def _not_run_here(manifests: Sequence[Manifest]) -> Iterator[ResourceForecast]:
 
     `combine` refuses Backups, and leaves Pipelines out.
     """
-    text = "nothing happens, because only Kubernetes runs its drivers; here run `orderlymq pipeline run FILE`"
+    text = "has no effect here, because only Kubernetes runs its drivers; run `orderlymq pipeline run FILE`"
     for each in manifests:
         if isinstance(each.resource, Pipeline):
             yield ResourceForecast(Subject("Pipeline", each.resource.metadata.name), note=text)

@@ -165,8 +165,8 @@ def _violations(
     spec = pipeline.spec
     if not _allows_image(policy, spec.image):
         yield (
-            f"spec.image {spec.image!r} is not allowed; leave it out to use {policy.image!r}, or let the operator's "
-            "owner add it to pipelines.allowedImages"
+            f"spec.image {spec.image!r} is not allowed; remove it to use {policy.image!r}, or ask the operator's owner to add "
+            "it to pipelines.allowedImages"
         )
     for name in sorted(spec.spark.settings):
         if not _allows_setting(policy, name):

@@ -116,7 +116,7 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
         "DELETE": [
             (
                 "oldObject.spec.?storage.?deleteClaim.orValue('Retain') != 'Delete'",
-                "spec.storage.deleteClaim is Delete: the claim of this Pipeline is deleted with all its data",
+                "spec.storage.deleteClaim is Delete: the claim of this Pipeline and all its data are deleted with it",
             ),
         ],
     },

@@ -120,7 +120,7 @@ async def test_a_killed_process_is_started_again_immediately(stage: Stage) -> No
     os.kill(first, signal.SIGKILL)
     await stage.until(lambda: kept.restarts == 1 and kept.pid not in (None, first))
 
-    assert stage.reports == ["one was ended by SIGKILL; starting it again"]
+    assert stage.reports == ["one was ended by SIGKILL; restarting it"]
 
 
 async def test_a_process_that_cannot_start_is_tried_more_and_more_slowly(stage: Stage) -> None:
@@ -132,7 +132,7 @@ async def test_a_process_that_cannot_start_is_tried_more_and_more_slowly(stage: 
     await stage.until(lambda: kept.restarts == 4)
 
     assert loop.time() - began > sum(keeper.RESTART_DELAYS_S[:3])
-    assert set(stage.reports) == {"one ended with code 7; starting it again"}
+    assert set(stage.reports) == {"one ended with code 7; restarting it"}
 
 
 async def test_a_process_that_refuses_to_start_says_why_once(stage: Stage) -> None:
@@ -142,9 +142,9 @@ async def test_a_process_that_refuses_to_start_says_why_once(stage: Stage) -> No
     await stage.until(lambda: kept.restarts == 3)
 
     assert stage.reports == [
-        "one ended with code 2 (cannot start: the disk is gone; look at it); starting it again",
-        "one ended with code 2; starting it again",
-        "one ended with code 2; starting it again",
+        "one ended with code 2 (cannot start: the disk is gone; look at it); restarting it",
+        "one ended with code 2; restarting it",
+        "one ended with code 2; restarting it",
     ]
 
 
@@ -160,7 +160,7 @@ async def test_a_stopped_process_is_killed_and_started_again(stage: Stage) -> No
 
     assert stage.reports == [
         "one does not answer /healthz and is killed",
-        "one was ended by SIGKILL; starting it again",
+        "one was ended by SIGKILL; restarting it",
     ]
 
 
@@ -200,7 +200,7 @@ async def test_a_signal_without_a_name_is_a_death_like_others(stage: Stage) -> N
     os.kill(first, number)
     await stage.until(lambda: kept.restarts == 1 and kept.pid not in (None, first))
 
-    assert stage.reports == [f"one was ended by signal {number}; starting it again"]
+    assert stage.reports == [f"one was ended by signal {number}; restarting it"]
 
 
 async def test_a_process_that_is_deaf_to_sigterm_is_killed(stage: Stage) -> None:

@@ -73,5 +73,5 @@ def test_an_address_of_another_machine_is_no_taken_port(tmp_path: Path) -> None:
     """Law: nobody is told to stop a process that there is not."""
     wanted = cluster(local={"host": "192.0.2.1"})
 
-    with pytest.raises(RefusedError, match=r"no address of this machine.*spec\.local\.host"):
+    with pytest.raises(RefusedError, match=r"not an address of this machine.*spec\.local\.host"):
         refuse_taken_ports([name_server_program(wanted, 0, DataDirectory(tmp_path))])

@@ -9,7 +9,7 @@ from orderlymq_operator.local.progress import Progress
 
 def test_a_problem_is_shown_as_it_is() -> None:
     """Law: brackets of a path are no words of a markup language."""
-    text = "cannot write down what is wanted: '/tmp/x[/b]'"
+    text = "cannot store the wanted state: '/tmp/x[/b]'"
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=80)
     with Progress(console=console) as progress:

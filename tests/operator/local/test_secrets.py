@@ -24,8 +24,8 @@ spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: "{path}"}}}}
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("pipe", "it is no regular file"),
-        ("device", "it is no regular file"),
+        ("pipe", "it is not a regular file"),
+        ("device", "it is not a regular file"),
         ("folder", "Is a directory"),
         ("huge", "it is larger than 1 MiB"),
         ("loop", "Too many levels of symbolic links"),

@@ -258,7 +258,7 @@ async def test_a_forecast_says_that_no_pipeline_runs_here(
     assert not report["changes"]
     said = text_of(report).splitlines()
     assert said[-1] == "Nothing to change."
-    assert "only Kubernetes runs its drivers; here run `orderlymq pipeline run FILE`" in said[-2]
+    assert "only Kubernetes runs its drivers; run `orderlymq pipeline run FILE`" in said[-2]
 
 
 async def test_a_forecast_names_a_new_user(
@@ -538,7 +538,7 @@ def test_a_directory_that_changes_before_it_is_held_is_refused(
         pass
 
     with (
-        pytest.raises(RefusedError, match="was changed by another command"),
+        pytest.raises(RefusedError, match="was just changed by another command"),
         session.prepared(Changing(directory.path), manifests(ports)),
     ):
         pass

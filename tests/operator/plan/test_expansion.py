@@ -80,7 +80,10 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
     """Nobody online, or too much to consume: writes stay open and the status says why."""
     away = ObservedBlocker("audit", 0, 1, "group audit has 1 message of queue 0 left to consume, nobody online")
     far = ObservedBlocker("billing", 0, LAG_MAX + 1, "group billing lacks many, 1 member online")
-    for blocker, part in ((away, "nobody online"), (far, f"more than {LAG_MAX} messages behind")):
+    for blocker, part in (
+        (away, "no member is online"),
+        (far, f"more than {LAG_MAX} messages behind"),
+    ):
         plan = plan_expansion(REQUEST, world(expansion(blockers=(blocker,)), expansion()))
         assert (plan.actions, plan.holds) == ((), False)
         assert plan.status is not None
@@ -100,7 +103,7 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
             "group audit holds keys",
         ),
         (
-            "2 transactions were given up: check them again with orderlymq message check-transaction",
+            "2 transactions were given up: ask again with orderlymq message check-transaction",
             "transactions were given up",
         ),
     ],

@@ -303,7 +303,7 @@ class Credentials:
             found = await self._api.get(SECRETS, meta.namespace, name)
             if found is None:
                 raise SecretGoneError(
-                    f"Secret {name!r} is gone, and processes of the Cluster run with it: restore it, with its key {key!r}",
+                    f"Secret {name!r} is gone, but processes of the Cluster use it: restore it with its key {key!r}",
                     404,
                 )
         else:
@@ -315,7 +315,7 @@ class Credentials:
         changed.pop(name, None)
         if runs and text is not None and _value(found, key) != text:
             changed[name] = (
-                f"Secret {name!r} was changed, and processes of the Cluster run with what it had: restore its key {key!r}"
+                f"Secret {name!r} was changed, but processes of the Cluster use its former content: restore its key {key!r}"
             )
             return kept  # the next call reads the Secret again
         if found is not None:

@@ -141,7 +141,7 @@ def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
     named = (each.tls_secret for each in made if each is not None and each.tls_secret)
     secret = wanted.secret_name or next(named, None)
     tls = wanted.model_copy(update={"mode": "Permissive", "secret_name": secret})
-    text = f"tls.mode {wanted.mode} waits until every pod has Permissive: {obstacle}"
+    text = f"tls.mode {wanted.mode} waits until every pod runs with Permissive: {obstacle}"
     return cluster.with_spec(tls=tls), text
 
 
@@ -163,7 +163,7 @@ def _tls_obstacles(mode: str, live: Live) -> Iterator[str]:
         if template == other:
             yield f"new pods of {name} get {other}"
         elif template != mode and known != made["metadata"].get("generation"):
-            yield f"Kubernetes may still make pods of {name} as they were before"
+            yield f"Kubernetes may still create pods of {name} from the previous template"
 
 
 def image_of(cluster: Cluster, live: Live, default: str) -> str:

@@ -292,7 +292,7 @@ class KubeBackend:
         """
         pod = self.live.leader(group)
         if pod is None:
-            raise AdminError(f"nobody leads group {group} at present")
+            raise AdminError(f"group {group} has no leader now")
         return self._answering(join_address(pod.ip, names.BROKER_PORT))
 
     def replica_address(self, group: str, node: int) -> str:
@@ -314,7 +314,7 @@ class KubeBackend:
             AdminError: it did not answer.
         """
         if address in self.silent:
-            raise AdminError(f"{address} did not answer the request before")
+            raise AdminError(f"{address} did not answer the previous request")
         return address
 
     def secret_of(self, user: str) -> str | None:
@@ -372,7 +372,11 @@ class KubeBackend:
                 if answers.note(made, found):
                     count += 1
                     if not drift.contains(found, made):
-                        _log.warning("%s %s is kept otherwise, as by an admission rule", kind, name)
+                        _log.warning(
+                            "%s %s was stored with other values, for example because of an admission rule",
+                            kind,
+                            name,
+                        )
         return count
 
     @contextmanager
@@ -474,7 +478,7 @@ class KubeBackend:
         pods = self.live.name_server_pods()
         for index in range(self.desired.cluster.spec.name_servers.replicas):
             if (pod := pods.get(index)) is None or not pod.running:
-                raise AdminError(f"name server {index} does not run; it lacks the queue list")
+                raise AdminError(f"name server {index} does not run and lacks the queue list")
 
     def name_failures(self) -> None:
         """Add the answers of brokers and name servers to the reports of objects that are not effective yet."""
@@ -502,7 +506,9 @@ class KubeBackend:
             return
         for claim in self.live.claims_of(group).values():
             if claim.goes_with:
-                raise AdminError(f"volume claim {claim.name} goes with a former StatefulSet")
+                raise AdminError(
+                    f"volume claim {claim.name} is being deleted with a former StatefulSet"
+                )
         await self._apply_group(group, self.environment.groups[group])
 
     async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
@@ -530,13 +536,15 @@ class KubeBackend:
         leader = self.live.leader(group)
         members = None if leader is None else self.live.statuses[leader.name].members
         if members is None:
-            raise AdminError(f"no leader says whether replica {node} of {group} is a member")
+            raise AdminError(f"no leader reports whether replica {node} of {group} is a member")
         return node in members
 
     async def _stop_replica(self, group: str, node: int) -> None:
         form = self.environment.groups[group]
         if node != form.replicas:
-            raise AdminError(f"replica {form.replicas} of {group} must go before replica {node}")
+            raise AdminError(
+                f"replica {form.replicas} of {group} must be removed before replica {node}"
+            )
         smaller = replace(form, replicas=node - 1, first=min(form.first, node - 1))
         await self._apply_group(group, smaller)
 
@@ -579,6 +587,6 @@ def lost_volume_text(live: Live, group: str, node: int) -> str:
     if leader is not None and live.statuses[leader.name].spares(node):
         return ""
     return (
-        f"replica {node} of {group} is not restarted: its volume claim {claim.name} was deleted and goes with its pod, and "
-        "the other replicas are no majority that has all messages of the group"
+        f"replica {node} of {group} is not restarted: its volume claim {claim.name} was deleted and would be lost with its "
+        "pod, and the other replicas are no majority with all messages of the group"
     )

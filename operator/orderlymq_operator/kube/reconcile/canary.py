@@ -176,5 +176,5 @@ def parse_verdict(data: Mapping[str, Any]) -> ConditionReport:
     """
     status, reason = data["status"], data["reason"]
     if status not in ("True", "False", "Unknown") or reason not in BY_NAME:
-        raise ValueError(f"{status} and {reason} are no verdict")
+        raise ValueError(f"{status} and {reason} are not a valid verdict")
     return ConditionReport(status, reason, str(data["message"]))

@@ -173,7 +173,7 @@ class Certificates:
             name for name, found in groups.items() if found.issued is None and not found.exists
         }
         if lacking:
-            problem = problem or "no authority can sign certificates of replicas"
+            problem = problem or "no authority is available to sign certificates of replicas"
             if not _can_wait(lacking, forms, live):
                 raise CertificateError(problem)
         made = {}
@@ -247,8 +247,8 @@ class Certificates:
         known = known_authority(scope.cluster, number, secret)
         if secret is None or known is None:
             raise CertificateError(
-                f"Secret {name!r} is gone or not this Cluster's, so certificates of replicas cannot be renewed; "
-                "restore it, or set spec.security.internalTls to Disabled and, after the roll, to Enabled"
+                f"Secret {name!r} is gone or does not belong to this Cluster, so certificates of replicas cannot be renewed; "
+                "restore it, or set spec.security.internalTls to Disabled and, after the roll, back to Enabled"
             )
         scope.authorities[number] = known
         return pair_in(secret)
@@ -296,7 +296,7 @@ class Certificates:
                 return
         name = names.authority_secret(scope.cluster, number)
         raise CertificateError(
-            f"Secret {name!r} and those that follow it are of others; delete them"
+            f"Secret {name!r} and those that follow it do not belong to this Cluster; delete them"
         )
 
     async def _issue(self, scope: _Scope, step: Issue) -> None:
@@ -329,7 +329,7 @@ class Certificates:
                 return
         name = names.certificates_secret(step.name, step.number)
         raise CertificateError(
-            f"Secret {name!r} and those that follow it are of others; delete them"
+            f"Secret {name!r} and those that follow it do not belong to this Cluster; delete them"
         )
 
     def _check_clock(self, scope: _Scope) -> None:
@@ -342,7 +342,7 @@ class Certificates:
         if theirs is not None and abs(scope.now - theirs) > CLOCK_SKEW:
             raise CertificateError(
                 f"the operator's clock shows {scope.now:{_MINUTE}} and that of the API server {theirs:{_MINUTE}}, so no "
-                "certificates of replicas are made; set the clock of the node"
+                "certificates of replicas are issued; correct the clock of the node"
             )
 
     async def _created(self, scope: _Scope, made: Json) -> Json | None:

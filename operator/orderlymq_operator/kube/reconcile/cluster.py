@@ -218,7 +218,7 @@ class ClusterReconciler:
         routes = await self._gateway.routes() if may_have_routes(item) else None
         live = await read_objects(self._lists, named(item), ACCESSORY, routes)
         if live.former:
-            text = f"{live.former} is of a former Cluster of this name and goes first"
+            text = f"{live.former} belongs to a former Cluster of this name and is deleted first"
             await self._write_problem(item, "Progressing", text)
             await self._give_up(item)
             return self._wait_s(item.key, live, text)

@@ -145,8 +145,8 @@ class Finalizers:
             return False
         must_have_read()
         _log.warning(
-            "the finalizer of %s %s/%s is removed although a broker has it, or could not be asked to delete it, "
-            "or another one may declare it",
+            "removed the finalizer of %s %s/%s although a broker still has the object, could not be asked to delete it, or "
+            "another object may declare it",
             *(item.kind, item.namespace, item.name),
         )
         return True

@@ -72,7 +72,7 @@ def blocked(item: Item, accepted: Cluster, live: Live) -> ConditionReport | None
     if len(present) == cluster.spec.groups:
         return None
     if cluster.spec.scale_down.policy == "Drain":
-        return ConditionReport("True", "Draining", f"{present[-1]} is to be emptied")
+        return ConditionReport("True", "Draining", f"{present[-1]} waits to be emptied")
     text = (
         f"{len(present)} groups exist, spec.groups is {cluster.spec.groups}; "
         "their queues hold messages"
@@ -116,12 +116,12 @@ async def settle(
     blockers = ordered_topics(group, observed)
     if blockers:
         named = ", ".join(blockers[:_NAMED_MAX])
-        text = f"queues of Ordered topics stand in {group}: {named}"
+        text = f"{group} has queues of Ordered topics: {named}"
         found.scale_down = ConditionReport("True", "OrderedQueues", text)
         return count
     if growing := sorted(topics_under_way(observed.groups)):
         # The expansion may have begun earlier, with queues that it will place in this raft group.
-        text = f"{group} waits until the queue list of {growing[0]} has grown"
+        text = f"{group} waits until the expansion of {growing[0]} has ended"
         found.scale_down = ConditionReport("True", "OrderedQueues", text)
         return count
     found.draining = frozenset({group})
@@ -135,7 +135,7 @@ async def settle(
     await backend.admin.set_writable(backend.group_address(group), writable=False)
     tables = observed.groups.get(group)
     if tables is None or tables.topics is None:
-        raise AdminError(f"group {group} does not answer; it is not taken away")
+        raise AdminError(f"group {group} does not answer; it is not removed")
     retained = await backend.admin.retained(backend.group_address(group))
     if retained:
         found.scale_down = ConditionReport("True", "Draining", held_text(group, retained))

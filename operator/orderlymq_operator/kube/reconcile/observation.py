@@ -189,7 +189,7 @@ class Observer:
             in_use(cluster, live), datetime.now(UTC), paused=found.paused
         )
         if item.manifest is None:
-            text = f"{item.error}; the spec before is carried out"
+            text = f"{item.error}; the previous spec is applied"
             found.problem = ConditionReport("False", "Invalid", text[:MESSAGE_MAX])
 
     async def _desired_state(self, cluster: Cluster, key: ClusterKey) -> DesiredState:

@@ -346,7 +346,7 @@ class PipelineReconciler:
         # The report of a previous container says nothing about the current one.
         said = asked.pop(uid).result() if asked[uid].done() else b""
         if len(said) > _PAGE_MAX:
-            unread = f"its figures are not read, because its report has more than {_PAGE_MAX} bytes"
+            unread = f"its figures are ignored, because its report has more than {_PAGE_MAX} bytes"
             return replace(pod, word=None, unread=unread)
         return replace(pod, word=read_report(said.decode(errors="replace")))
 
@@ -397,7 +397,7 @@ class PipelineReconciler:
                 await self._api.patch(_FORMS[form], namespace, name, change)
             case ReportPipeline():
                 return
-        _log.info("%s/%s: did %s", namespace, pipeline.metadata.name, action)
+        _log.info("%s/%s: carried out %s", namespace, pipeline.metadata.name, action)
         self._metrics.actions.labels(type(action).__name__).inc()
 
     async def _apply(self, seen: _Observation, form: Form) -> None:

@@ -199,7 +199,7 @@ def cluster_conditions(
 ) -> dict[str, ConditionReport]:
     """Return every condition of a Cluster."""
     ready = reports.get(Subject("Cluster", cluster.metadata.name)) or ConditionReport(
-        "False", "Progressing", "the first replicas are being started"
+        "False", "Progressing", "the first replicas are starting"
     )
     trouble = found.problem or _pod_trouble(live)
     if trouble is not None:
@@ -210,7 +210,7 @@ def cluster_conditions(
     elif ready.status == "True" and found.step is not None:
         ready = ConditionReport("False", "Progressing", found.step[1])
     if found.step is None:
-        progressing = ConditionReport("False", "Settled", "nothing is left to do")
+        progressing = ConditionReport("False", "Settled", "no change is being applied")
     else:
         progressing = ConditionReport("True", "Progressing", found.step[1])
     return {
@@ -220,20 +220,22 @@ def cluster_conditions(
         "StorageReady": found.storage or ConditionReport("True", "Bound", "every volume is bound"),
         "UpdateAvailable": _update(environment, found.default_image, cluster, live),
         "FaultTolerant": found.tolerance
-        or ConditionReport("Unknown", "NotPlaced", "nobody has looked yet"),
+        or ConditionReport("Unknown", "NotPlaced", "not checked yet"),
         "CertificatesCurrent": found.certificates
         or ConditionReport("True", "NoCertificates", "replicas use no certificates"),
         "ListenersReady": found.listeners
-        or ConditionReport("True", "NoListeners", "clients of other networks have no port"),
+        or ConditionReport(
+            "True", "NoListeners", "there are no listeners for clients in other networks"
+        ),
         "CapacitySufficient": found.capacity,
         "ScaleDownBlocked": found.scale_down
-        or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
+        or ConditionReport("False", "NotBlocked", "no group is being removed"),
         **({} if found.order is None else {"OrderVerified": found.order}),
         "Confirmed": found.confirmation
         or ConditionReport("True", "NothingToConfirm", "no edit waits for a confirmation"),
         "Paused": _pause(live, environment)
         if found.paused
-        else ConditionReport("False", "NotPaused", "changes are carried out"),
+        else ConditionReport("False", "NotPaused", "changes are being applied"),
         **({} if found.restored is None else {"Restored": found.restored}),
     }
 
@@ -280,11 +282,9 @@ def _quorum(cluster: Cluster, observed: Observed) -> ConditionReport:
                 )
                 return ConditionReport("False", "ReplicaMissing", text)
             if replica.member != "voter":
-                text = (
-                    f"replica {node} of {name} (pod {names.pod_name(name, node)}) does not vote yet"
-                )
+                text = f"replica {node} of {name} (pod {names.pod_name(name, node)}) is not a voter yet"
                 return ConditionReport("False", "ReplicaMissing", text)
-    return ConditionReport("True", "AllReplicasHealthy", "every replica answers and votes")
+    return ConditionReport("True", "AllReplicasHealthy", "every replica answers and is a voter")
 
 
 def _update(
@@ -295,7 +295,7 @@ def _update(
     if images != [environment.image]:
         text += f"; new ones get {environment.image}"
     if cluster.spec.image is None and default_image and environment.image != default_image:
-        text += f", the operator brings {default_image}"
+        text += f", the operator's default is {default_image}"
         return ConditionReport("True", "NewDefaultImage", text)
     return ConditionReport("False", "UpToDate", text)
 
@@ -303,7 +303,7 @@ def _update(
 def _pause(live: Live, environment: Environment) -> ConditionReport:
     """Return the condition Paused, which names the pods that wait for the end of the pause."""
     waiting = [pod.name for pod in outdated_pods(live, environment)]
-    text = "no pod is restarted"
+    text = "no pods are restarted"
     if waiting:
         more = len(waiting) - _NAMED_MAX
         text += f"; these wait: {', '.join(waiting[:_NAMED_MAX])}"

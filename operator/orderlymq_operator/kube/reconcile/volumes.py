@@ -127,7 +127,7 @@ async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
     }
     for name, claim in sorted(claims.items()):
         if not await _expandable(backend.api, name):
-            text = f"StorageClass {name!r} does not let {claim} grow, which storage.autoGrow wants"
+            text = f"StorageClass {name!r} does not let {claim} grow, as storage.autoGrow requires"
             return ConditionReport("False", "NotExpandable", text)
     return None
 
@@ -202,7 +202,7 @@ def _deleted(backend: KubeBackend) -> ConditionReport | None:
     """Report a volume whose claim was deleted, so that it disappears together with its pod; None if none was."""
     for group, form in backend.environment.groups.items():
         if claim := backend.live.deleted_claim(group, form.replicas):
-            text = f"{claim.name} was deleted: Kubernetes keeps it as long as its pod runs, and the replica begins empty after that"
+            text = f"{claim.name} was deleted: Kubernetes keeps it while its pod runs; after that, the replica begins empty"
             return ConditionReport("False", "ClaimDeleted", text)
     return None
 

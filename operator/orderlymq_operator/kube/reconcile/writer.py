@@ -97,7 +97,7 @@ class StatusWriter:
                     self._inventory.invalidate(item.kind)
                 elif _is_of(item, error):
                     what = (item.kind, item.namespace, item.name)
-                    _log.error("%s %s/%s keeps the status that it has: %s", *what, error)
+                    _log.error("%s %s/%s keeps its previous status: %s", *what, error)
                 else:
                     raise
                 return
@@ -119,7 +119,7 @@ class StatusWriter:
         except ConflictError:
             present = await self._inventory.read_changed(item)
         if present is None or present.uid != item.uid:
-            _log.info("%s %s/%s is another one now", item.kind, item.namespace, item.name)
+            _log.info("%s %s/%s was replaced by a new object", item.kind, item.namespace, item.name)
             return None
         return await self._api.apply_status(made, present.version)
 
@@ -208,7 +208,9 @@ class StatusWriter:
         change: Json = {"labels": {names.LABEL_ROLE: None if term is None else names.LEADER}}
         if term is not None:
             change["annotations"] = {names.ANNOTATION_TERM: str(term)}
-        _log.info("pod %s: the leader's label %s", pod.name, "set" if term is not None else "taken")
+        _log.info(
+            "pod %s: the leader label was %s", pod.name, "set" if term is not None else "removed"
+        )
         await self._api.patch(
             PODS, pod.namespace, pod.name, {"metadata": {"uid": pod.uid, **change}}
         )

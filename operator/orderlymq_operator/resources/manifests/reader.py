@@ -166,7 +166,7 @@ def combine(
     """
     manifests = [each for each in manifests if not isinstance(each.resource, Pipeline)]
     if prune and not manifests:
-        text = "--prune without a manifest would give up everything; name the files that remain"
+        text = "--prune without a manifest would delete everything; name the files of the manifests to keep"
         raise ManifestError([Problem("manifests", 1, "", text)])
     cluster = _only_cluster(manifests, present)
     if present is not None and present.cluster.metadata.name != cluster.metadata.name:
@@ -256,7 +256,7 @@ def _only_cluster(manifests: Sequence[Manifest], present: Desired | None) -> Clu
             raise ManifestError(
                 [
                     manifest.problem(
-                        "", "one machine runs one Cluster per data directory; remove this one"
+                        "", "a data directory can have only one Cluster; remove this one"
                     )
                     for manifest in clusters[1:]
                 ]
@@ -272,10 +272,10 @@ def _only_kubernetes(manifests: Sequence[Manifest]) -> list[Problem]:
     for manifest in manifests:
         resource = manifest.resource
         if isinstance(resource, Backup | ScheduledBackup):
-            text = f"only Kubernetes carries out a {resource.kind}; here run `orderlymq backup create`, from cron if you like"
+            text = f"a {resource.kind} works only in Kubernetes; here, run `orderlymq backup create`, if you like from cron"
             problems.append(manifest.problem("kind", text))
         elif isinstance(resource, Cluster) and resource.spec.bootstrap is not None:
-            text = "only Kubernetes obeys it; here take it out and run `orderlymq up --from-backup PLACE`"
+            text = "it works only in Kubernetes; here, remove it and run `orderlymq up --from-backup PLACE`"
             problems.append(manifest.problem("spec.bootstrap", text))
     return problems
 
@@ -312,7 +312,7 @@ def _shared_names(manifests: Sequence[Manifest]) -> list[Problem]:
             problems.append(
                 manifest.problem(
                     f"spec.{to_camel(NAME_FIELDS[kind])}",
-                    f"the {_CALLED[kind]} {key[1]!r} belongs to {owner!r} already",
+                    f"the {_CALLED[kind]} {key[1]!r} is already declared by {owner!r}",
                 )
             )
     return problems
@@ -328,7 +328,7 @@ def _duplicates(manifests: Sequence[Manifest]) -> list[Problem]:
             problems.append(
                 manifest.problem(
                     "metadata.name",
-                    f"{kind} {name!r} is declared at {first.file}:{first.line} already",
+                    f"{kind} {name!r} is already declared at {first.file}:{first.line}",
                 )
             )
     return problems

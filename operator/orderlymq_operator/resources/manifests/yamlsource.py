@@ -76,7 +76,7 @@ def documents(text: str) -> Iterator[Source]:
     except yaml.YAMLError as error:
         raise SourceError(1, f"not valid YAML: {error}") from error
     except RecursionError as error:
-        raise SourceError(1, "values stand too deep in each other for a manifest") from error
+        raise SourceError(1, "values are nested too deeply for a manifest") from error
 
 
 def _scanned_fast(text: str) -> Iterator[Source]:
@@ -130,7 +130,7 @@ def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict
             raise SourceError(line, "a key must be plain text")
         key = _whole(key_node.value, line)
         if key in found:
-            raise SourceError(line, f"the key `{key}` stands here for the second time")
+            raise SourceError(line, f"the key `{key}` is given a second time here")
         lines[(*path, key)] = line
         found[key] = _convert(value_node, (*path, key), lines)
     return found
@@ -163,5 +163,5 @@ def _whole(text: str, line: int) -> str:
         return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise SourceError(
-            line, "an escape is half a character; write the other half, too"
+            line, "an escape is half of a surrogate pair; write the other half, too"
         ) from None

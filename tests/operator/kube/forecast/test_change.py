@@ -388,7 +388,7 @@ async def test_a_second_step_of_tls_waits_for_the_first(small: SmallCluster) -> 
 
     (waits,) = [effect.text for effect in said.effects if effect.kind == "Waits"]
     assert waits == (
-        "tls.mode Enforcing waits until every pod has Permissive: pod demo-0-0 has Disabled; "
+        "tls.mode Enforcing waits until every pod runs with Permissive: pod demo-0-0 has Disabled; "
         "pods restart once for each of the two modes"
     )
 

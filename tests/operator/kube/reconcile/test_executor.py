@@ -276,7 +276,7 @@ async def test_a_queue_list_that_a_name_server_without_a_pod_lacks_holds_back_it
     failed, _ = await place.perform(actions)
     assert place.created == []
     assert [str(error) for error in failed] == [
-        "name server 1 does not run; it lacks the queue list"
+        "name server 1 does not run and lacks the queue list"
     ]
 
     place.put(_own("demo-nameserver-1", names.NAME_SERVER))

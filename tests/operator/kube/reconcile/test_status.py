@@ -69,7 +69,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
 
 def test_a_condition_that_is_only_kept_stays_one_of_its_generation() -> None:
     """Law: who waits for a condition of a new spec compares generations, and must not be told what was true before."""
-    quiet = ConditionReport("False", "NotBlocked", "no group is to be taken away")
+    quiet = ConditionReport("False", "NotBlocked", "no group is being removed")
     made = status_object(
         item("Cluster", "demo", generation=1), {"Ready": READY, "ScaleDownBlocked": quiet}, {}, NOW
     )
@@ -155,11 +155,11 @@ def test_a_pause_names_the_pods_that_wait_and_nobody_says_that_they_run_what_the
 
     found = _conditions(observed, live, Findings(paused=True), WELL)
 
-    assert found["Paused"].message == "no pod is restarted; these wait: demo-0-1"
+    assert found["Paused"].message == "no pods are restarted; these wait: demo-0-1"
     assert found["UpdateAvailable"].message == f"pods run old:1, {IMAGE}; new ones get {IMAGE}"
     del live.pods["demo-0-1"]
     found = _conditions(observed, live, Findings(paused=True), WELL)
-    assert found["Paused"].message == "no pod is restarted"
+    assert found["Paused"].message == "no pods are restarted"
     assert found["UpdateAvailable"].message == f"pods run {IMAGE}"
 
 

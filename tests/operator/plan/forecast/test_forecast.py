@@ -311,7 +311,7 @@ def test_the_growth_of_an_ordered_topic_says_how_long_writes_pause_and_that_keys
 
     pause, keys = _texts(said, "Topic", "orders")
     assert "at most 20s (drainTimeout)" in pause
-    assert "refused for 40s more (routePropagationTime)" in pause
+    assert "refused for another 40s (routePropagationTime)" in pause
     assert keys.startswith("MovesKeys: keys move when the queues grow from 8 to 12 (12 on demo-0)")
 
 

@@ -88,7 +88,9 @@ def test_a_sidecar_keeps_off_the_ports_of_listeners() -> None:
         "ports": [{"name": "proxy", "containerPort": 9094}],
     }
     pods = {"sidecars": [sidecar]}
-    with pytest.raises(ValidationError, match="port 9094 of sidecar 'proxy' is that of a listener"):
+    with pytest.raises(
+        ValidationError, match="port 9094 of sidecar 'proxy' is also the port of a listener"
+    ):
         ClusterSpec.model_validate({"listeners": [PUBLIC], "podTemplate": pods})
 
     ClusterSpec.model_validate({"listeners": [PUBLIC | {"port": 9095}], "podTemplate": pods})

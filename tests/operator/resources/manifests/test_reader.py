@@ -201,7 +201,7 @@ def test_a_resource_declared_twice_names_both_places(tmp_path: Path) -> None:
         read([first, second])
 
     assert [str(problem) for problem in caught.value.problems] == [
-        f"{second}:8: metadata.name: Cluster 'demo' is declared at {first}:1 already"
+        f"{second}:8: metadata.name: Cluster 'demo' is already declared at {first}:1"
     ]
 
 
@@ -248,7 +248,7 @@ def test_two_objects_cannot_claim_one_topic() -> None:
 
 def test_a_second_cluster_is_refused() -> None:
     """One data directory, one cluster."""
-    with pytest.raises(ManifestError, match="one Cluster per data directory"):
+    with pytest.raises(ManifestError, match="can have only one Cluster"):
         combine(_manifests(cluster(), cluster("other")), None)
     with pytest.raises(OtherClusterError, match="belongs to Cluster 'demo'"):
         combine(_manifests(cluster("other")), desired())
@@ -281,7 +281,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 
 def test_nothing_is_no_reason_to_give_everything_up() -> None:
     """An empty file with the word `prune` is a mistake."""
-    with pytest.raises(ManifestError, match="would give up everything"):
+    with pytest.raises(ManifestError, match="would delete everything"):
         combine([], desired(topic("a")), prune=True)
 
 

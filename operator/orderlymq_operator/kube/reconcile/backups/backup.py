@@ -190,7 +190,7 @@ class BackupReconciler:
                 removal = Removal(release=True)
             else:
                 # A quota or an admission rule may forbid the Job for a while.
-                text = f"{error}; tried again. To leave it there, set deletionPolicy to Retain"
+                text = f"{error}; the operator tries again. To keep the stored data, set deletionPolicy to Retain"
                 report = ConditionReport("False", "DeletionFailed", text[:MESSAGE_MAX])
                 removal = Removal(retry=True, condition=report)
         if removal.release:
@@ -282,10 +282,10 @@ class BackupReconciler:
         except ConflictError:
             own = await self._api.list(JOBS, item.namespace, labels=_labelled(item))
             if name not in {found["metadata"]["name"] for found in own}:
-                return f"Job {name!r} is there and not of this Backup"
-            _log.info("%s/%s: Job %s is there", *item.key, name)
+                return f"Job {name!r} exists but does not belong to this Backup"
+            _log.info("%s/%s: Job %s exists already", *item.key, name)
             return ""
-        _log.info("%s/%s: made Job %s", *item.key, name)
+        _log.info("%s/%s: created Job %s", *item.key, name)
         return ""
 
 

@@ -80,7 +80,7 @@ def restored_condition(item: Item, backup_id: str | None) -> ConditionReport | N
     if not backup_id:
         return None
     restored = item.status.get("restored") or {}
-    text = f"began with backup {backup_id} of cluster {restored.get('cluster', 'unknown')}"
+    text = f"was restored from backup {backup_id} of cluster {restored.get('cluster', 'unknown')}"
     return ConditionReport("True", "RestoredFromBackup", text)
 
 
@@ -110,15 +110,21 @@ class Bootstrap:
             failed = ConditionReport("False", "RestoreFailed", problem)
             return Progress(failed, restored, applied=applied)
         if waiting:
-            text = f"{backup_id} is waited for by {counted(len(waiting), 'replica')}, {waiting[0]} among them"
+            text = f"{backup_id} is not restored yet on {counted(len(waiting), 'replica')}, including {waiting[0]}"
             return Progress(_restoring(text), restored, applied=applied)
         # Set the mark before any broker starts: from now on, no replica is restored.
         backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
         await self._api.apply(name_server_set(cluster, backend.environment))
         restored["completedAt"] = datetime.now(UTC).strftime(TIME_FORMAT)
-        _log.info("%s/%s: every replica has backup %s", item.namespace, item.name, backup_id)
+        _log.info(
+            "%s/%s: all replicas are restored from backup %s", item.namespace, item.name, backup_id
+        )
         return Progress(
-            _restoring(f"every replica has {backup_id}; brokers are started"), restored, 0.0
+            _restoring(
+                f"all replicas are restored from {backup_id}; the brokers are being started"
+            ),
+            restored,
+            0.0,
         )
 
     async def _make_replicas(self, cluster: Cluster, backend: KubeBackend) -> int:
@@ -166,7 +172,7 @@ class Bootstrap:
         found = job_facts(job, pods, environment.image_form, refused)
         if found.in_vain:
             await self._delete_lookup(own[0])
-            return Progress(_restoring(f"{found.trouble}; its Job is made again"), {})
+            return Progress(_restoring(f"{found.trouble}; its Job is created again"), {})
         match found.state:
             case "Missing":
                 if problem := await self._start_lookup(item, cluster, source, environment):
@@ -180,7 +186,7 @@ class Bootstrap:
                     return Progress(ConditionReport("False", "RestoreFailed", text), {})
                 return Progress(_restoring(text or "a Job looks for the backup"), {})
         await self._delete_lookup(own[0])
-        text = found.error or "the Job's pod is gone, and nobody knows what it said"
+        text = found.error or "the Job's pod is gone, and its result is not known"
         return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
 
     async def _start_lookup(
@@ -196,8 +202,8 @@ class Bootstrap:
             name = lookup_name(cluster)
             found = await self._api.list(JOBS, item.namespace, fields=f"metadata.name={name}")
             if any(not owners(job, "Cluster") for job in found):
-                return f"Job {name!r} is there and not of this Cluster; delete it"
-            _log.info("%s/%s: a former lookup is on its way out", item.namespace, item.name)
+                return f"Job {name!r} exists but does not belong to this Cluster; delete it"
+            _log.info("%s/%s: a former lookup is still being deleted", item.namespace, item.name)
         return ""
 
     async def _delete_lookup(self, job: Json) -> None:
@@ -256,7 +262,7 @@ def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progres
     largest = max((size for *_, size in report.groups), default=0)
     room = cluster.spec.storage.size.size_bytes
     if largest + _ROOM > room:
-        text = f"a group of backup {report.id} needs {largest + _ROOM} bytes, spec.storage.size has {room}"
+        text = f"a group of backup {report.id} needs {largest + _ROOM} bytes, but spec.storage.size leaves only {room}"
         return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
     restored: dict[str, Any] = {
         "backupId": report.id,

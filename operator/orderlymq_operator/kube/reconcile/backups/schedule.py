@@ -120,10 +120,10 @@ class ScheduleReconciler:
         try:
             found = await self._api.create(BACKUPS, item.namespace, made)
         except ConflictError:
-            _log.info("%s/%s: Backup %s is there", item.namespace, item.name, name)
+            _log.info("%s/%s: Backup %s exists already", item.namespace, item.name, name)
             return name
         self._inventory.written(BACKUPS, found)
-        _log.info("%s/%s: made Backup %s", item.namespace, item.name, name)
+        _log.info("%s/%s: created Backup %s", item.namespace, item.name, name)
         return name
 
     async def _surplus(self, item: Item, wanted: ScheduledBackup, now: datetime) -> list[str]:
@@ -158,7 +158,7 @@ class ScheduleReconciler:
         with suppress(NotFoundError):  # it is deleted already, and no watch has shown that yet
             await self._api.patch(BACKUPS, namespace, name, change)
         await self._api.delete(BACKUPS, namespace, name, uid=found.uid)
-        _log.info("%s: Backup %s is not kept", namespace, name)
+        _log.info("%s: Backup %s is no longer kept", namespace, name)
 
 
 def made_by(item: Item, backups: Iterable[Item]) -> list[MadeBackup]:
@@ -195,7 +195,7 @@ def _condition(
         return ConditionReport("False", "Suspended", "spec.suspend is true: no Backup begins")
     running = [each.name for each in made if each.phase not in ENDED]
     if running and found.following <= now:
-        text = f"Backup {running[0]} has not ended, and another one has been due since {found.following:{TIME_FORMAT}}"
+        text = f"Backup {running[0]} has not ended, and the next one has been due since {found.following:{TIME_FORMAT}}"
         return ConditionReport("False", "BackupOverdue", text)
     ended = [each for each in sorted(made, key=lambda each: each.at) if each.phase in ENDED]
     if ended and ended[-1].phase == "Failed":

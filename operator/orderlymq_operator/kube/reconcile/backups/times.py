@@ -55,7 +55,7 @@ class Schedule:
         except CronSimError as error:
             raise ScheduleInvalid(f"spec.schedule: {text!r}: {error}") from error
         except StopIteration as error:
-            raise ScheduleInvalid(f"spec.schedule: {text!r} never comes") from error
+            raise ScheduleInvalid(f"spec.schedule: {text!r} never becomes due") from error
         return made
 
     def after(self, moment: datetime) -> datetime:

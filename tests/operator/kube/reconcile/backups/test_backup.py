@@ -339,7 +339,7 @@ async def test_a_job_of_somebody_else_stops_this_backup_alone(world: World) -> N
 
     assert world.reason("monday") == "BackupFailed"
     assert (
-        "'monday-uid-shop-backup' is there and not of this Backup"
+        "'monday-uid-shop-backup' exists but does not belong to this Backup"
         in world.status("monday")["error"]
     )
     assert world.reason("tuesday") == "BackupRunning"

@@ -343,7 +343,7 @@ async def test_a_job_of_somebody_else_is_named(world: World) -> None:
     await world.look()
 
     assert world.ready() == "RestoreFailed"
-    assert "'revived-restore' is there and not of this Cluster" in world.message()
+    assert "'revived-restore' exists but does not belong to this Cluster" in world.message()
 
 
 async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:

@@ -218,7 +218,7 @@ async def test_an_edit_says_what_it_waits_for(
         small.change(tls={**tls, "mode": "Enforcing"})  # twice, faster than the operator looks
         await evicted(small)
 
-        text = "tls.mode Enforcing waits until every pod has Permissive: pod demo-0-0 has Disabled"
+        text = "tls.mode Enforcing waits until every pod runs with Permissive: pod demo-0-0 has Disabled"
         assert small.condition("Progressing")["message"] == text
         assert small.condition("Ready")["status"] == "False"
         found = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")

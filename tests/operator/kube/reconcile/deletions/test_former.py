@@ -142,7 +142,7 @@ async def test_a_group_waits_for_the_volumes_of_its_former_statefulset(
     small.now[0] += 10_000
 
     for _ in range(3):
-        with pytest.raises(Exception, match="goes with a former StatefulSet"):
+        with pytest.raises(Exception, match="is being deleted with a former StatefulSet"):
             await small.reconciler.reconcile(KEY)
     held = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
     small.server.drop(CLAIMS, NAMESPACE, "data-demo-0-0")

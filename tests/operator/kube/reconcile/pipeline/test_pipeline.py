@@ -126,7 +126,7 @@ async def test_a_report_that_is_too_long_to_be_read_is_not_passed_over(world: Wo
 
     assert (
         long
-        == f"{OBJECT}-0 runs; its figures are not read, because its report has more than 524288 bytes"
+        == f"{OBJECT}-0 runs; its figures are ignored, because its report has more than 524288 bytes"
     )
     assert (condition_of(world.status, "Ready") or {})["message"] == f"{OBJECT}-0 runs"
 
