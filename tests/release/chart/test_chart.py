@@ -218,7 +218,7 @@ def test_the_notes_speak_of_the_namespaces_that_are_served(helm: Path, tmp_path:
         assert f"kubectl {command} -n shop " in served
         assert f"kubectl {command} -n system " in own
         assert f"kubectl {command} -n " not in every
-    assert "open the registry: registry." in served
+    assert "for the image registry: registry." in served
     assert "registry" not in own
     scraped = {"serviceMonitor": {"enabled": True}}
     peers: list[dict[str, Any]] = [{"namespaceSelector": {}}]

@@ -73,7 +73,7 @@ class BrokerConfig(Model):
     lock_max_live_time: Annotated[int, Field(ge=_LOCK.low, le=_LOCK.high)] | None = Field(
         default=None,
         alias=LOCK_KEY,
-        description="Milliseconds without a request after which a holder loses its queues; same as lock.leaseSeconds.",
+        description="Milliseconds after which a holder that does not renew its locks loses its queues; same as lock.leaseSeconds.",
     )
 
     @model_validator(mode="before")

@@ -135,7 +135,7 @@ class Lock(Model):
 
     lease_seconds: Annotated[int, Field(ge=LOCK_LEASE_MS_MIN // 1000, le=300)] = Field(
         default=60,
-        description="How long a RocketMQ client that sends no requests keeps its queues: at least 32 s plus the longest run "
+        description="How long a RocketMQ client that does not renew its locks keeps its queues: at least 32 s plus the longest run "
         "of its listener. The Python SDK asks for its own lease, 15 s.",
     )
     takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(

@@ -166,7 +166,7 @@ def combine(
     """
     manifests = [each for each in manifests if not isinstance(each.resource, Pipeline)]
     if prune and not manifests:
-        text = "--prune without a manifest would delete everything; name the files of the manifests to keep"
+        text = "--prune without a manifest would remove everything; name the files of the manifests to keep"
         raise ManifestError([Problem("manifests", 1, "", text)])
     cluster = _only_cluster(manifests, present)
     if present is not None and present.cluster.metadata.name != cluster.metadata.name:

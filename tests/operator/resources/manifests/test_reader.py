@@ -281,7 +281,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 
 def test_nothing_is_no_reason_to_give_everything_up() -> None:
     """An empty file with the word `prune` is a mistake."""
-    with pytest.raises(ManifestError, match="would delete everything"):
+    with pytest.raises(ManifestError, match="would remove everything"):
         combine([], desired(topic("a")), prune=True)
 
 
