@@ -211,7 +211,7 @@ def _pipeline(before: Item | None, wanted: Pipeline, *, cluster_found: bool) -> 
     for action in actions:
         match action:
             case ApplyDriver() if is_new:
-                text = "its driver is made" if form != "CronJob" else "its schedule is created"
+                text = "its driver is created" if form != "CronJob" else "its schedule is created"
                 suspended = ", and suspended (spec.suspend)" if wanted.spec.suspend else ""
                 yield Effect("Creates", f"{text}: a {form}{suspended}", target)
             case ApplyDriver() if goes_on:

@@ -74,7 +74,7 @@ def _rights(cluster: Cluster) -> list[Json]:
 
 def _deployment(cluster: Cluster, every: str, *, image: str, pull_policy: str) -> Json:
     console, accounts = cluster.spec.console, cluster.spec.console.accounts
-    assert accounts is not None, "a console without accounts is no valid Cluster"
+    assert accounts is not None, "a Cluster with a console but without accounts is not valid"
     items = [{"key": accounts.key, "path": accounts.key}]
     pod = ClientPod(
         COMPONENT,

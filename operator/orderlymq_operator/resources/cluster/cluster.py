@@ -409,9 +409,7 @@ class ClusterSpec(Model):
     update: Update = Field(
         default=Update(), description="How changes reach running pods; only in Kubernetes."
     )
-    scale_down: ScaleDown = Field(
-        default=ScaleDown(), description="Whether groups may be taken away."
-    )
+    scale_down: ScaleDown = Field(default=ScaleDown(), description="Whether groups may be removed.")
 
     @model_validator(mode="after")
     def _settings_fit_each_other(self) -> Self:

@@ -61,7 +61,9 @@ FORMATS: Final = {
 # The fields that a checkpoint depends on: other values need another checkpoint.
 _BOUND: Final = ("path", "target", "format", "scd", "catalog", "table")
 ONE_SOURCE: Final = "order-audit needs either source (a topic) or archive (a folder)"
-ONE_PLACE: Final = "an archive needs path; with format: iceberg, it needs catalog and table (namespace.name) instead"
+ONE_PLACE: Final = (
+    "an archive needs path, or with format: iceberg catalog and table (namespace.name) in its place"
+)
 STREAM_CHECKPOINT: Final = "a streaming order-audit needs checkpoint"
 ENDS: Final = "schedule is for pipelines that end: trigger availableNow"
 NO_SCHEDULE: Final = "the backend sparkApplication supports no schedule; use pod or kubernetes"

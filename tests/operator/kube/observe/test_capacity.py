@@ -36,7 +36,7 @@ def test_a_busy_leader_and_a_full_disk_are_reported_with_figures() -> None:
     busy, full = look(cpu=0.93), look(disk=0.84)
 
     assert (busy.status, busy.reason) == ("False", "LeaderBusy")
-    assert "the leader of demo-0 uses 90 %" in busy.message
+    assert "the leader of demo-0 has used 90 %" in busy.message
     assert (full.status, full.reason) == ("False", "DiskFills")
     assert "demo-0-0 is 80 % full, sends are refused at 90 %" in full.message
     assert "now 20Gi" in full.message

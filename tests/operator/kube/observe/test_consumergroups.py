@@ -174,7 +174,7 @@ def test_a_group_that_consumes_otherwise_now_says_nothing_of_before(
 @pytest.mark.parametrize(
     ("queue", "reason", "text"),
     [
-        (QUIET, "LanesFlowing", "3 ready, 0 in hand, 0 parked"),
+        (QUIET, "LanesFlowing", "3 ready, 0 being processed, 0 parked"),
         (replace(QUIET, parked=2), "LanesFlowing", "2 parked"),
         (replace(QUIET, limited="too many"), "LanesLimited", "orders@demo-1-0: too many"),
         (replace(QUIET, held=1, limited="too many"), "LanesHeld", "1 lane waits"),

@@ -157,7 +157,7 @@ async def test_nothing_is_carried_out_while_nobody_knows_the_spec_before(
 
     assert [path for _, path in early if not path.endswith("/events")] == []
     assert (ready["status"], ready["reason"]) == ("False", "ConfirmationMissing")
-    assert said["message"].startswith("CarryOut: no StatefulSet records in a form")
+    assert said["message"].startswith("CarryOut: no StatefulSet records which spec")
     assert ("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/demo-0-0/eviction") in late
     assert _retention(small) == '"retention_ms": 3600000'
     assert small.condition("Confirmed")["status"] == "True"
@@ -223,7 +223,7 @@ async def test_a_spec_that_cannot_be_used_leaves_the_cluster_what_it_was(
 
     assert idle == [("POST", f"/api/v1/namespaces/{NAMESPACE}/events")]
     assert (said["status"], said["reason"]) == ("False", "Invalid")
-    assert "registerNameServerPeriod 5s is outside of 10s to 60s" in said["message"]
+    assert "registerNameServerPeriod 5s is not within 10s to 60s" in said["message"]
     assert small.reconciler.seen.targets()
     assert told["groups"] == before["status"]["groups"]
     assert len(told["conditions"]) == len(before["status"]["conditions"])

@@ -242,7 +242,7 @@ def test_a_reference_to_a_missing_cluster_names_the_one_that_is_there() -> None:
 
 def test_two_objects_cannot_claim_one_topic() -> None:
     """Names on the wire are unique in a cluster, whatever the objects are called."""
-    with pytest.raises(ManifestError, match="the topic 'orders' belongs to 'orders' already"):
+    with pytest.raises(ManifestError, match="the topic 'orders' is already declared by 'orders'"):
         combine(_manifests(cluster(), topic(), topic("other", topicName="orders")), None)
 
 
@@ -316,11 +316,11 @@ def test_the_examples_for_kubernetes_are_manifests() -> None:
 
 
 def test_a_character_in_two_escapes_of_json_is_one() -> None:
-    """Law: a manifest of JSON says what JSON says; half a character is named with its line."""
+    """Law: a manifest of JSON says what JSON says; half of a surrogate pair is named with its line."""
     (found,) = documents('{"text": "\\ud83d\\ude00"}')
     assert found.data == {"text": "\U0001f600"}
 
-    with pytest.raises(SourceError, match="half a character") as caught:
+    with pytest.raises(SourceError, match="half of a surrogate pair") as caught:
         list(documents('{\n"text": "\\ud83d"}'))
     assert caught.value.line == 2
 
@@ -366,5 +366,5 @@ def test_where_libyaml_refuses_a_text_no_document_is_read_twice() -> None:
 @pytest.mark.parametrize("text", ["[" * 5_000, "{a: " * 5_000, "- " * 5_000])
 def test_values_that_stand_too_deep_are_a_problem_of_the_file(text: str) -> None:
     """Law: no manifest ends a command, or a supervisor, by an error without a name."""
-    with pytest.raises(ManifestError, match=r"^f:1: values stand too deep"):
+    with pytest.raises(ManifestError, match=r"^f:1: values are nested too deeply"):
         parse(text, "f")

@@ -119,7 +119,7 @@ def test_what_cannot_run_is_refused_with_what_would(spec: dict[str, Any], words:
 )
 def test_an_archive_has_one_place(spec: dict[str, Any]) -> None:
     """A path, or a table of a catalogue; a resource and a run are refused alike."""
-    words = "an archive needs path; with format: iceberg, it needs catalog and table"
+    words = "an archive needs path, or with format: iceberg catalog and table"
     assert pipeline(**ICEBERG).spec.table == "shop.orders"
     with pytest.raises(ValidationError, match=words):
         pipeline(**spec)

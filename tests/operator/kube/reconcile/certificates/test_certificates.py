@@ -142,14 +142,14 @@ async def test_an_operator_whose_clock_is_wrong_makes_no_certificates(
     async with server.serving() as api:
         certificates = Certificates(api, lambda: now[0], lambda: right)
         world = World(server, certificates, tmp_path, now)
-        with pytest.raises(CertificateError, match="set the clock of the node"):
+        with pytest.raises(CertificateError, match="correct the clock of the node"):
             await world.settle()
         assert server.writes() == []
 
         now[0] = right + timedelta(minutes=5)
         made = await world.rest()
         now[0] = right + timedelta(days=300)
-        assert "set the clock of the node" in await world.settle()
+        assert "correct the clock of the node" in await world.settle()
         assert not world.roll()
         now[0] = right
         assert await world.rest() == made

@@ -81,7 +81,7 @@ async def test_nothing_is_made_before_all_of_the_former_cluster_has_gone(
     assert of(small, NEW) == []
     written = {path.removesuffix("/status") for _, path, *_ in small.server.writes()}
     assert written == {CLUSTERS.path(*KEY)}
-    assert "of a former Cluster" in small.condition("Ready")["message"]
+    assert "to a former Cluster" in small.condition("Ready")["message"]
 
 
 async def test_objects_of_a_former_cluster_that_stay_are_looked_at_ever_more_rarely(
@@ -94,7 +94,7 @@ async def test_objects_of_a_former_cluster_that_stay_are_looked_at_ever_more_rar
     looks = [await small.lists() for _ in range(SOON_OBSERVATIONS + 8)]
 
     assert looks[-1] == (MAX_S, 2)
-    assert "of a former Cluster" in small.condition("Ready")["message"]
+    assert "to a former Cluster" in small.condition("Ready")["message"]
 
 
 async def test_the_new_cluster_is_made_whole_when_the_former_one_has_gone(
@@ -189,7 +189,7 @@ async def test_what_was_made_since_the_reading_is_read_again(small: SmallCluster
 
     server.asked.clear()
     server.slow = come_back
-    with pytest.raises(RetryLaterError, match="a moment ago"):
+    with pytest.raises(RetryLaterError, match="was just created"):
         await small.reconciler.reconcile(KEY)
 
     assert server.find(STATEFUL_SETS, NAMESPACE, "demo-0")["spec"] == found["spec"]  # type: ignore[index]  # it is there
