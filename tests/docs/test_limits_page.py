@@ -59,8 +59,10 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
 HEAD: Final = """\
 # Limits
 
-What is bounded, and what happens at the bound. This page is generated: `python -m tests.docs.test_limits_page`. [Settings](settings.md) has the
-settings that are named here.
+This page lists the limits, and what happens when one is reached. [Settings](settings.md) describes the settings that are named here.
+If one owner may have several *times the rest*, the rest is the room that is still free after its request.
+
+This page is generated: `python -m tests.docs.test_limits_page`.
 """
 
 _BODY: Final = BROKER_KEYS["maxMessageSize"]
@@ -101,29 +103,29 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "name of a consumer group with retries and dead letters",
             f"{TOPIC_LENGTH_MAX - len(RETRY_PREFIX)} characters",
             "",
-            "a message that is handed back is refused with code 1, or gets no answer where the client is Go's; its consumer keeps it and tries it again",
+            "a message that is sent back for a retry is refused with code 1, or gets no answer if the client is Go's; the consumer keeps it and tries it again",
         ),
         (
             "name of a consumer group by key",
             f"{TOPIC_LENGTH_MAX - len(DLQ_PREFIX)} characters",
             "",
-            "heartbeat and group are refused with code 1",
+            "heartbeats and the creation of the group are refused with code 1",
         ),
         (
-            "unique key that the duplicate window knows",
+            "unique key that the duplicate window recognises",
             f"{UNIQUE_KEY_LENGTH_MAX} characters",
             "",
-            "a repeat is a new send",
+            "a repeat counts as a new send",
         ),
         (
             "duplicate window of a broker group",
             f"{_WINDOW.dedup_window_count:,} sends, {_WINDOW.dedup_window_ms // 60_000} minutes",
             "`dedupWindowCount`, `dedupWindowTime`",
-            "an older repeat is a new send",
+            "an older repeat counts as a new send",
         ),
         (
-            "frame of a request, its header, the fields of that",
-            f"{_bytes(FRAME_SIZE_MAX)}, {_bytes(HEADER_SIZE_MAX)}, {FIELDS_MAX}",
+            "frame of a request; its header; fields of the header",
+            f"{_bytes(FRAME_SIZE_MAX)}; {_bytes(HEADER_SIZE_MAX)}; {FIELDS_MAX}",
             "",
             "the connection is closed",
         ),
@@ -137,13 +139,13 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the manifest is refused",
         ),
         (
-            "queues of a Topic, over all groups",
+            "queues of a Topic, over all broker groups",
             f"{QUEUES_MAX:,}",
             "`spec.queues`",
             "the manifest is refused",
         ),
         (
-            "files of a broker group's store that another replica or a backup gets",
+            "files of a broker group's store that are copied to another replica or a backup",
             f"{FILES_MAX:,}",
             "",
             "the copy is refused",
@@ -167,105 +169,115 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "the request is refused with code 1",
         ),
         (
-            "accounts; rights of an account; its name",
+            "accounts; permissions of an account; its name",
             f"{ACCOUNTS_MAX:,}; {RESOURCES_MAX:,}; {ACCESS_KEY_LENGTH_MAX} characters",
             "",
             "the account is refused",
         ),
-        ("series of one metric with labels", f"{SERIES_MAX:,}", "", "the greatest are shown"),
+        (
+            "series of one metric with labels",
+            f"{SERIES_MAX:,}",
+            "",
+            "only the series with the greatest values are shown",
+        ),
     ],
     "Consumers": [
         (
-            "topics and groups in one heartbeat",
+            "topics and consumer groups in one heartbeat",
             f"{SUBSCRIPTIONS_MAX:,}",
             "",
             "the heartbeat is refused",
         ),
-        ("queues in one request for locks", f"{LOCK_QUEUES_MAX:,}", "", "the request is refused"),
+        ("queues in one lock request", f"{LOCK_QUEUES_MAX:,}", "", "the request is refused"),
         (
-            "pulls that wait at a broker; their texts and filters",
+            "pulls that wait at a broker; size of their texts and filters",
             f"{HELD_MAX:,}; {_bytes(HELD_BYTES_MAX)}",
             "",
-            "the connection with most of them gives some up",
+            "the oldest pulls of the connection with the most of them are answered early",
         ),
         (
-            "queues of groups whose pulls are shown as in flight",
+            "queues of consumer groups for which messages in flight are shown",
             f"{POSITIONS_MAX:,}",
             "",
-            "nothing is shown in flight of further ones",
+            "no messages in flight are shown for further queues",
         ),
         (
-            "heartbeats of the clients behind one connection",
+            "size of the heartbeats of all clients on one connection",
             _bytes(SAID_OF_CONNECTION_MAX),
             "",
             "the heartbeat is refused with code 2",
         ),
         (
-            f"heartbeats of all clients; those up to {_bytes(SAID_SMALL)} have as much again",
-            f"{_bytes(SAID_MAX)}, of one account or address {FACTOR} times what is left",
+            f"size of the heartbeats of all clients; those of up to {_bytes(SAID_SMALL)} may use as much again",
+            f"{_bytes(SAID_MAX)}; one account or address {FACTOR} times the rest",
             "",
             "the heartbeat is refused with code 2",
         ),
         (
-            f"memory of all members; those up to {_bytes(MEMBER_SMALL)} have as much again",
-            f"{_bytes(MEMBERS_SIZE_MAX)}, of one account or address {FACTOR} times what is left",
+            f"memory of all members; those of up to {_bytes(MEMBER_SMALL)} may use as much again",
+            f"{_bytes(MEMBERS_SIZE_MAX)}; one account or address {FACTOR} times the rest",
             "",
             "the heartbeat is refused with code 2",
         ),
         (
-            "offsets of all groups, in a broker group",
+            "offsets of all consumer groups, in a broker group",
             f"{OFFSETS_MAX:,}",
             "",
-            "a group's first offset of a queue is refused with code 1, and so is an expansion that would give more",
+            "a consumer group's first offset of a queue is refused with code 1, and so is an expansion of a topic that would exceed the limit",
         ),
         (
-            "offsets that one expansion of a topic gives to its readers, in a broker group",
+            "offsets that one expansion of a topic adds for its consumer groups, in a broker group",
             f"{SWITCH_OFFSETS_MAX:,}",
             "",
-            "it is refused with code 1; a topic grows by fewer queues at a time",
+            "the expansion is refused with code 1; expand the topic by fewer queues at a time",
         ),
         (
-            "offsets of all groups with which lanes of further queues begin, in a broker group",
+            "offsets of all consumer groups, in a broker group, up to which a group by key begins new queues",
             f"{LANE_OFFSETS_MAX:,}",
             "",
-            "no further queue begins; later it does as if the group came then",
+            "the group begins no further queue; it begins later, as if it were new then",
         ),
         (
-            "queue locks of all groups, in a broker group, free ones included",
+            "queue locks of all consumer groups, in a broker group, including free ones",
             f"{LOCKS_MAX:,}",
             "",
-            "a group's first lock of a queue is refused with code 1",
+            "a consumer group's first lock of a queue is refused with code 1",
         ),
         (
-            "parked keys of a group, in a broker group",
+            "parked keys of a consumer group, in a broker group",
             f"{PARKED_KEYS_MAX:,}",
             "",
             "the next dead letter stops its queue",
         ),
-        ("a key that can be parked", _bytes(KEY_BYTES_MAX), "", "its dead letter stops the queue"),
         (
-            "lanes of a group, in a broker group",
+            "size of a key that can be parked",
+            _bytes(KEY_BYTES_MAX),
+            "",
+            "a dead letter of a larger key stops its queue",
+        ),
+        (
+            "lanes of a consumer group, in a broker group",
             f"{LANES_OF_GROUP_MAX:,}",
             "",
-            "no further key is handed out until one is done",
+            "no further key is handed out until a lane is done",
         ),
         (
-            "lanes of all groups, in a broker group",
+            "lanes of all consumer groups, in a broker group",
             f"{LANES_MAX:,}",
             "",
-            "a group that has its share of these gets no further key",
+            "a group that has its share of the lanes gets no further key",
         ),
         (
-            "lanes of a topic in the hands of a member, in a broker group",
+            "lanes of a topic that a member works on, in a broker group",
             f"{IN_HAND_MAX:,}",
             "",
-            "its fetches wait",
+            "the fetches of the member wait",
         ),
         (
-            "messages of a queue that lanes of a group owe",
+            "messages of a queue that wait behind busy lanes of a consumer group",
             f"{OWED_MAX:,}",
             "",
-            "no further key of the queue is handed out until some are complete",
+            "no further key of the queue is handed out until some messages are complete",
         ),
     ],
     "Producers": [
@@ -277,77 +289,77 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         (
             "transactions that have not ended",
-            f"{OPEN_MAX:,}, of one topic {FACTOR} times what is left, of one producer group there {OPEN_OF_GROUP_MAX:,}",
+            f"{OPEN_MAX:,}; of one topic {FACTOR} times the rest; of one producer group in a topic {OPEN_OF_GROUP_MAX:,}",
             "",
             "a half message is refused with code 2",
         ),
         (
-            "what is proposed and not committed",
+            "size of proposals that are not committed yet",
             _bytes(RaftSettings().uncommitted_size_max),
             "",
             "sends are refused with code 2",
         ),
         (
-            "changes that are proposed and not committed",
-            f"{UNCOMMITTED_COUNT_MAX:,}, {_bytes(2 * RaftSettings().uncommitted_size_max)}",
+            "proposed changes that are not committed yet: number; size",
+            f"{UNCOMMITTED_COUNT_MAX:,}; {_bytes(2 * RaftSettings().uncommitted_size_max)}",
             "",
-            "locks, offsets, new members, fetches and reports of lanes are refused with code 2",
+            "locks, offsets, new members, and fetches and reports of lanes are refused with code 2",
         ),
         (
-            "messages of lanes whose hand-out is proposed and not committed",
+            "size of the messages of lanes whose hand-out is proposed but not committed yet",
             _bytes(RaftSettings().uncommitted_size_max),
             "",
             "fetches of lanes are refused with code 2",
         ),
         (
-            "repeats that wait for a send or for the end of a transaction, a batch counted for each message, and these changes",
+            "repeats that wait for the first send or for the end of a transaction (a batch counts once per message), and the proposed changes above",
             f"{UNCOMMITTED_COUNT_MAX:,}",
             "",
             "a further repeat is refused with code 2",
         ),
         (
-            "requests that wait for a topic or group to be made",
+            "size of requests that wait for the creation of a topic or group",
             _bytes(RaftSettings().uncommitted_size_max),
             "",
-            "a further one is refused with code 2",
+            "a further request is refused with code 2",
         ),
     ],
     "Network": [
         (
             "connections of a broker",
-            f"{CONNECTIONS_MAX:,}, 5 KiB each, or the open files that the system allows",
+            f"{CONNECTIONS_MAX:,} (5 KiB of memory each), or fewer if the system allows fewer open files",
             "",
-            "some connection is closed",
+            "the oldest connection that was never served is closed; if there is none, the new one",
         ),
         (
-            "requests that wait for a leader, or at it for those before them",
-            f"{WAITING_MAX:,}, {_bytes(WAITING_BYTES_MAX)}",
+            "requests that wait for a leader, or at the leader for earlier requests",
+            f"{WAITING_MAX:,}; {_bytes(WAITING_BYTES_MAX)}",
             "",
-            "the connection with most of them is closed",
+            "the connection with the most of them is closed",
         ),
         (
-            "lists of all topics, groups, offsets, locks, clients or accounts that wait to be written",
+            "requested lists of all topics, groups, offsets, locks, clients or accounts that are not written yet",
             f"{LISTS_MAX}",
             "",
-            "the newest of the account or address with most of them is refused with code 2",
+            "the newest list of the account or address with the most lists is refused with code 2",
         ),
         (
-            "answers that wait to be sent to the replica that has the clients",
+            "answers that wait to be sent to the replica to which the clients are connected",
             _bytes(SLOW_BACKLOG),
             "",
-            "the requests of its clients wait",
+            "the requests of these clients wait",
         ),
         (
-            "input of clients that a broker, a name server holds",
-            f"{_bytes(BROKER_BYTES_MAX)}, {_bytes(NAME_SERVER_BYTES_MAX)}",
+            "unfinished input that a broker holds; that a name server holds",
+            f"{_bytes(BROKER_BYTES_MAX)}; {_bytes(NAME_SERVER_BYTES_MAX)}",
             "",
-            "the oldest holder is closed",
+            "the oldest connection with unfinished input is closed",
         ),
         (
-            "input of peers that were never served",
+            "of this, input from peers that were never served",
             _bytes(STRANGERS_BYTES_MAX),
             "",
-            "the oldest holder is closed",
+            "the oldest connection with unfinished input is closed",
         ),
     ],
 }
@@ -359,7 +371,7 @@ def render() -> str:
     for title, rows in TABLES.items():
         lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
         parts.append(
-            f"\n## {title}\n\n| what | at most | setting | what happens there |\n| --- | --- | --- | --- |\n{lines}\n"
+            f"\n## {title}\n\n| limit of | at most | setting | at the limit |\n| --- | --- | --- | --- |\n{lines}\n"
         )
     return "".join(parts)
 
