@@ -36,14 +36,14 @@ STATE = Catalogue("state machine")
 PROCESSORS = Catalogue("processors")
 
 
-@STATE.defect("keep the duplicate window out of the log", "one send, one copy")
+@STATE.defect("add no send to the duplicate window", "one send, one copy")
 def _no_window(bed: Bed) -> None:
     bed.put(DedupWindow, "add", lambda self, record, batch: None)
 
 
 @STATE.defect(
-    "let the newest leave the duplicate window",
-    "the first result stands until the window has moved past it",
+    "remove the newest sends from the duplicate window",
+    "a repeat gets the first result until the window has moved on",
     WINDOWS["count"],
 )
 def _trim_wrong_end(bed: Bed) -> None:
@@ -57,8 +57,8 @@ def _trim_wrong_end(bed: Bed) -> None:
 
 
 @STATE.defect(
-    "leave rows of a topic that is deleted",
-    "nothing of a former life is in the next one",
+    "leave rows of a deleted topic",
+    "a new topic or group keeps nothing of a deleted one",
     {"recycled": True},
 )
 def _rows_stay(bed: Bed) -> None:
@@ -70,8 +70,8 @@ def _rows_stay(bed: Bed) -> None:
 
 
 @STATE.defect(
-    "leave messages of a topic that is deleted in the store",
-    "nothing of a former life is in the next one",
+    "leave messages of a deleted topic in the store",
+    "a new topic or group keeps nothing of a deleted one",
     {"recycled": True},
 )
 def _index_stays(bed: Bed) -> None:
@@ -80,8 +80,8 @@ def _index_stays(bed: Bed) -> None:
 
 
 @STATE.defect(
-    "let a commit of a former life count",
-    "nothing of a former life is in the next one",
+    "accept a commit from before the deletion of its topic",
+    "a new topic or group keeps nothing of a deleted one",
     {"recycled": True},
 )
 def _late_commit(bed: Bed) -> None:
@@ -97,8 +97,8 @@ def _late_commit(bed: Bed) -> None:
 
 
 @STATE.defect(
-    "forget the epochs of a topic that is deleted",
-    "an epoch names one holder",
+    "forget the epochs of a deleted topic",
+    "an epoch belongs to one holder",
     {"recycled": True},
 )
 def _epochs_fall(bed: Bed) -> None:
@@ -112,7 +112,7 @@ def _epochs_fall(bed: Bed) -> None:
     bed.put(LockTable, "_drop", drop)
 
 
-@STATE.defect("keep the epoch when the holder changes", "an epoch names one holder")
+@STATE.defect("keep the epoch when the holder changes", "an epoch belongs to one holder")
 def _same_epoch(bed: Bed) -> None:
     real = LockTable._set
 
@@ -126,8 +126,8 @@ def _same_epoch(bed: Bed) -> None:
 
 
 @STATE.defect(
-    "let anybody unlock",
-    "only its holder gives a lock back",
+    "let any client release a lock",
+    "only the holder releases a lock",
     STORMS["consumers"],
 )
 def _unlock_anybody(bed: Bed) -> None:
@@ -142,7 +142,7 @@ def _unlock_anybody(bed: Bed) -> None:
     bed.put(LockTable, "release", release)
 
 
-@STATE.defect("let a commit move an offset back", "offsets of a group never fall")
+@STATE.defect("let a commit move an offset back", "offsets of a group never go back")
 def _commit_back(bed: Bed) -> None:
     real = OffsetTable.commit
 
@@ -164,7 +164,9 @@ def _commit_back(bed: Bed) -> None:
     bed.put(Committer, "_gather", gather)
 
 
-@STATE.defect("use the own clock in apply", "equal logs, equal states")
+@STATE.defect(
+    "use the replica's own clock when an entry is applied", "equal logs give equal states"
+)
 def _own_clock(bed: Bed) -> None:
     real = ObservedMachine.apply
 
@@ -176,7 +178,7 @@ def _own_clock(bed: Bed) -> None:
 
 
 @PROCESSORS.defect(
-    "delete a group whose members hold queues",
+    "delete a consumer group whose members hold queues",
     "at most one holder",
     {"recycled": True},
 )
@@ -198,7 +200,7 @@ def _short_lease(bed: Bed) -> None:
     bed.put(LeaseClocks, "run", run)
 
 
-@PROCESSORS.defect("give a lock that is held to who asks", "at most one holder")
+@PROCESSORS.defect("give a held lock to any client that asks", "at most one holder")
 def _steal(bed: Bed) -> None:
     real = LockProcessor._over
 
@@ -211,7 +213,7 @@ def _steal(bed: Bed) -> None:
 
 
 @PROCESSORS.defect(
-    "drop the fence",
+    "remove the fence of pulls and commits",
     "only the holder pulls and commits",
     STORMS["consumers"],
 )
@@ -224,15 +226,15 @@ def _no_fence(bed: Bed) -> None:
 
 
 @PROCESSORS.defect(
-    "let an epoch outlive its group",
-    "nothing of a former life is in the next one",
+    "accept an epoch of a deleted consumer group",
+    "a new topic or group keeps nothing of a deleted one",
     {"recycled": True},
 )
 def _epochs_stay(bed: Bed) -> None:
     bed.put(Fence, "_judge_unordered", lambda self, *_: Verdict())
 
 
-@PROCESSORS.defect("answer an offset as a follower", "an answer is the truth of the group")
+@PROCESSORS.defect("answer offset queries on a follower", "an answer is not older than its request")
 def _follower_answers(bed: Bed) -> None:
     real = BrokerCore.__init__
 
@@ -243,13 +245,15 @@ def _follower_answers(bed: Bed) -> None:
     bed.put(BrokerCore, "__init__", init)
 
 
-@PROCESSORS.defect("give a queue away without its parked keys", "a parked key stays held")
+@PROCESSORS.defect("hand over a queue without its parked keys", "a parked key stays held")
 def _holds_untold(bed: Bed) -> None:
     real = locking._granted_body
     bed.put(locking, "_granted_body", lambda granted, held=(): real(granted))
 
 
-@PROCESSORS.defect("acknowledge when proposed", "an acknowledged message is on a majority")
+@PROCESSORS.defect(
+    "acknowledge a send when it is proposed", "an acknowledged message is on a majority"
+)
 def _answer_early(bed: Bed) -> None:
     real = Proposer.propose
 
@@ -270,7 +274,9 @@ def _answer_early(bed: Bed) -> None:
     bed.put(Proposer, "propose", propose)
 
 
-@PROCESSORS.defect("answer a repeat before the first is stored", "acknowledged is committed")
+@PROCESSORS.defect(
+    "answer a repeated send before the first one is stored", "acknowledged entries are committed"
+)
 def _repeat_early(bed: Bed) -> None:
     def repeat(
         self: SendProcessor, first: Any, again: Any, request: Any, peer: Any, *, timed: bool
@@ -284,7 +290,7 @@ def _repeat_early(bed: Bed) -> None:
     bed.put(SendProcessor, "_answer_repeat", repeat)
 
 
-@PROCESSORS.defect("give offsets from what is committed", "offsets are given once")
+@PROCESSORS.defect("assign offsets from the committed state", "each offset is assigned once")
 def _offsets_of_the_past(bed: Bed) -> None:
     def proposed(self: EntryBuilder, built: Built) -> None:
         self.physical_next = built.physical_end
@@ -292,7 +298,9 @@ def _offsets_of_the_past(bed: Bed) -> None:
     bed.put(EntryBuilder, "proposed", proposed)
 
 
-@PROCESSORS.defect("keep the view after a lost proposal", "offsets of a lost message are void")
+@PROCESSORS.defect(
+    "keep the leader's view after a lost proposal", "the offset of a lost message is used again"
+)
 def _keep_view(bed: Bed) -> None:
     def lost(self: BrokerCore, reason: str) -> None:
         self.context.counters = Counter(self.context.counters)
@@ -322,7 +330,9 @@ def _keep_view(bed: Bed) -> None:
     bed.put(BrokerCore, "become_follower", become_follower)
 
 
-@PROCESSORS.defect("count a dead letter by its try", "a dead letter is stored once")
+@PROCESSORS.defect(
+    "identify a dead letter by the number of its try", "a dead letter is stored once"
+)
 def _dead_letter_by_try(bed: Bed) -> None:
     real_read = SendProcessor._read
 

@@ -17,7 +17,7 @@ PRODUCER = Catalogue("SDK producer")
 
 
 @CONSUMER.defect(
-    "hold a lease longer than the broker",
+    "keep a lease longer than the broker",
     "two epochs never overlap",
     STORMS["consumers"],
 )
@@ -32,8 +32,8 @@ def _long_lease(bed: Bed) -> None:
 
 
 @CONSUMER.defect(
-    "start a listener without looking at the lease",
-    "deliver under a live lease",
+    "start a listener without a check of the lease",
+    "messages are delivered only under a valid lease",
     # Deliveries of four queues wait for two workers while their consumer is paused beyond its lease.
     {
         "queues": 4,
@@ -59,7 +59,7 @@ def _no_look(bed: Bed) -> None:
     bed.put(OrderedConsumer, "maybe_start", maybe_start)
 
 
-@CONSUMER.defect("keep the cache under a new epoch", "an epoch begins at the committed offset")
+@CONSUMER.defect("keep cached messages in a new epoch", "an epoch starts at the committed offset")
 def _keep_cache(bed: Bed) -> None:
     real = LockedQueues._granted
 
@@ -75,7 +75,7 @@ def _keep_cache(bed: Bed) -> None:
     bed.put(LockedQueues, "_granted", granted)
 
 
-@CONSUMER.defect("begin behind the committed offset", "nothing is skipped")
+@CONSUMER.defect("start after the committed offset", "no message is skipped")
 def _begin_later(bed: Bed) -> None:
     real = OrderedConsumer._start_found
 
@@ -85,7 +85,7 @@ def _begin_later(bed: Bed) -> None:
     bed.put(OrderedConsumer, "_start_found", start_found)
 
 
-@CONSUMER.defect("take ROLLBACK for COMMIT", "a rolled back message comes again")
+@CONSUMER.defect("treat ROLLBACK as COMMIT", "a rolled back message is delivered again")
 def _rollback_commits(bed: Bed) -> None:
     real = OrderedConsumer._apply_result
 
@@ -99,7 +99,9 @@ def _rollback_commits(bed: Bed) -> None:
     bed.put(OrderedConsumer, "_apply_result", apply_result)
 
 
-@CONSUMER.defect("go on after a failure", "a failed message keeps its queue waiting")
+@CONSUMER.defect(
+    "continue with the next message after a failure", "a failed message keeps its queue waiting"
+)
 def _skip_failed(bed: Bed) -> None:
     def failed(
         self: OrderedConsumer, state: Any, messages: Any, suspend_ms: int, now_ms: int
@@ -109,12 +111,14 @@ def _skip_failed(bed: Bed) -> None:
     bed.put(OrderedConsumer, "_failed", failed)
 
 
-@CONSUMER.defect("call two listeners of one queue at once", "one listener call per queue")
+@CONSUMER.defect("call two listeners of one queue at once", "one listener call per queue at a time")
 def _two_at_once(bed: Bed) -> None:
     bed.put(QueueState, "is_busy", property(lambda self: self.copying))
 
 
-@CONSUMER.defect("put what failed to the end", "messages leave in the order of their offsets")
+@CONSUMER.defect(
+    "put failed messages at the end", "messages are delivered in the order of their offsets"
+)
 def _to_the_end(bed: Bed) -> None:
     def again(self: ProcessQueue, offsets: Any) -> None:
         back = set(offsets).intersection(self._taken)
@@ -124,12 +128,16 @@ def _to_the_end(bed: Bed) -> None:
     bed.put(ProcessQueue, "again", again)
 
 
-@CONSUMER.defect("consume what follows a dead letter", "a parked key stays held")
+@CONSUMER.defect(
+    "consume the messages after a dead letter of a held key", "a parked key stays held"
+)
 def _pass_held(bed: Bed) -> None:
     bed.put(holding, "parked_from", lambda state, message: None)
 
 
-@PRODUCER.defect("call a send refused that may be stored", "refused means never stored")
+@PRODUCER.defect(
+    "report a send as refused although it may be stored", "a refused send is never stored"
+)
 def _forget_first_try(bed: Bed) -> None:
     real = Attempts.note_refusal
 

@@ -34,7 +34,7 @@ _RECYCLED: Final = {"lanes": 1, "recycled": True}
 _LAST: Final = {**_MEMBERS, "lane_changes": True, "lane_last": True, "retention_size": 3_000}
 
 
-@LANES.defect("end the leases of lanes early", "one listener per key", _SLOW)
+@LANES.defect("end the leases of lanes early", "one listener per key at a time", _SLOW)
 def _early(bed: Bed) -> None:
     real = LeaseClocks.run
 
@@ -45,7 +45,11 @@ def _early(bed: Bed) -> None:
     bed.put(LeaseClocks, "run", run)
 
 
-@LANES.defect("say that a lane's lease is renewed and forget it", "one listener per key", _SLOW)
+@LANES.defect(
+    "confirm the renewal of a lane's lease without renewing it",
+    "one listener per key at a time",
+    _SLOW,
+)
 def _forget_renewals(bed: Bed) -> None:
     def renew(self: LaneLeases, attempt: Any, lease_ms: int, now: Any) -> bool:
         return True
@@ -54,7 +58,9 @@ def _forget_renewals(bed: Bed) -> None:
 
 
 @LANES.defect(
-    "take every lane's lease for over when a leader begins", "one listener per key", _LONG
+    "treat the leases of all lanes as ended when a leader starts",
+    "one listener per key at a time",
+    _LONG,
 )
 def _over_at_start(bed: Bed) -> None:
     real = LaneLeases.start
@@ -68,7 +74,9 @@ def _over_at_start(bed: Bed) -> None:
     bed.put(LaneLeases, "start", start)
 
 
-@LANES.defect("hand a parked lane out before its time", "parked stays parked", _MEMBERS)
+@LANES.defect(
+    "hand out a parked lane before its time", "a parked lane stays parked until it is due", _MEMBERS
+)
 def _due_at_once(bed: Bed) -> None:
     def due(self: LaneLeases, queue: LaneQueue, wall_ms: int) -> list[Lane]:
         return list(queue.in_state(LaneState.PARKED))
@@ -76,7 +84,7 @@ def _due_at_once(bed: Bed) -> None:
     bed.put(LaneLeases, "due", due)
 
 
-@LANES.defect("take a message that failed for complete", "nothing is lost", _MEMBERS)
+@LANES.defect("treat a failed message as complete", "no message is lost", _MEMBERS)
 def _failed_is_done(bed: Bed) -> None:
     real = LaneQueue.__dict__["_fail"]
 
@@ -88,7 +96,7 @@ def _failed_is_done(bed: Bed) -> None:
     bed.put(LaneQueue, "_fail", fail)
 
 
-@LANES.defect("commit where the scan stands", "nothing is lost", _MEMBERS)
+@LANES.defect("commit up to the position of the scan", "no message is lost", _MEMBERS)
 def _commit_scanned(bed: Bed) -> None:
     def low_water(self: LaneQueue) -> int:
         return self.scanned
@@ -96,7 +104,7 @@ def _commit_scanned(bed: Bed) -> None:
     bed.put(LaneQueue, "low_water", low_water)
 
 
-@LANES.defect("pass over messages whose key is busy", "nothing is lost", _MEMBERS)
+@LANES.defect("skip messages whose key is busy", "no message is lost", _MEMBERS)
 def _pass_over(bed: Bed) -> None:
     real = Round.__dict__["_take"]
 
@@ -113,7 +121,7 @@ def _pass_over(bed: Bed) -> None:
     bed.put(Round, "_take", take)
 
 
-@LANES.defect("let a lane that fails stop its queue", "a healthy lane goes on", _MEMBERS)
+@LANES.defect("let a failing lane stop its queue", "a failing key stops no other key", _MEMBERS)
 def _failed_stops(bed: Bed) -> None:
     real = LaneQueue.__dict__["_fail"]
 
@@ -127,7 +135,7 @@ def _failed_stops(bed: Bed) -> None:
     bed.put(LaneQueue, "_fail", fail)
 
 
-@LANES.defect("end no lease of a lane", "all is delivered in the end", _MEMBERS)
+@LANES.defect("never end the lease of a lane", "all messages are delivered in the end", _MEMBERS)
 def _never_over(bed: Bed) -> None:
     def tick(self: LaneLeases, now: Any) -> Any:
         return []
@@ -135,7 +143,9 @@ def _never_over(bed: Bed) -> None:
     bed.put(LaneLeases, "tick", tick)
 
 
-@LANES.defect("forget what members have in hand at a restart", "replicas agree", _MEMBERS)
+@LANES.defect(
+    "forget the lanes that members work on at a restart", "replicas have the same state", _MEMBERS
+)
 def _forget_at_load(bed: Bed) -> None:
     real = LaneTable.__init__
 
@@ -152,7 +162,9 @@ def _forget_at_load(bed: Bed) -> None:
     bed.put(LaneTable, "__init__", read)
 
 
-@LANES.defect("count no try when a member dies", "all is delivered in the end", _DEADLY)
+@LANES.defect(
+    "do not count a try when a member dies", "all messages are delivered in the end", _DEADLY
+)
 def _no_try(bed: Bed) -> None:
     def lose(self: LaneQueue, lane: Lane, reason: str, config: Any, *more: Any) -> None:
         self.end(lane, *more)
@@ -160,7 +172,11 @@ def _no_try(bed: Bed) -> None:
     bed.put(LaneQueue, "lose", lose)
 
 
-@LANES.defect("hand several messages out behind a death", "tries before death", _DEADLY)
+@LANES.defect(
+    "hand out several messages of a lane after a member died with it",
+    "a message gets all its tries before it becomes a dead letter",
+    _DEADLY,
+)
 def _suspects_in_company(bed: Bed) -> None:
     real = Round.__dict__["_hand_out"]
 
@@ -172,7 +188,11 @@ def _suspects_in_company(bed: Bed) -> None:
     bed.put(Round, "_hand_out", hand_out)
 
 
-@LANES.defect("make every lane of a dead member a dead letter", "tries before death", _LETTERS)
+@LANES.defect(
+    "make a dead letter of every lane of a dead member",
+    "a message gets all its tries before it becomes a dead letter",
+    _LETTERS,
+)
 def _dead_at_once(bed: Bed) -> None:
     def lose(
         self: LaneQueue, lane: Lane, reason: str, config: Any, wall_ms: int, writes: Any
@@ -187,7 +207,9 @@ def _dead_at_once(bed: Bed) -> None:
     bed.put(LaneQueue, "lose", lose)
 
 
-@LANES.defect("go on behind a dead letter that is not stored", "dead letters are stored", _LETTERS)
+@LANES.defect(
+    "continue after a dead letter that is not stored", "every dead letter is stored", _LETTERS
+)
 def _no_letter(bed: Bed) -> None:
     real = LetterService.__dict__["_letter"]
 
@@ -198,7 +220,9 @@ def _no_letter(bed: Bed) -> None:
     bed.put(LetterService, "_letter", letter)
 
 
-@LANES.defect("let a held lane go on behind its message", "a parked key waits", _HOLDS)
+@LANES.defect(
+    "let a held lane continue after its held message", "a parked key waits for its release", _HOLDS
+)
 def _held_goes_on(bed: Bed) -> None:
     real = LaneQueue.__dict__["_park"]
 
@@ -210,7 +234,7 @@ def _held_goes_on(bed: Bed) -> None:
     bed.put(LaneQueue, "_park", park)
 
 
-@LANES.defect("release no held lane", "all is delivered in the end", _HOLDS)
+@LANES.defect("never release a held lane", "all messages are delivered in the end", _HOLDS)
 def _free_nothing(bed: Bed) -> None:
     def free(self: LaneQueue, lane: Lane, **more: Any) -> None:
         pass
@@ -219,7 +243,9 @@ def _free_nothing(bed: Bed) -> None:
 
 
 @LANES.defect(
-    "stop a queue for the message that stopped it, too", "all is delivered in the end", _STOPS
+    "stop a queue also for the message that stopped it",
+    "all messages are delivered in the end",
+    _STOPS,
 )
 def _stopped_for_good(bed: Bed) -> None:
     real = Round.__dict__["_ready_of"]
@@ -230,7 +256,9 @@ def _stopped_for_good(bed: Bed) -> None:
     bed.put(Round, "_ready_of", ready_of)
 
 
-@LANES.defect("keep the lanes of a queue whose offset is reset", "nothing is lost", _CHANGES)
+@LANES.defect(
+    "keep the lanes of a queue after a reset of its offset", "no message is lost", _CHANGES
+)
 def _reset_nothing(bed: Bed) -> None:
     def reset(self: LaneTable, commits: Any, writes: Any) -> None:
         pass
@@ -238,7 +266,9 @@ def _reset_nothing(bed: Bed) -> None:
     bed.put(LaneTable, "reset", reset)
 
 
-@LANES.defect("give the numbers of a deleted group again", "numbers rise", _CHANGES)
+@LANES.defect(
+    "reuse the lane numbers of a deleted consumer group", "lane numbers always rise", _CHANGES
+)
 def _numbers_again(bed: Bed) -> None:
     real = LaneTable.__dict__["_drop"]
 
@@ -251,8 +281,8 @@ def _numbers_again(bed: Bed) -> None:
 
 
 @LANES.defect(
-    "delete a group whose lanes are in hand",
-    "one listener per key",
+    "delete a consumer group whose members work on lanes",
+    "one listener per key at a time",
     {**_CHANGES, "recycled": False},
 )
 def _delete_in_hand(bed: Bed) -> None:
@@ -262,7 +292,11 @@ def _delete_in_hand(bed: Bed) -> None:
     bed.put(GroupAdministration, "_check_unused", check_unused)
 
 
-@LANES.defect("keep the offsets of a deleted group by key", "nothing outlives its group", _CHANGES)
+@LANES.defect(
+    "keep the offsets of a deleted consumer group by key",
+    "nothing of a deleted group is kept",
+    _CHANGES,
+)
 def _offsets_outlive(bed: Bed) -> None:
     real = OffsetTable.drop_group
 
@@ -274,7 +308,9 @@ def _offsets_outlive(bed: Bed) -> None:
 
 
 @LANES.defect(
-    "keep the lanes of a deleted topic", "nothing of a former life is in the next one", _RECYCLED
+    "keep the lanes of a deleted topic",
+    "a new topic or group keeps nothing of a deleted one",
+    _RECYCLED,
 )
 def _outlive_topic(bed: Bed) -> None:
     real = LaneTable.drop
@@ -286,7 +322,9 @@ def _outlive_topic(bed: Bed) -> None:
     bed.put(LaneTable, "drop", drop)
 
 
-@LANES.defect("give the numbers of a deleted topic again", "an attempt is given once", _RECYCLED)
+@LANES.defect(
+    "reuse the lane numbers of a deleted topic", "an attempt's number is used once", _RECYCLED
+)
 def _topic_numbers_again(bed: Bed) -> None:
     real = LaneTable.drop
 
@@ -299,7 +337,11 @@ def _topic_numbers_again(bed: Bed) -> None:
     bed.put(LaneTable, "drop", drop)
 
 
-@LANES.defect("keep no beginning that found nothing", "all is delivered in the end", _LAST)
+@LANES.defect(
+    "do not store the start of a queue if the scan found nothing",
+    "all messages are delivered in the end",
+    _LAST,
+)
 def _begin_later(bed: Bed) -> None:
     real = _Part.__dict__["record"]
 
@@ -310,7 +352,11 @@ def _begin_later(bed: Bed) -> None:
     bed.put(_Part, "record", record)
 
 
-@LANES.defect("change the mode while lanes are in hand", "one listener per key", _CHANGES)
+@LANES.defect(
+    "change the mode of a group while members work on lanes",
+    "one listener per key at a time",
+    _CHANGES,
+)
 def _change_at_once(bed: Bed) -> None:
     def refuse_change(self: LaneTable, *_: Any) -> str:
         return ""
@@ -319,7 +365,9 @@ def _change_at_once(bed: Bed) -> None:
 
 
 @LANES.defect(
-    "let retention take what lanes owe", "nothing is lost", {**_SLOW, "retention_size": 3_000}
+    "let retention remove messages that lanes still need",
+    "no message is lost",
+    {**_SLOW, "retention_size": 3_000},
 )
 def _drop_owed(bed: Bed) -> None:
     def nothing(self: Any, *_: Any) -> None:

@@ -29,14 +29,14 @@ RAFT = Catalogue("raft")
 LOOP = Catalogue("replication")
 
 
-@RAFT.defect("commit before the majority has it", "an acknowledged message is on a majority")
+@RAFT.defect("commit an entry before a majority has it", "an acknowledged message is on a majority")
 def _commit_alone(bed: Bed) -> None:
     bed.put(replication, "committed_index", lambda voters, acked: max(acked.values(), default=0))
 
 
 @RAFT.defect(
-    "commit entries of an earlier term by counting",
-    "only entries of the own term are committed by counting",
+    "commit entries of an earlier term by counting replicas",
+    "only entries of the leader's own term are committed by counting",
     STORMS["older term"],
 )
 def _count_any_term(bed: Bed) -> None:
@@ -64,14 +64,16 @@ def _vote_twice(bed: Bed) -> None:
     bed.put(election, "handle_vote", handle_vote)
 
 
-@RAFT.defect("vote for a shorter log", "only a complete log is elected")
+@RAFT.defect(
+    "vote for a candidate with a shorter log", "only a replica with a complete log is elected"
+)
 def _vote_for_anybody(bed: Bed) -> None:
     bed.put(RaftLog, "is_up_to_date", lambda self, last_index, last_term: True)
 
 
 @RAFT.defect(
-    "let a late append shorten the log",
-    "what was acknowledged stays in the log",
+    "let a late append message truncate the log",
+    "acknowledged entries stay in the log",
     STORMS["group"],
 )
 def _late_append_truncates(bed: Bed) -> None:
@@ -99,7 +101,7 @@ def _forget_vote(bed: Bed) -> None:
 
 @LOOP.defect(
     "send promises before they are durable",
-    "what is promised survives a crash",
+    "promises survive a crash",
     STORMS["group"],
 )
 def _promise_early(bed: Bed) -> None:
@@ -113,15 +115,15 @@ def _promise_early(bed: Bed) -> None:
     bed.put(ReplicationLoop, "_begin", begin)
 
 
-@LOOP.defect("leave the sync out", "what is promised survives a crash")
+@LOOP.defect("skip the sync of the disk", "promises survive a crash")
 def _no_sync(bed: Bed) -> None:
     real = MemoryStore.commit
     bed.put(MemoryStore, "commit", lambda self, ticket, *, sync: real(self, ticket, sync=False))
 
 
 @LOOP.defect(
-    "count a wiped replica for a leader it may have voted out",
-    "who lost its log counts for a leader that has had no successor",
+    "count a wiped replica for a leader that it may have voted out",
+    "a replica that lost its log counts only for a leader without a successor",
     STORMS["rebuild"],
 )
 def _count_at_once(bed: Bed) -> None:
@@ -136,14 +138,14 @@ def _count_at_once(bed: Bed) -> None:
 
 @LOOP.defect(
     "let a wiped replica vote",
-    "who lost its log votes only when it has it again",
+    "a replica that lost its log votes only after it has the log again",
     STORMS["rebuild"],
 )
 def _no_recovery(bed: Bed) -> None:
     bed.put(Recovery, "begin", staticmethod(lambda batch: None))
 
 
-@LOOP.defect("call an overwritten proposal committed", "an answer states the fate that came")
+@LOOP.defect("report an overwritten proposal as committed", "an answer reports the real result")
 def _all_committed(bed: Bed) -> None:
     real = PendingProposals.settle
 
@@ -154,7 +156,7 @@ def _all_committed(bed: Bed) -> None:
     bed.put(PendingProposals, "settle", settle)
 
 
-@LOOP.defect("refuse what may still be committed", "a refused send is in no log")
+@LOOP.defect("refuse a send that may still be committed", "a refused send is in no log")
 def _refuse_early(bed: Bed) -> None:
     real = ReplicaRole._end_serving
 
@@ -168,7 +170,9 @@ def _refuse_early(bed: Bed) -> None:
     bed.put(ReplicaRole, "_end_serving", end_serving)
 
 
-@LOOP.defect("serve before the whole log is applied", "a new leader knows everything first")
+@LOOP.defect(
+    "serve before the whole log is applied", "a new leader applies the whole log before it serves"
+)
 def _serve_early(bed: Bed) -> None:
     real = ReplicaRole.watch
 
@@ -182,7 +186,7 @@ def _serve_early(bed: Bed) -> None:
 
 @LOOP.defect(
     "answer without a lease",
-    "an answer is the truth of the group",
+    "an answer is not older than its request",
     STORMS["group"],
 )
 def _answer_anyway(bed: Bed) -> None:
@@ -191,8 +195,8 @@ def _answer_anyway(bed: Bed) -> None:
 
 
 @RAFT.defect(
-    "count a lease by the own election time-out alone",
-    "a lease ends before those it rests on elect",
+    "compute the lease from the leader's own election time-out only",
+    "a lease ends before the replicas that granted it can elect another leader",
     {"every_us": 200_000, "troubles": ("crash", "island", "transfer"), "mixed_elections": True},
 )
 def _count_own_lease(bed: Bed) -> None:
@@ -200,15 +204,15 @@ def _count_own_lease(bed: Bed) -> None:
 
 
 @LOOP.defect(
-    "answer by a confirmation without a round",
-    "an answer is the truth of the group",
+    "take a read as confirmed without a round of heartbeats",
+    "an answer is not older than its request",
     {**STORMS["group"], "links": 175.0},
 )
 def _confirm_alone(bed: Bed) -> None:
     bed.put(LeaderLease, "is_confirmed", lambda self, number: self._node.is_leader)
 
 
-@LOOP.defect("lose the last proposal of a group commit", "what is acknowledged is in the log")
+@LOOP.defect("lose the last proposal of a group commit", "acknowledged messages are in the log")
 def _lose_last(bed: Bed) -> None:
     real = Proposer.propose
 
@@ -245,7 +249,7 @@ def _snapshot_without_locks(bed: Bed) -> None:
     bed.put(replica, "adopt_state", adopt_state)
 
 
-@LOOP.defect("keep the locks out of the store", "locks survive the leader")
+@LOOP.defect("do not write locks to the store", "locks survive a change of the leader")
 def _volatile_locks(bed: Bed) -> None:
     real = LockTable.__init__
     bed.put(LockTable, "__init__", lambda self, reader: real(self, MemoryStore()))

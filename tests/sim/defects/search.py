@@ -1,10 +1,10 @@
 """
 The search for the seed that catches each defect: ``python -m tests.sim.defects.search`` finds them again.
 
-A defect that is still caught at its seed on record is left there, which takes one run. For the others it tries seeds
-one after the other until a law is broken, writes what it found to ``caught.json`` (used by the tests) and the table
-to ``docs/explanation/simulator.md``, each immediately, so that it can be ended and goes on where it was. ``--again`` forgets the
-record, ``--only TEXT`` looks for some of them, ``--seeds N`` how far.
+A defect that is still caught at its recorded seed keeps it, which takes one run. For the others the program tries seeds
+one after the other until a law is broken. It immediately writes each result to ``caught.json`` (used by the tests) and to the table
+in ``docs/explanation/simulator.md``, so it can be interrupted and resumes where it was. ``--again`` forgets the
+records, ``--only TEXT`` selects defects by their names, ``--seeds N`` limits the number of seeds.
 """
 
 import argparse

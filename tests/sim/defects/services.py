@@ -34,13 +34,17 @@ NAMES = Catalogue("name server")
 _CLOCKS = {**STORMS["group"], **WRONG_CLOCKS, "troubles": ("crash", "transfer", "wrong clock")}
 
 
-@SERVICES.defect("go by the own clock", "no clock alone deletes", changes=_CLOCKS)
+@SERVICES.defect(
+    "use the leader's own clock instead of the group's",
+    "nothing is deleted by one clock alone",
+    changes=_CLOCKS,
+)
 def _own_clock(bed: Bed) -> None:
     bed.put(GroupClock, "now", lambda self: self._own.now())
 
 
 @SERVICES.defect(
-    "delete by a time that is not confirmed", "no clock alone deletes", changes=_CLOCKS
+    "delete by an unconfirmed time", "nothing is deleted by one clock alone", changes=_CLOCKS
 )
 def _unconfirmed_time(bed: Bed) -> None:
     real = MessageAge.certain
@@ -51,7 +55,7 @@ def _unconfirmed_time(bed: Bed) -> None:
     bed.put(MessageAge, "certain", certain)
 
 
-@SERVICES.defect("append the copy of a half for each end", "one commit, one copy")
+@SERVICES.defect("append a copy of the half message for each end request", "one commit, one copy")
 def _commit_each_end(bed: Bed) -> None:
     real = TransactionTable.end
 
@@ -66,7 +70,10 @@ def _commit_each_end(bed: Bed) -> None:
     bed.put(TransactionTable, "end", end)
 
 
-@SERVICES.defect("say that a commit is stored when it is proposed", "acknowledged is committed")
+@SERVICES.defect(
+    "report a transaction's commit as stored when it is proposed",
+    "acknowledged entries are committed",
+)
 def _end_early(bed: Bed) -> None:
     real = TransactionProcessor.end
 
@@ -76,7 +83,9 @@ def _end_early(bed: Bed) -> None:
     bed.put(TransactionProcessor, "end", end)
 
 
-@SERVICES.defect("commit what was rolled back", "a rolled back message is never seen")
+@SERVICES.defect(
+    "commit a transaction that was rolled back", "a rolled back message is never delivered"
+)
 def _rollback_commits(bed: Bed) -> None:
     bed.put(transacting, "TRANSACTION_ROLLBACK", -1)
     real = TransactionProcessor.end
@@ -89,7 +98,9 @@ def _rollback_commits(bed: Bed) -> None:
     bed.put(TransactionProcessor, "end", end)
 
 
-@SERVICES.defect("hand a delayed message on before its time", "never early by the leader's clock")
+@SERVICES.defect(
+    "deliver a delayed message before its time", "no message is early by the leader's clock"
+)
 def _early(bed: Bed) -> None:
     real = DelayService.tick
 
@@ -99,7 +110,9 @@ def _early(bed: Bed) -> None:
     bed.put(DelayService, "tick", tick)
 
 
-@SERVICES.defect("hand a timer message on before its time", "never early by the leader's clock")
+@SERVICES.defect(
+    "deliver a timer message before its time", "no message is early by the leader's clock"
+)
 def _timer_early(bed: Bed) -> None:
     real = TimerService.tick
 
@@ -109,14 +122,14 @@ def _timer_early(bed: Bed) -> None:
     bed.put(TimerService, "tick", tick)
 
 
-@SERVICES.defect("hand on what was cancelled", "a cancellation that was acknowledged holds")
+@SERVICES.defect("deliver a cancelled message", "an acknowledged cancellation is final")
 def _cancel_nothing(bed: Bed) -> None:
     bed.put(TimerService, "cancelled", lambda self, topic, unique_key, wall_ms: None)
 
 
 @SERVICES.defect(
-    "let retention take what still waits",
-    "what waits for its delay is kept",
+    "let retention remove messages that wait for their delay",
+    "messages that wait for their delay are kept",
     {"delayed": 0.2, "retention_size": 3_000},
 )
 def _take_waiting(bed: Bed) -> None:
@@ -132,17 +145,24 @@ def _take_waiting(bed: Bed) -> None:
     bed.put(RetentionService, "find_floor", find_floor)
 
 
-@SERVICES.defect("serve who has lost its rights", "a denial that was confirmed holds")
+@SERVICES.defect(
+    "serve a client that has lost its rights", "a confirmed removal of rights is effective"
+)
 def _admit_all(bed: Bed) -> None:
     bed.put(AccessControl, "admit", lambda self, request, peer: None)
 
 
-@SERVICES.defect("let sends pass a growth's fence", "nobody writes behind the fence")
+@SERVICES.defect(
+    "accept sends behind the fence of a queue expansion", "no client writes behind the fence"
+)
 def _no_growth_fence(bed: Bed) -> None:
     bed.put(sending, "check_send", lambda context, topic, ext: None)
 
 
-@SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
+@SERVICES.defect(
+    "switch to the new queues before the groups have consumed the old ones",
+    "all old messages are consumed before the switch",
+)
 def _switch_early(bed: Bed) -> None:
     # In the state machine, and where an operator learns what blocks the switch.
     for module in (expansionphases, growing):
@@ -151,8 +171,8 @@ def _switch_early(bed: Bed) -> None:
 
 
 @SERVICES.defect(
-    "obey an operator that another has followed",
-    "an old token is refused",
+    "obey an operator that was replaced",
+    "the token of a replaced operator is refused",
     {"growths": (5, 7), "hold_keys": False, "every_us": 400_000, "troubles": ("operator",)},
 )
 def _obey_all(bed: Bed) -> None:
@@ -161,8 +181,8 @@ def _obey_all(bed: Bed) -> None:
 
 
 @DISKS.defect(
-    "read what has rotted",
-    "a flipped bit meets a checksum",
+    "read corrupt values",
+    "checksums detect flipped bits",
     STORMS["rebuild"],
 )
 def _no_checksums(bed: Bed) -> None:
@@ -190,7 +210,7 @@ def _no_checksums(bed: Bed) -> None:
     bed.put(SimulatedStore, "check_all", lambda self: None)
 
 
-@DISKS.defect("keep half of a torn write", "a ticket is written whole or not at all")
+@DISKS.defect("keep one half of a torn write", "a write is complete or absent after a crash")
 def _half_a_ticket(bed: Bed) -> None:
     real = SimulatedStore.crash
 
@@ -209,8 +229,8 @@ def _half_a_ticket(bed: Bed) -> None:
 
 
 @NAMES.defect(
-    "drop an ordered topic with its group",
-    "the queue list does not depend on who is alive",
+    "drop the route of an ordered topic when its broker group is down",
+    "the queue list does not depend on which brokers are alive",
     {"every_us": 1_000_000, "troubles": ("crash all", "name server")},
 )
 def _forget_ordered(bed: Bed) -> None:
