@@ -195,8 +195,8 @@ def main() -> None:
     print(table)
     if given.write is not None:
         about = (
-            f"`make bench-backup`: a group of three, {lanes.form()}, the load and the backup on {os.cpu_count()} CPUs and one disk; "
-            f"{time.strftime('%Y-%m-%d', time.gmtime())}. The backup lies in a folder and is read back before it counts."
+            f"`make bench-backup`: a broker group of three replicas, {lanes.form()}, the load and the backup on {os.cpu_count()} CPUs and one disk; "
+            f"{time.strftime('%Y-%m-%d', time.gmtime())}. The backup is stored in a folder and read back before it counts."
         )
         sections.put(given.write, "backup", f"## Backups and restores\n\n{about}\n\n{table}")
 

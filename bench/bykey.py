@@ -62,23 +62,23 @@ COMMAND_S: Final = 300.0
 #: How each client processes by key, by the client's name.
 DRIVEN: Final = {
     "orderlymq": (
-        f"a group with `concurrency: Key`, {PROCESSES} processes of the Python SDK with {WORKERS // PROCESSES} workers each; a failed"
-        " message comes again after 1 s, then 2 s and so on"
+        f"a consumer group with `concurrency: Key`, {PROCESSES} processes of the Python SDK with {WORKERS // PROCESSES} workers each; a failed"
+        " message is delivered again after 1 s, then 2 s and so on"
     ),
     "rocketmq": (
-        f"one orderly push consumer with {WORKERS} threads, which takes one message of a queue at a time; a failed message comes again"
-        " after 1 s, without an end, as by default. With a limit of tries it goes to the dead letters, and its key goes on without it"
+        f"one orderly push consumer with {WORKERS} threads, which takes one message of a queue at a time; a failed message is delivered"
+        " again after 1 s, without end, as by default. With a limit of tries it becomes a dead letter, and its key continues without it"
     ),
     "kafka": (
-        f"Confluent's parallel consumer 0.5.3.3, `ordering` KEY, `maxConcurrency` {WORKERS}, `messageBufferSize` 10,000, the rest as by default:"
-        " it commits every 5 s and a failed record comes again after 1 s. It stops to poll when its buffer is full of records that are not done,"
-        f" those behind a poison record included. By default the buffer has {2 * WORKERS}, and this load with poison stands still."
+        f"Confluent's parallel consumer 0.5.3.3, `ordering` KEY, `maxConcurrency` {WORKERS}, `messageBufferSize` 10,000, all else by default:"
+        " it commits every 5 s, and a failed record is delivered again after 1 s. It stops polling when its buffer is full of unfinished records,"
+        f" including those behind a poison record. By default the buffer has {2 * WORKERS}, and this load with poison stands still."
         " One process has the whole partition"
     ),
     "nats": (
-        "a subject and a durable consumer per key (three replicas as the stream, `max_ack_pending: 1`, explicit acknowledgements), all"
-        f" known before the first message (a stream has 1,000 at most unless it is told otherwise); {WORKERS} threads take the messages of"
-        " all; a failed one comes again after 1 s"
+        "a subject and a durable consumer per key (three replicas like the stream, `max_ack_pending: 1`, explicit acknowledgements), all"
+        f" created before the first message (by default a stream has at most 1,000); {WORKERS} threads take the messages of"
+        " all; a failed message is delivered again after 1 s"
     ),
 }
 
@@ -286,35 +286,35 @@ def section(rows: Sequence[Row], names: Sequence[str], seconds: float) -> str:
         "## One queue, many workers, in order per key",
         "",
         (
-            f"`make bench-by-key`: one queue, {KEYS:,} keys and {WORKERS} handlers at once that wait {HANDLER_MS} ms and use no CPU. Each"
+            f"`make bench-by-key`: one queue, {KEYS:,} keys and {WORKERS} concurrent handlers, each of which waits {HANDLER_MS} ms and uses no CPU. Each"
             f" system has three nodes, which share {os.cpu_count()} CPUs with the clients; {time.strftime('%Y-%m-%d', time.gmtime())}."
         ),
     ]
     others = [row for row, name in zip(rows, names, strict=True) if name not in OURS]
     found = list(behind(rows[0], others)) if names[0] in OURS else []
     if found:
-        lines += ["", "Where ours is behind, the widest gap first:", "", *found]
+        lines += ["", "Figures in which ours is behind, the widest gap first:", "", *found]
     lines += ["", *table(rows), ""]
     lines += [
         (
-            f"* Messages/s: {rows[0].stored:,} stored messages are handled, for {seconds:g} s at most. The handlers allow"
-            f" {WORKERS * 1000 // HANDLER_MS:,}. The CPU is that of all nodes and consumers in that time, at rest too."
+            f"* Messages/s: {rows[0].stored:,} stored messages are handled, for at most {seconds:g} s. The handlers allow"
+            f" {WORKERS * 1000 // HANDLER_MS:,} messages/s. The CPU time is that of all nodes and consumers in this time, idle or not."
         ),
         (
-            f"* p99: {RATE} messages/s for {seconds:g} s, after {WARM_S:g} s that is not counted, from the call of a send to the end of the handler's call, of healthy keys. With"
-            f" poison, one message in {POISON_EVERY} is of one of ten keys whose handler fails always. *Falls behind*: not all is handled"
-            f" {GRACE_S:g} s after the last send. *Stands still*: nothing has been handled in the last five seconds of that."
+            f"* p99: {RATE} messages/s for {seconds:g} s, after {WARM_S:g} s that does not count. The time is from the call of a send to the end of the handler's call, for healthy keys. With"
+            f" poison, one message in {POISON_EVERY} belongs to one of ten keys whose handler always fails. *Falls behind*: some messages are not handled"
+            f" {GRACE_S:g} s after the last send. *Stands still*: no message was handled in the last five seconds of this wait."
         ),
         (
-            "* Class: the place of a message when its send is acknowledged, on disk or in memory, each time at a majority."
+            "* Class: where a message is stored when its send is acknowledged: on disk or in memory, in both cases at a majority."
         ),
         (
-            "* Out of order: handled before an earlier message of the same key had ended. Delivered again: healthy messages handled more"
-            " than once. Both are of all three works."
+            "* Out of order: messages that were handled before an earlier message of the same key had ended. Delivered again: healthy"
+            " messages that were handled more than once. Both count all three works."
         ),
         (
-            "* Consumers to the first message: of ours with the start of four processes, of NATS with the making of a consumer per key."
-            " The load program of the others runs already."
+            "* Consumers to the first message: for ours, this includes the start of four processes; for NATS, the creation of a consumer"
+            " per key. The load program of the other systems is already running."
         ),
     ]
     for row, name in zip(rows, names, strict=True):

@@ -129,8 +129,8 @@ async def create(name_server: str, topics: int, groups: int) -> None:
 def write(page: Path, rows: list[tuple[str, str, str]], topics: int, groups: int) -> None:
     """Write the section of the results page."""
     about = (
-        f"`make bench-console`: {topics:,} topics and {groups:,} consumer groups on a group of three, on {os.cpu_count()} CPUs;"
-        f" {time.strftime('%Y-%m-%d', time.gmtime())}. One CPU is 100 %: median, least and most of {ROUNDS} rounds. A page is loaded until its last byte."
+        f"`make bench-console`: {topics:,} topics and {groups:,} consumer groups on a broker group of three replicas, on {os.cpu_count()} CPUs;"
+        f" {time.strftime('%Y-%m-%d', time.gmtime())}. 100 % is one CPU; CPU figures are medians of {ROUNDS} rounds, with minimum and maximum. A page is loaded when its last byte is there."
     )
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     sections.put(

@@ -40,9 +40,9 @@ from orderlymq_spark.tables.parquet import path_of, published
 _BATCHES: Final = 4  # micro-batches of the archive
 _MEGA: Final = 1e6
 _TEXT: Final = (
-    "`make bench-spark`: {rows:,} messages of {size:,} bytes (text that compresses to a half) and {keys:,} keys in two queues"
-    " of one broker, read by Spark in `local[2]` on the same machine: both share its CPUs, whose seconds per second"
-    " stand beside each rate. A cell is *min / **median** / max* over {rounds} rounds, that of the JVM's start among them."
+    "`make bench-spark`: {rows:,} messages of {size:,} bytes (text that compresses to half its size) and {keys:,} keys in two queues"
+    " of one broker, read by Spark in `local[2]` on the same machine. Both share its CPUs; the table has the CPU seconds per second"
+    " of each. A cell is *min / **median** / max* over {rounds} rounds, including the one in which the JVM starts."
 )
 
 

@@ -57,7 +57,7 @@ _SCHEMA: Final = pa.schema(
 )
 _TEXT: Final = (
     "`make bench-spark-audit`: an archive of {rows:,} messages and {keys:,} keys in {files} files of four queues, audited by Spark in `local[2]`"
-    " with 1 GiB of heap. {defects:,} findings were planted, and exactly these were found. The memory is what was resident at most."
+    " with 1 GiB of heap. {defects:,} defects were planted, and the audit found exactly these. The memory is the maximum of the resident memory."
 )
 
 

@@ -46,10 +46,10 @@ _SAMPLE_S: Final = 0.1
 _SMALL_BYTES: Final = 1024
 _SMALL_PART: Final = 10  # the topic of small messages has a tenth of the bytes
 _TEXT: Final = (
-    "`make bench-spark-memory`: a topic of {gib:.4g} GiB in messages of {size:,} bytes, and one of a tenth of that in messages"
-    " of 1 KiB, read to their ends by Spark in `local[2]` in batches of at most 256 MiB. A Python worker may not have more"
-    " than {worker} (`spark.executor.pyspark.memory`, a limit on its address space), the JVM has 1 GiB of heap. The memory"
-    " is what was resident at most."
+    "`make bench-spark-memory`: a topic of {gib:.4g} GiB in messages of {size:,} bytes, and a topic of a tenth of that size in messages"
+    " of 1 KiB. Spark in `local[2]` reads both to the end, in batches of at most 256 MiB. A Python worker may have at most"
+    " {worker} (`spark.executor.pyspark.memory`, a limit on its address space), and the JVM has 1 GiB of heap. The memory"
+    " is the maximum of the resident memory."
 )
 
 

@@ -64,8 +64,8 @@ def main() -> None:
         sys.exit(f"{len(troubled)} works failed: {troubled[0].trouble}")
     if given.write is not None:
         about = (
-            f"`make bench-tls`: a group of three on {os.cpu_count()} CPUs, medians of {given.rounds} interleaved rounds of {scale.seconds:g} s;"
-            f" {time.strftime('%Y-%m-%d', time.gmtime())}. Replicas show each other certificates; clients are plain on both sides."
+            f"`make bench-tls`: a broker group of three replicas on {os.cpu_count()} CPUs, medians of {given.rounds} interleaved rounds of {scale.seconds:g} s;"
+            f" {time.strftime('%Y-%m-%d', time.gmtime())}. The replicas authenticate each other with certificates; clients use no TLS in either case."
         )
         sections.put(given.write, "tls", f"## TLS between replicas\n\n{about}\n\n{table}")
 

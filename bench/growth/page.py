@@ -130,24 +130,24 @@ def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[st
     yield "# Growth"
     yield ""
     yield (
-        "What a message costs while one thing grows by decades. A group of three replicas and the load share"
-        f" {os.cpu_count()} CPUs, so rates are those of a small machine; the shape of a curve is what counts. The load is the"
-        " same at each decade: 64 senders of 1 KiB at full speed, then 300 messages/s at a steady pace for p50 and p99,"
-        " then a SIGKILL of the leader and its start. CPU per message is that of all replicas at full speed. The aim: a decade"
-        f" costs at most {DECADE_MOST - 1:.0%} more. Memory also rises by what the works before have stored."
-        " One process of the Python SDK sends and has its share of the CPUs; [benchmarks](benchmarks.md) has the rates of Java's client."
+        "This page shows what a message costs while one number grows by decades, from 10 to 100 and so on. A broker group of three"
+        f" replicas and the load share {os.cpu_count()} CPUs, so the rates are those of a small machine. Compare the shapes of the curves."
+        " The load is the same at each decade: 64 senders of 1 KiB at full speed, then 300 messages/s at a steady pace for p50 and p99,"
+        " then a SIGKILL of the leader and its restart. CPU per message is that of all replicas at full speed. The aim: a decade"
+        f" costs at most {DECADE_MOST - 1:.0%} more. The memory also grows with the messages that earlier decades have stored."
+        " The sender is one process of the Python SDK, which uses some of the CPUs; [benchmarks](benchmarks.md) has the rates of Java's client."
     )
     yield ""
     yield (
-        f"`make bench-growth` repeats it, with the compiled modules of the image ({origin(lines)})."
+        f"`make bench-growth` repeats the measurement, with the compiled modules of the image ({origin(lines)})."
         " A decade without a row was not run. Each decade is measured once. A step of more than"
-        f" {DECADE_MOST - 1:.0%} counts as growth, in bold, unless the next decade takes it back: costs no more than"
-        f" {DECADE_MOST - 1:.0%} above what was before the step. The last step always counts."
+        f" {DECADE_MOST - 1:.0%} counts as growth and is bold, unless the next decade takes it back, that is, costs at most"
+        f" {DECADE_MOST - 1:.0%} more than the decade before the step. The last step always counts."
     )
     yield ""
     yield (
-        "Each decade has one kill of the leader. A follower waits 200 ms for a sign of it. Who stands for election in vain waits"
-        " again, for 200 to 400 ms by chance. What took longer than the aim stands below its table."
+        "At each decade the leader is killed once. A follower waits 200 ms for a message from it before it stands for election. If it"
+        " does not win, it waits again, for a random time of 200 to 400 ms. Kills that took longer than the aim are listed below the table."
     )
     yield ""
     yield "## In short"

@@ -38,11 +38,12 @@ PEERS: dict[str, type[Peer]] = {
 #: Systems that a reader may miss, and why they are missing.
 ABSENT: dict[str, str] = {
     "Redpanda": (
-        "its server is a binary of the vendor's own repository; Maven Central, the Go module proxy and Debian, from which the others"
-        " come, do not have it"
+        "its server is a binary from the vendor's own repository; Maven Central, the Go module proxy and Debian, the sources of the"
+        " other systems, do not have it"
     ),
     "Pulsar": (
         "Maven Central has its jars (`pulsar-broker` 5.0.1), but three copies need three brokers, three bookies and a metadata store."
-        " Seven virtual machines on a machine that gives others three would measure the machine, and one standalone process keeps one copy"
+        " The result of seven Java processes, where other systems have three, would depend mainly on the machine, and one standalone process keeps"
+        " only one copy"
     ),
 }

@@ -21,7 +21,7 @@ class Kafka(Peer):
     acknowledged = "in the page cache of all in-sync replicas, at least two"
     driven = (
         "one producer with `acks=all` and `linger.ms=0`, a batch is 32 sends whose acknowledgements are awaited together;"
-        " one node leads all partitions; consumers of a group, session timeout 45 s as it comes"
+        " one node leads all partitions; the consumers of one group, with the default session timeout of 45 s"
     )
     client = "kafka"
     client_version = f"kafka-clients {VERSION}"

@@ -20,8 +20,8 @@ class Nats(Peer):
     acknowledged = "in the page cache of a majority, synced every 2 minutes"
     driven = (
         "one connection, a stream with a subject per queue, a batch is 32 asynchronous publishes awaited together; a durable"
-        " pull consumer per subject that acknowledges up to the last of 256, but with `max_ack_pending: 1` and the default"
-        " `ack_wait` of 30 s in take-overs, where order must survive"
+        " pull consumer per subject that acknowledges up to the last of 256; in take-overs it has `max_ack_pending: 1`, to keep the"
+        " order, and the default `ack_wait` of 30 s"
     )
     client = "nats"
     client_version = "jnats 2.26.2"

@@ -29,7 +29,7 @@ class OrderlyMQ(Peer):
     acknowledged = "written and synced in RocksDB's log on a majority (`flushDiskType: SYNC_FLUSH`)"
     driven = (
         "one producer, sends by queue selector, batches as the client's own batch message; orderly push consumers, 32"
-        " messages per call; routes are asked for every second instead of every 30"
+        " messages per call; the client refreshes routes every second instead of every 30 s"
     )
     client = "rocketmq"
     client_version = "rocketmq-client 4.9.8"

@@ -22,8 +22,8 @@ class RabbitMQ(Peer):
     durability = Durability.DISK
     acknowledged = "written and synced in the log of a majority"
     driven = (
-        "four connections, a channel per sender, a confirm awaited per message or batch; a queue has a single active"
-        " consumer with a prefetch of 1024, of 1 in take-overs"
+        "four connections, a channel per sender, which waits for a confirm per message or batch; a queue has a single active"
+        " consumer with a prefetch of 1024, or of 1 in take-overs"
     )
     client = "rabbitmq"
     client_version = "amqp-client 5.37.1"

@@ -36,7 +36,7 @@ class RocketMQ(Peer):
     acknowledged = "in the page cache (mapped file) of a majority, whatever `flushDiskType` says"
     driven = (
         "one producer, sends by queue selector, batches as the client's own batch message; orderly push consumers, 32"
-        " messages per call; routes are asked for every second instead of every 30"
+        " messages per call; the client refreshes routes every second instead of every 30 s"
     )
     client = "rocketmq"
     client_version = "rocketmq-client 4.9.8"

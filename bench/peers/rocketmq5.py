@@ -26,9 +26,7 @@ class RocketMQ5(RocketMQ):
         "synced by the master (`flushDiskType=SYNC_FLUSH`), and in the page cache of all other replicas in sync, at least one:"
         " on one disk, not on a majority"
     )
-    driven = (
-        f"{RocketMQ.driven}; one controller, in the name server, with its time-outs as they come"
-    )
+    driven = f"{RocketMQ.driven}; one controller, in the name server, with the default time-outs"
     library = LIBRARY
     flush: ClassVar[str] = "SYNC_FLUSH"
 
@@ -70,5 +68,5 @@ class RocketMQ5InMemory(RocketMQ5):
     name = "rocketmq5-async"
     title = f"RocketMQ {VERSION} controller"
     durability = Durability.MEMORY
-    acknowledged = "in the page cache of all replicas in sync, at least two (`flushDiskType=ASYNC_FLUSH`, as it comes)"
+    acknowledged = "in the page cache of all replicas in sync, at least two (`flushDiskType=ASYNC_FLUSH`, the default)"
     flush = "ASYNC_FLUSH"

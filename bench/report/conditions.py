@@ -42,6 +42,4 @@ def scheduling(switch: Path = _AUTOGROUP) -> str:
         return "this Linux has no autogroup, so all processes share one scheduling group"
     if switch.read_text().strip() == "0":
         return "Linux' autogroup is off, so all processes share one scheduling group"
-    return (
-        "Linux' autogroup is on, so each node has a scheduling group of its own, as in a container"
-    )
+    return "Linux' autogroup is on, so each node has its own scheduling group, as in a container"

@@ -97,12 +97,12 @@ def _page(
     yield "# Benchmarks"
     yield ""
     yield (
-        "RocketMQ, other brokers and OrderlyMQ do the same work, in one run on one machine. Three nodes and the load"
-        " share its CPUs, so the rates are those of a small machine. Compare the ratios."
+        "This page compares OrderlyMQ with RocketMQ and other brokers. All do the same work, in one run on one machine. Three nodes"
+        " and the load share its CPUs, so the rates are those of a small machine. Compare the ratios."
     )
     yield ""
     if found := list(reach.head(lines)):
-        yield "Ours beside its aims, the widest gap first, each system with its own Java client. Below 1x ours is behind."
+        yield "Our figures against their aims, the widest gap first. Each system has its own Java client. Below 1x ours is behind."
         yield ""
         yield from found
         yield ""
@@ -134,18 +134,18 @@ def _conditions(lines: Sequence[Line], command: str) -> Iterator[str]:
     yield f"* Measured: {origin(lines)}."
     yield f"* Last command: `python -m bench.compare {command}`."
     yield (
-        "* Rounds are interleaved. Each peer is started on empty folders, does all works and is stopped. Then the next one"
-        " begins."
+        "* Rounds are interleaved. Each system starts with empty folders, does all works and stops. Then the next one"
+        " starts."
     )
     yield (
-        "* A row names the rounds in which it was measured. A cell is *min / **median** / max* over them, or over all kills."
-        " One value alone was measured once."
+        "* The column *rounds* has the number of rounds in which a row was measured. A cell is *min / **median** / max* over these"
+        " rounds, or over all kills. A single value was measured once."
     )
     disturbed = [line for line in lines if line.elsewhere > DISTURBED]
     measured = [line for line in lines if line.elsewhere > 0]
     yield (
-        f"* In {len(disturbed)} of {len(measured)} timed parts other processes used more than {DISTURBED:.0%} of the"
-        " machine. The rates of such parts are too low for every peer."
+        f"* In {len(disturbed)} of {len(measured)} timed parts, other processes used more than {DISTURBED:.0%} of the"
+        " machine. The rates of such parts are too low for every system."
     )
 
 
@@ -153,9 +153,9 @@ def _classes(lines: Sequence[Line]) -> Iterator[str]:
     yield "## Meaning of an acknowledgement"
     yield ""
     yield (
-        "There are two classes. Do not compare one with the other without saying so. A ratio in the tables is ours to"
-        " theirs inside one class, and above 1 where we are ahead. Only the column *mixed* compares ours on disk with theirs in"
-        " memory."
+        "An acknowledgement belongs to one of two classes. If you compare systems of different classes, say so. A ratio in the"
+        " tables compares ours with another system of the same class. If it is above 1, ours is ahead. Only the column *mixed*"
+        " compares ours on disk with theirs in memory."
     )
     yield ""
     yield "| class | system | acknowledged means | client |"
@@ -173,29 +173,29 @@ def _ways(lines: Sequence[Line]) -> Iterator[str]:
     yield "## How it is done"
     yield ""
     yield (
-        "Each system has three nodes, replication factor 3 and eight ordered queues per topic. Bodies neither compress nor repeat."
+        "Each system has three nodes, replication factor 3 and eight ordered queues per topic. Bodies cannot be compressed and do not repeat."
     )
     yield ""
     yield (
-        "* **Sends.** Each sender waits for its acknowledgement before it sends again. What is acknowledged inside the"
-        " measured seconds counts."
+        "* **Sends.** Each sender waits for the acknowledgement before it sends again. A send counts if it is acknowledged within"
+        " the measured seconds."
     )
     yield (
-        "* **Drains.** A drain begins when every consumer knows its queues. It fails when a message is missing or out of"
+        "* **Drains.** A drain begins when every consumer knows its queues. It fails if a message is missing or out of"
         " order."
     )
     yield (
-        "* **Fail-over.** A leader is killed (SIGKILL) under eight senders, one per queue, that try again after 5 ms. The time"
-        " ends with the first acknowledged send that began after the kill. Afterwards everything is read back."
+        "* **Fail-over.** A leader is killed (SIGKILL) while eight senders, one per queue, send and retry after 5 ms. The time"
+        " ends with the first acknowledged send that began after the kill. Afterwards all messages are read back."
     )
     yield (
-        "* **Take-over.** A consumer is killed with a message in its hands. The time ends when the other member of its group"
-        " gets that message."
+        "* **Take-over.** A consumer is killed while it holds a message. The time ends when the other member of its group"
+        " gets this message."
     )
-    yield "* **Disk and memory** are read when the files have come to rest."
+    yield "* **Disk and memory** are measured when the files no longer change."
     yield ""
     yield (
-        "`python -m bench.fetch` gets the peers, and `apt-get install rabbitmq-server` gets RabbitMQ. Their settings:"
+        "`python -m bench.fetch` downloads the other systems, and `apt-get install rabbitmq-server` installs RabbitMQ. The settings:"
     )
     yield ""
     for peer in _present(lines):
@@ -305,9 +305,9 @@ def _limits(lines: Sequence[Line]) -> Iterator[str]:
         yield "## Limits of the machine"
         yield ""
         yield (
-            "Measured in the same run, alone on the machine. *Our share* sets sends of 1 KiB acknowledged from disk (the"
-            " better of Java's client and the load program on the wire) beside it: as many senders as messages in the"
-            " batch, one sender for a single round trip or sync."
+            "These limits were measured in the same run, each alone on the machine. *Our share* is our rate in percent of the limit:"
+            " sends of 1 KiB acknowledged from disk, by the better of Java's client and the load program on the wire. There are as"
+            " many senders as messages in the batch, and one sender for a single round trip or sync."
         )
         yield ""
         yield "| limit | rounds | per second | p50, ms | our share |"

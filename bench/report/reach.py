@@ -99,8 +99,8 @@ def ceiling(lines: Sequence[Line], cpus: int) -> Iterator[str]:
         cluster, client, rate = medians
         both = cluster + client
         yield (
-            f"{PEERS[name].title}: {shown(cluster)} µs in the cluster and {shown(client)} µs in the client are {shown(both)} µs"
-            f" of processor a message, so {cpus} CPUs give at most {cpus / both * 1000:,.0f} k/s."
+            f"{PEERS[name].title}: a message takes {shown(cluster)} µs of CPU time in the cluster and {shown(client)} µs in the client,"
+            f" {shown(both)} µs in all, so {cpus} CPUs allow at most {cpus / both * 1000:,.0f} k/s."
             f" It drained {rate / 1000:,.0f} k/s."
         )
         yield ""

@@ -121,7 +121,7 @@ def test_the_page_begins_with_where_ours_is_behind(tmp_path: Path) -> None:
     text = (tmp_path / "benchmarks.md").read_text()
 
     assert (
-        text.index("Ours beside its aims")
+        text.index("Our figures against their aims")
         < text.index("* 64 senders, messages/s: NATS")
         < text.index("![")
     )

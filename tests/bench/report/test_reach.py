@@ -50,7 +50,7 @@ def test_a_drain_by_four_names_its_bound() -> None:
     lines = [line("orderlymq-compiled", "drain-4", cpu_us=3.6, client_us=10.4, rate=135_796.0)]
 
     assert list(ceiling(lines, 2)) == [
-        "OrderlyMQ, compiled as in the image: 3.60 µs in the cluster and 10.4 µs in the client are 14.0 µs of processor a"
-        " message, so 2 CPUs give at most 143 k/s. It drained 136 k/s.",
+        "OrderlyMQ, compiled as in the image: a message takes 3.60 µs of CPU time in the cluster and 10.4 µs in the client,"
+        " 14.0 µs in all, so 2 CPUs allow at most 143 k/s. It drained 136 k/s.",
         "",
     ]
