@@ -70,8 +70,8 @@ def costs(rounds: Sequence[Round]) -> scaling.Costs:
 def section(rounds: Rounds, form: str, of: str) -> str:
     """Return the section of the results page."""
     head = (
-        f"`make bench-groups`: {SENDERS} senders of 1 KiB take the groups in turn. Three replicas a group, {form}, and the load, in"
-        f" Python too, share {os.cpu_count()} CPUs; medians; {of}."
+        f"`make bench-groups`: {SENDERS} senders of 1 KiB send to the groups in turn. Three replicas per group, {form}, and the load, which is in"
+        f" Python too, share {os.cpu_count()} CPUs. The figures are medians; {of}."
     )
     model = scaling.lines(costs(rounds[GROUPS[0]]))
     return "\n".join(["## Several groups", "", head, "", *table(rounds), "", *model])

@@ -81,7 +81,7 @@ def table(runs: Sequence[Run], absent: Mapping[str, str]) -> Iterator[str]:
 def section(runs: Sequence[Run], absent: Mapping[str, str], of: str) -> str:
     """Return the section of the results page."""
     head = (
-        f"`python -m bench.pythons`: three replicas and the load, in Python too, share {os.cpu_count()} CPUs; medians of two short"
+        f"`python -m bench.pythons`: three replicas and the load, which is in Python too, share {os.cpu_count()} CPUs; the figures are medians of two short"
         f" rounds; {of}."
     )
     return "\n".join(["## Ordinary Pythons", "", head, "", *table(runs, absent)])

@@ -80,8 +80,8 @@ def of_group(costs: Costs) -> float:
 def lines(costs: Costs) -> Iterator[str]:
     """Yield the model's table and its assumptions."""
     yield (
-        f"A model, not a measurement: sends of {costs.size:,} bytes that cost the leader {shown(costs.leader_us)} µs and each follower"
-        f" {shown(costs.follower_us)} µs of processor, as measured above with one group. One group takes at most"
+        f"This table is a model, not a measurement. A send of {costs.size:,} bytes costs the leader {shown(costs.leader_us)} µs and each follower"
+        f" {shown(costs.follower_us)} µs of CPU time, as measured above with one group. One group takes at most"
         f" {of_group(costs):,.0f} messages/s."
     )
     yield ""
@@ -93,19 +93,19 @@ def lines(costs: Costs) -> Iterator[str]:
             replicas = math.ceil(found.groups * _REPLICAS / machines)
             yield f"| {machines} | {cores} | {found.rate:,.0f} | {found.groups:,} | {replicas:,} | {found.bound} |"
     yield ""
-    yield "It assumes:"
+    yield "The model assumes:"
     yield ""
     yield from (f"* {each}" for each in _assumptions(costs))
 
 
 def _assumptions(costs: Costs) -> Sequence[str]:
     return (
-        "A message costs what it costs here, where replicas and load share the cores. Larger caches, slower cores and a network between"
-        " the replicas would change that; none was measured.",
-        f"A process of a broker uses one core, {_BUSY:.0%} of the time. Its writer thread waits for the disk and counts in the same.",
+        "A message costs as much as here, where replicas and load share the cores. Larger caches, slower cores and a network between"
+        " the replicas would change the cost; they were not measured.",
+        f"A process of a broker uses one core, {_BUSY:.0%} of the time. Its writer thread waits for the disk and is included.",
         "Senders spread evenly over groups, and leaders and replicas evenly over machines. One hot key stays in one group.",
-        "The clients run elsewhere. Nothing is consumed meanwhile.",
-        f"A machine takes in {_NETWORK_BYTES_S * 8 / 1e9:g} Gbit/s and writes {_DISK_BYTES_S / 1e9:g} GB/s; each of three"
+        "The clients run on other machines. No messages are consumed.",
+        f"A machine receives {_NETWORK_BYTES_S * 8 / 1e9:g} Gbit/s and writes {_DISK_BYTES_S / 1e9:g} GB/s; each of three"
         f" replicas writes {costs.written:g} times the body. Syncs of many groups on one disk cost no more than those of one.",
-        "Routes and the operator carry so many groups. Neither was tried with more than four on one machine here.",
+        "Name servers and the operator can handle so many groups. Neither was tried with more than four groups on one machine here.",
     )

@@ -28,4 +28,8 @@ def test_the_section_has_the_table_the_model_and_its_assumptions() -> None:
     text = section(ROUNDS, "not compiled", "c0ffee")
 
     assert "medians; c0ffee." in text
-    assert text.index("| 2 | 1 | 8,800") < text.index("A model") < text.index("It assumes:")
+    assert (
+        text.index("| 2 | 1 | 8,800")
+        < text.index("This table is a model")
+        < text.index("The model assumes:")
+    )
