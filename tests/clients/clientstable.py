@@ -36,11 +36,11 @@ SUITE: Final = "Apache's own tests (rocketmq-test)"
 HEAD: Final = """\
 # Clients
 
-RocketMQ's clients work with OrderlyMQ as they are. Each row is a test that ran this client, unmodified, against
-a running cluster; the feature is the law that the test states, the command that was given or the class that was run.
-A version that ends in `dev` is a commit after the newest release.
+RocketMQ's clients work with OrderlyMQ without changes. Each row is a test that ran an unmodified client against a running
+cluster. The feature is the property that the test checks, the command that it ran, or the class of Apache's tests that it
+ran. A version that ends in `dev` is a commit after the newest release.
 
-Made by `pytest tests/clients --write-clients-table`.
+`pytest tests/clients --write-clients-table` writes this page.
 """
 SECTION: Final = """
 ## {client}

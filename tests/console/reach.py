@@ -19,14 +19,16 @@ ROW: Final = "reach"
 HEAD: Final = """\
 # Reach of the console
 
-Each row is a trouble that a test put into a real cluster; ten of them were in one cluster at the same time. A headless Chromium
-opened the first page and clicked what is seen there, until it saw the cause and the cure. The seconds are those of the whole way, loads
-of pages included: the median of three, each in an empty browser, once the cluster knew of the trouble. That time is stated in
-[the guide](../howto/console.md#faults-that-it-finds).
+This page shows how many clicks and seconds it takes to find a fault in the console. Each row is a fault that a test caused in a
+real cluster; ten of them were in one cluster at the same time. A headless Chromium opened the first page and clicked the
+elements shown there until it reached the page with the cause and the remedy. The seconds are the time from the first page to
+that page, including page loads: the median of three tries, each in an empty browser. The tries began after the cluster had
+detected the fault; [the guide](../howto/console.md#faults-that-it-finds) says how long that takes.
 
-Made by `pytest tests/console/test_troubles.py --write-console-table`, which writes nothing above three clicks or five seconds.
+`pytest tests/console/test_troubles.py --write-console-table` writes this page, but not if a fault needs more than three clicks or
+five seconds.
 
-| trouble | clicks | seconds | last page |
+| fault | clicks | seconds | last page |
 |---|---:|---:|---|
 """
 

@@ -19,63 +19,68 @@ from orderlymq_spark.values.decoder import value_type
 HEAD: Final = """\
 # Tables of the pipelines
 
-What a topic is as a frame, and what each pipeline writes. This page is generated: `python -m tests.docs.test_tables_page`.
-[Pipelines on Spark](../howto/pipelines.md) says what the pipelines do. `replay`, `redrive` and `mirror` write messages, `skew-report`, `lag` and
-`dead-letters` write a report, and `compact` leaves the columns as they are.
+This page lists the columns of a topic that is read as a DataFrame, and the columns that each pipeline writes.
+[Pipelines on Spark](../howto/pipelines.md) says what the pipelines do. Some pipelines write no table of their own:
+
+* `replay`, `redrive` and `mirror` write messages;
+* `skew-report`, `lag` and `dead-letters` write a report;
+* `compact` does not change the columns.
+
+`python -m tests.docs.test_tables_page` generates this page.
 """
 MEANINGS: Final = {
     "topic": "name of the topic",
     "broker": "name of the broker group",
     "queue_id": "number of the queue in its broker group",
-    "queue_offset": "offset in the queue; with topic, broker and queue_id it names the message",
-    "message_id": "unique id that the producer gave, or the id of the place where it is stored",
-    "sharding_key": "key whose messages are in order; null without one",
-    "keys": "keys of the index",
+    "queue_offset": "offset in the queue; topic, broker, queue_id and queue_offset together identify the message",
+    "message_id": "unique id from the producer; without one, the offset message id, which names the place where it is stored",
+    "sharding_key": "key whose messages are in order; null if the message has none",
+    "keys": "keys by which the message can be found in the index",
     "tags": "tag",
-    "seq": "property that `sequenceProperty` names; null where it is no whole number",
-    "epoch": "property that `epochProperty` names; null where it is no whole number",
-    "born_ts": "time of the producer",
-    "store_ts": "time of the broker; never falls within a queue",
-    "reconsume_times": "tries before this one",
-    "flag": "number that the producer gave",
-    "properties": "all properties",
-    "body": "body, inflated",
-    "body_error": "why the body is not inflated",
-    "value": "body by `valueSchema`, only with `valueFormat`; null where it is none",
-    "value_error": "why the body is none; the place in it, never its content",
+    "seq": "property that `sequenceProperty` names; null if it is not a whole number",
+    "epoch": "property that `epochProperty` names; null if it is not a whole number",
+    "born_ts": "time at which the producer created the message, by its clock",
+    "store_ts": "time at which the broker stored the message; never decreases within a queue",
+    "reconsume_times": "number of earlier tries to consume the message",
+    "flag": "number that the producer set",
+    "properties": "all properties of the message",
+    "body": "body, decompressed",
+    "body_error": "reason why the body could not be decompressed; else null",
+    "value": "body decoded by `valueSchema`, only with `valueFormat`; null if it could not be decoded",
+    "value_error": "reason why the body could not be decoded: the position in it, never its content",
     "start_offset": "first offset of the range",
-    "end_offset": "offset behind the last one",
-    "_key": "values of `keys` as a JSON array; names the row",
+    "end_offset": "offset after the last message of the range",
+    "_key": "values of `keys` as a JSON array; identifies the row",
     "_position": "queue offset of the last change",
     "_deleted": "whether that change deleted the row",
     "_valid_from": "queue offset of the change that made this version",
     "_valid_to": "queue offset of the key's next change; null for the last one",
     "_is_current": "whether it is the last version",
     "id": "a key of the source table; here it is `id`",
-    "city": "any other column of the source table; what is no text is JSON",
+    "city": "any other column of the source table; a value that is not text is written as JSON",
     "reason": "why the event cannot be read",
     "body_base64": "the event",
     "queue": "topic, broker group and queue",
-    "offset": "where it was found",
+    "offset": "queue offset at which it was found",
     "defect": "lost, skipped, duplicated or reordered",
     "key": "sharding key; empty for lost offsets",
-    "expected": "number that should be there; an offset for lost",
-    "got": "number that is there",
+    "expected": "expected sequence number; for lost, the expected offset",
+    "got": "sequence number that was found; for lost, the offset that was found",
 }
 
 
 EVENTS: Final = "value of cloudevents"
 OF_EVENTS: Final = {
     "specversion": "1.0",
-    "id": "id of the event, unique at its source",
-    "source": "where the event is from",
-    "type": "what kind of event it is",
+    "id": "id of the event, unique within its source",
+    "source": "source of the event",
+    "type": "type of the event",
     "datacontenttype": "media type of the data",
     "dataschema": "schema of the data",
-    "subject": "what the event is about, at its source",
-    "time": "when it happened",
-    "extensions": "all other attributes, as texts",
-    "data": "data as bytes, or with `valueSchema` its columns",
+    "subject": "subject of the event in the context of its source",
+    "time": "time of the event",
+    "extensions": "all other attributes, as text",
+    "data": "data as bytes; with `valueSchema`, its columns",
 }
 
 
@@ -100,19 +105,23 @@ def tables() -> Iterator[tuple[str, str, Mapping[str, str]]]:
     """Yield title, text and columns of each table."""
     yield (
         "A topic",
-        "The frame of `read_batch`, `read_stream` and of the format `orderlymq`, in Spark's types.",
+        "The columns of the DataFrame that `read_batch`, `read_stream` and the format `orderlymq` return, with Spark's types.",
         {**COLUMNS, **dict(zip(OF_VALUE, ("by the schema", "string"), strict=True))},
     )
     event = value_type(ValueFormat("cloudevents", "")).removeprefix("struct<").removesuffix(">")
     yield (
         EVENTS,
-        "The column `value` with `valueFormat=cloudevents`, and what the sink takes with `cloudEvents`.",
+        "The fields of the column `value` with `valueFormat=cloudevents`. The sink accepts the same with `cloudEvents`.",
         dict(each.split(": ", 1) for each in event.split(", ")),
     )
-    yield "Ranges", "With `rangesOnly`: a row names messages of a queue.", RANGE_COLUMNS
+    yield (
+        "Ranges",
+        "The columns with `rangesOnly`: each row names a range of messages of a queue.",
+        RANGE_COLUMNS,
+    )
     yield (
         "archive",
-        "The files of an archive, also those of its Delta or Iceberg table, in Arrow's types. The options of the source choose among them.",
+        "The columns of the files of an archive, also of its Delta or Iceberg table, with Arrow's types. The options of the source select the columns.",
         arrow(message_schema(parse_source({"topic": "orders"}))),
     )
     spec = CdcSpec(
@@ -127,23 +136,27 @@ def tables() -> Iterator[tuple[str, str, Mapping[str, str]]]:
     version = Version((1,), 0, None, change)
     yield (
         "cdc-apply, scd: 1",
-        "The Delta table: a row for each key. The columns of the source table are added as they appear.",
+        "The Delta table has a row for each key. A column of the source table is added when it first appears.",
         arrow(current_rows(spec, [change]).schema),
     )
     yield (
         "cdc-apply, scd: 2",
-        "The Delta table: a row for each version of a key.",
+        "The Delta table has a row for each version of a key.",
         arrow(version_rows(spec, [version]).schema),
     )
     place = dict(
         zip(("topic", "broker", "queue_id", "queue_offset"), ("t", "b", 0, 0), strict=True)
     )
     _, (bad,), _ = read_batch(pa.Table.from_pylist([{**place, "body": b"{"}]), spec)
-    yield "cdc-apply, errors", "Lines of JSON, one for each event that cannot be read.", jsons(bad)
+    yield (
+        "cdc-apply, errors",
+        "Files with one JSON object per line, one for each event that cannot be read.",
+        jsons(bad),
+    )
     finding = Break("orders demo-0:0", 1, Defect.LOST, "", 1, 2)
     yield (
         "order-audit, findings",
-        "Lines of JSON, one for each finding.",
+        "Files with one JSON object per line, one for each finding.",
         jsons(finding_facts(finding)),
     )
 

@@ -21,10 +21,12 @@ CELLS: Final = (
 PAGE: Final = ROOT / "docs" / "evidence" / "spark-versions.md"
 _HEAD: Final = """# Versions of Spark
 
-`make spark-versions` makes an environment for each version, with that `pyspark` from PyPI, and runs a small piece of every part in it: in a
-classic session and from a Spark Connect client, against a real broker. It wrote this table on {day}. *passed* means that the law held: each
-message once, in order, with its content, also after a second run. *not run* means that the trial was ended before it came to that. The programs
-are in `tests/spark/versions/trial.py`.
+`make spark-versions` makes an environment for each version, with that `pyspark` from PyPI. In it, it runs a small test of
+every part, in a classic session and from a Spark Connect client, against a real broker. The programs are in
+`tests/spark/versions/trial.py`. It wrote this table on {day}.
+
+* *passed*: each message arrived once, in order, with its content, also after a second run.
+* *not run*: the trial was ended before this test.
 
 """
 
