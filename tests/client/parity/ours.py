@@ -12,17 +12,17 @@ from typing import Final, TypeAlias
 Rules: TypeAlias = tuple[tuple[str, str, str], ...]
 
 _LIFE: Final = ("start shutdown", "{0}.start {0}.close", "or `async with`")
-_GROUP: Final = "given when it is made and fixed: a member cannot change its group"
-_LOOK: Final = "questions about queues and messages are the administrator's"
-_IMPL: Final = "an internal of the Java client"
-_VIP: Final = "the second port of brokers for clients up to 4.4; never needed here"
-_POP: Final = "POP is a protocol of RocketMQ 5's proxy, which is not served"
+_GROUP: Final = "an argument at creation, then fixed: a member cannot change its group"
+_LOOK: Final = "`AdminClient` creates topics and looks up queues and messages"
+_IMPL: Final = "internal to the Java client"
+_VIP: Final = "the second port of brokers for clients up to 4.4; not needed here"
+_POP: Final = "POP is a protocol of RocketMQ 5's proxy; it is not supported"
 _STORE: Final = (
-    "offsets are kept by the broker, of broadcasting members in a file; there is no other store"
+    "the broker keeps offsets; broadcasting members keep them in a file; there is no other store"
 )
-_TRACE: Final = "traces are sent when `trace=True`; the dispatcher is an internal"
-_TABLE_5: Final = "RocketMQ 5's own storage or controller, which has no counterpart in a raft group"
-_LATENCY: Final = "a send by key must stay on its queue; brokers are not ranked by their latency"
+_TRACE: Final = "`trace=True` sends traces; the dispatcher is internal"
+_TABLE_5: Final = "for RocketMQ 5's storage or controller, which has no counterpart in a raft group"
+_LATENCY: Final = "a send by key must stay on its queue; the SDK does not rank brokers by latency"
 
 _QUESTIONS: Final[Rules] = (
     ("createTopic", "AdminClient.create_topic", _LOOK),
@@ -49,8 +49,8 @@ OURS: Final[dict[str, Rules]] = {
         (
             "send",
             "Producer.send Producer.send_nowait Producer.send_batch",
-            "one method instead of 22 overloads: key, queue or selector are arguments; with a callback it "
-            "is `send_nowait`, which returns a future; a list is `send_batch`",
+            "one method instead of 22 overloads: key, queue and selector are arguments; use `send_nowait`, "
+            "which returns a future, instead of a callback, and `send_batch` for a list",
         ),
         ("sendOneway", "Producer.send_oneway", ""),
         ("request", "Producer.request", ""),
@@ -62,12 +62,12 @@ OURS: Final[dict[str, Rules]] = {
         (
             "addRetryResponseCode getRetryResponseCodes",
             "",
-            "which answers are tried again is fixed: it decides whether a send can be stored twice",
+            "the answers after which a send is tried again are fixed, because they decide whether it can be stored twice",
         ),
         (
             "setAsyncSenderExecutor setCallbackExecutor",
             "",
-            "callbacks run on the event loop; there is no pool of threads to replace",
+            "callbacks run on the event loop; there is no thread pool to replace",
         ),
         (
             "isSendLatencyFaultEnable setSendLatencyFaultEnable getLatencyMax setLatencyMax "
@@ -80,13 +80,13 @@ OURS: Final[dict[str, Rules]] = {
         (
             "getCompressType setCompressType getCompressor",
             "",
-            "bodies are sent as zlib, which every consumer reads; LZ4 and ZSTD are read",
+            "bodies are sent as zlib, which every consumer reads; LZ4 and ZSTD bodies can be read",
         ),
         (
             "getAutoBatch setAutoBatch batchMaxBytes getBatchMaxBytes batchMaxDelayMs getBatchMaxDelayMs "
             "totalBatchMaxBytes getTotalBatchMaxBytes initProduceAccumulator sendByAccumulator sendDirect",
             "Producer",
-            "`linger=` when it is made: sends to a topic wait for others and leave as one batch per queue",
+            "its argument `linger=`: sends to a topic wait for others and are sent as one batch per queue",
         ),
         (
             "isEnableBackpressureForAsyncMode setEnableBackpressureForAsyncMode "
@@ -96,15 +96,19 @@ OURS: Final[dict[str, Rules]] = {
             "acquireBackPressureForAsyncSendNumLock acquireBackPressureForAsyncSendSizeLock "
             "releaseBackPressureForAsyncSendNumLock releaseBackPressureForAsyncSendSizeLock",
             "ProducerSettings.send_buffer_bytes",
-            "what passes it is refused immediately: await some futures first",
+            "sends above this limit are refused immediately: await some futures first",
         ),
         (
             "getSendMsgMaxTimeoutPerRequest",
             "ClientSettings.request_timeout",
             "the limit of one request",
         ),
-        ("setSendMsgMaxTimeoutPerRequest", "ClientSettings.request_timeout", "likewise"),
-        ("getTopics setTopics", "", "the route of a topic is asked for at its first send"),
+        (
+            "setSendMsgMaxTimeoutPerRequest",
+            "ClientSettings.request_timeout",
+            "the limit of one request",
+        ),
+        ("getTopics setTopics", "", "the producer requests the route of a topic at its first send"),
         ("recallMessage", "Producer.recall", "the name that Python uses"),
     ),
     "TransactionMQProducer": (
@@ -114,14 +118,14 @@ OURS: Final[dict[str, Rules]] = {
             "getTransactionListener setTransactionListener getTransactionCheckListener "
             "setTransactionCheckListener",
             "TransactionProducer",
-            "execute and check are arguments when it is made",
+            "`execute` and `check` are arguments at creation",
         ),
         (
             "getExecutorService setExecutorService getCheckRequestHoldMax setCheckRequestHoldMax "
             "getCheckThreadPoolMaxSize setCheckThreadPoolMaxSize getCheckThreadPoolMinSize "
             "setCheckThreadPoolMinSize",
             "",
-            "checks are tasks on the event loop, with a limit of their own; there is no pool to size",
+            "checks are tasks on the event loop with their own limit; there is no pool to size",
         ),
     ),
     "DefaultMQPushConsumer": (
@@ -137,7 +141,7 @@ OURS: Final[dict[str, Rules]] = {
         (
             "registerMessageListener getMessageListener setMessageListener isConsumeOrderly",
             "Consumer",
-            "`listener` and `ordered` are arguments: the kind of a listener is said, not guessed from its class",
+            "`listener` and `ordered` are arguments: the caller states the kind of the listener; its class does not decide it",
         ),
         ("registerConsumeMessageHook", "ConsumeHook", "an argument of `Consumer`"),
         ("fetchSubscribeMessageQueues", "LitePullConsumer.fetch_queues AdminClient.route", ""),
@@ -145,17 +149,17 @@ OURS: Final[dict[str, Rules]] = {
         (
             "sendMessageBack",
             "ConcurrentContext",
-            "a listener says so with its result; from a pull consumer it is `PullConsumer.send_back`",
+            "a listener requests it with its result; for a pull consumer use `PullConsumer.send_back`",
         ),
         (
             "getMessageQueueListener setMessageQueueListener",
             "Consumer.queues",
-            "the queues held now; a listener for changes is left out",
+            "the queues held now; there is no listener for changes",
         ),
         (
             "getOffsetStore setOffsetStore",
             "Consumer",
-            "its argument offset_store; else the broker, of broadcasting members a file",
+            "its argument `offset_store`; the default is the broker, for broadcasting members a file",
         ),
         ("getTraceDispatcher", "", _TRACE),
         ("getDefaultMQPushConsumerImpl", "", _IMPL),
@@ -173,16 +177,24 @@ OURS: Final[dict[str, Rules]] = {
         (
             "getPullBatchSizeInBytes setPullBatchSizeInBytes",
             "",
-            "the broker bounds an answer; `ConsumerSettings.pull_threshold_size_for_queue_mib` bounds memory",
+            "the broker limits the size of an answer; `ConsumerSettings.pull_threshold_size_for_queue_mib` limits memory",
         ),
     ),
     "DefaultLitePullConsumer": (
         _life("LitePullConsumer"),
-        ("isRunning", "LitePullConsumer", "calls outside of its life raise StateError"),
+        (
+            "isRunning",
+            "LitePullConsumer",
+            "calls before its start or after its end raise StateError",
+        ),
         ("assign", "LitePullConsumer.assign", ""),
         ("assignment", "LitePullConsumer.assignment", ""),
         ("subscribe", "LitePullConsumer.subscribe", "tags or, with `kind='SQL92'`, SQL"),
-        ("unsubscribe", "", "close it and make another; subscriptions are part of a membership"),
+        (
+            "unsubscribe",
+            "",
+            "close the consumer and create another; subscriptions are part of a membership",
+        ),
         ("poll", "LitePullConsumer.poll", ""),
         ("seek", "LitePullConsumer.seek", ""),
         ("seekToBegin", "LitePullConsumer.seek_to_begin", ""),
@@ -192,7 +204,7 @@ OURS: Final[dict[str, Rules]] = {
         (
             "commit commitSync",
             "LitePullConsumer.commit",
-            "one method; it has been stored when it returns",
+            "one method; the offset is stored when it returns",
         ),
         ("committed", "LitePullConsumer.committed", ""),
         ("fetchMessageQueues", "LitePullConsumer.fetch_queues", ""),
@@ -202,7 +214,7 @@ OURS: Final[dict[str, Rules]] = {
             "getConsumeFromWhere setConsumeFromWhere getPullBatchSize setPullBatchSize "
             "getAllocateMessageQueueStrategy setAllocateMessageQueueStrategy",
             "LitePullConsumer",
-            "arguments when it is made",
+            "arguments at creation",
         ),
         (
             "getConsumeTimestamp setConsumeTimestamp",
@@ -218,45 +230,45 @@ OURS: Final[dict[str, Rules]] = {
         (
             "setSubExpressionForAssign",
             "LitePullConsumer.subscribe",
-            "assigned queues are read whole; select in the program, or subscribe",
+            "assigned queues are read without a filter; filter in the program, or subscribe",
         ),
         (
             "registerTopicMessageQueueChangeListener getMessageQueueListener setMessageQueueListener "
             "getTopicMetadataCheckIntervalMillis setTopicMetadataCheckIntervalMillis",
             "LitePullConsumer.fetch_queues",
-            "ask when it matters; `ClientSettings.poll_name_server_interval` keeps routes fresh",
+            "call it when needed; routes are refreshed every `ClientSettings.poll_name_server_interval`",
         ),
         (
             "getMessageModel setMessageModel",
             "",
-            "broadcasting is reading all queues: `assign` them",
+            "to receive everything as in broadcasting, `assign` all queues",
         ),
         (
             "getPullThreadNums setPullThreadNums getPullThresholdForAll setPullThresholdForAll "
             "getPullThresholdForQueue setPullThresholdForQueue getPullThresholdSizeForQueue "
             "setPullThresholdSizeForQueue getConsumeMaxSpan setConsumeMaxSpan",
             "",
-            "each queue holds at most one pull of `pull_batch_size` messages ahead, so nothing is left to bound",
+            "each queue reads at most one pull of `pull_batch_size` messages ahead, so no other limit is needed",
         ),
         (
             "getBrokerSuspendMaxTimeMillis getConsumerPullTimeoutMillis setConsumerPullTimeoutMillis "
             "getConsumerTimeoutMillisWhenSuspend setConsumerTimeoutMillisWhenSuspend",
             "",
-            "held pulls end with the poll that waits for them",
+            "a held pull ends with the poll that waits for it",
         ),
         (
             "getDefaultBrokerId setDefaultBrokerId isConnectBrokerByUser setConnectBrokerByUser",
             "",
-            "only leaders are read: a replica may lag behind what was acknowledged",
+            "the SDK reads only from leaders, because a replica may lag behind acknowledged messages",
         ),
         (
             "getTraceDispatcher isEnableMsgTrace setEnableMsgTrace getCustomizedTraceTopic "
             "setCustomizedTraceTopic",
             "",
-            "polling is not traced: when a polled message is done is the program's own business",
+            "polling is not traced, because only the program knows when it has finished a message",
         ),
         ("getOffsetStore setOffsetStore", "", _STORE),
-        ("updateNameServerAddress", "ClientInstance", "given when it is made"),
+        ("updateNameServerAddress", "ClientInstance", "an argument at creation"),
     ),
     "DefaultMQPullConsumer": (
         _life("PullConsumer"),
@@ -282,9 +294,13 @@ OURS: Final[dict[str, Rules]] = {
             "clearRegisterSubscriptions getRegisterSubscriptions isEnableRebalance setEnableRebalance "
             "getAllocateMessageQueueStrategy setAllocateMessageQueueStrategy",
             "LitePullConsumer",
-            "who wants queues divided among members subscribes with the lite pull consumer",
+            "to divide queues among members, subscribe with the lite pull consumer",
         ),
-        ("getMessageModel setMessageModel", "", "a program that pulls by hand reads what it wants"),
+        (
+            "getMessageModel setMessageModel",
+            "",
+            "a program that pulls messages itself chooses the queues that it reads",
+        ),
         (
             "getMaxReconsumeTimes setMaxReconsumeTimes",
             "AdminClient.set_group",
@@ -295,7 +311,7 @@ OURS: Final[dict[str, Rules]] = {
             "setConsumerPullTimeoutMillis getConsumerTimeoutMillisWhenSuspend "
             "setConsumerTimeoutMillisWhenSuspend",
             "PullConsumer.pull_block_if_not_found",
-            "times are arguments of each pull",
+            "the times are arguments of each pull",
         ),
         ("getOffsetStore setOffsetStore", "", _STORE),
         ("getDefaultMQPullConsumerImpl", "", _IMPL),
@@ -312,7 +328,7 @@ OURS: Final[dict[str, Rules]] = {
         (
             "createAndUpdateTopicConfig createAndUpdateTopicConfigList",
             "AdminClient.create_topic",
-            "on all broker groups in one call, with its declaration of order",
+            "on all broker groups in one call, together with the declaration of order",
         ),
         (
             "createOrUpdateOrderConf",
@@ -322,7 +338,7 @@ OURS: Final[dict[str, Rules]] = {
         (
             "deleteTopic deleteTopicInBroker deleteTopicInBrokerConcurrent deleteTopicInNameServer",
             "AdminClient.delete_topic",
-            "everywhere in one call",
+            "on all brokers and name servers in one call",
         ),
         (
             "examineTopicConfig getAllTopicConfig getUserTopicConfig",
@@ -384,7 +400,7 @@ OURS: Final[dict[str, Rules]] = {
         (
             "messageTrackDetail messageTrackDetailConcurrent",
             "message_track",
-            "a function beside it",
+            "a function, not a method",
         ),
         ("resumeCheckHalfMessage", "AdminClient.check_transaction", ""),
         ("queryConsumeQueue", "AdminClient.consume_queue", ""),
@@ -410,12 +426,12 @@ OURS: Final[dict[str, Rules]] = {
             "deleteExpiredCommitLog deleteExpiredCommitLogByAddr cleanExpiredConsumerQueue "
             "cleanExpiredConsumerQueueByAddr",
             "AdminClient.delete_expired",
-            "one method: retention looks at both",
+            "one method: retention handles both",
         ),
         (
             "cleanUnusedTopic cleanUnusedTopicByAddr",
             "",
-            "a deleted topic leaves nothing behind to clean",
+            "a deleted topic leaves nothing that must be cleaned",
         ),
         ("earliestMsgStoreTime", "AdminClient.earliest_store_time", ""),
         (
@@ -423,7 +439,7 @@ OURS: Final[dict[str, Rules]] = {
             "examineBrokerClusterAclVersionInfo createUser updateUser deleteUser getUser listUser "
             "createAcl updateAcl deleteAcl getAcl listAcl",
             "",
-            "accounts are declared as `User` manifests and applied; mqadmin's 50 to 53 are served",
+            "declare accounts in `User` manifests; the brokers serve mqadmin's requests 50 to 53",
         ),
         (
             "getAdminExtGroup setAdminExtGroup getCreateTopicKey setCreateTopicKey getDefaultMQAdminExtImpl",
@@ -433,13 +449,13 @@ OURS: Final[dict[str, Rules]] = {
         (
             "updateAndGetGroupReadForbidden",
             "AdminClient.set_group",
-            "`consume_enable=False` stops a group as a whole",
+            "`consume_enable=False` stops the whole consumer group",
         ),
         ("setMessageRequestMode exportPopRecords", "", _POP),
         (
             "createStaticTopic",
             "",
-            "queues stay with their group; topics are placed by their manifest",
+            "queues stay in their broker group; the manifest of a topic places them",
         ),
         (
             "addBrokerToContainer removeBrokerFromContainer cleanControllerBrokerData electMaster "
@@ -455,19 +471,19 @@ OURS: Final[dict[str, Rules]] = {
         (
             "getNamesrvAddr setNamesrvAddr",
             "ClientInstance",
-            "given when a client is made",
+            "an argument when a client is created",
         ),
         (
             "getNamespace setNamespace getNamespaceV2 setNamespaceV2 withNamespace withoutNamespace "
             "queueWithNamespace queuesWithNamespace",
             "ClientSettings.namespace with_namespace without_namespace",
-            "a setting, fixed when a client is made; an AdminClient takes whole names",
+            "a setting, fixed when a client is created; an AdminClient takes full names",
         ),
-        ("buildMQClientId changeInstanceNameToPID", "Producer.client_id", "made at the start"),
+        ("buildMQClientId changeInstanceNameToPID", "Producer.client_id", "created at the start"),
         ("cloneClientConfig resetClientConfig toString", "ClientSettings", "a frozen dataclass"),
         ("isVipChannelEnabled setVipChannelEnabled", "", _VIP),
         ("getLanguage setLanguage", "", "always PYTHON"),
-        ("getAccessChannel setAccessChannel", "", "where the traces of Alibaba's cloud go"),
+        ("getAccessChannel setAccessChannel", "", "the destination of traces in Alibaba's cloud"),
         (
             "isEnableTrace setEnableTrace getTraceTopic setTraceTopic getTraceMsgBatchNum "
             "setTraceMsgBatchNum",
@@ -483,13 +499,13 @@ OURS: Final[dict[str, Rules]] = {
         (
             "getPullTimeDelayMillsWhenException setPullTimeDelayMillsWhenException",
             "",
-            "failed pulls are tried again after growing pauses",
+            "failed pulls are repeated after increasing pauses",
         ),
         ("getSocksProxyConfig setSocksProxyConfig", "", "connections are made directly"),
         (
             "isDecodeDecompressBody setDecodeDecompressBody isDecodeReadBody setDecodeReadBody",
             "",
-            "bodies are always read and inflated",
+            "bodies are always read and decompressed",
         ),
         (
             "isEnableHeartbeatChannelEventListener setEnableHeartbeatChannelEventListener "

@@ -97,7 +97,7 @@ def _setting(name: str, method: str) -> tuple[str, str]:
                     if theirs.lower() == wanted.lower():
                         return (
                             f"{settings.__name__}.{field}",
-                            "a setting, fixed when a client is made",
+                            "a setting, fixed when a client is created",
                         )
     raise KeyError(f"{name}.{method} has no rule in tests/client/parity/ours.py")
 
@@ -106,7 +106,12 @@ def text() -> str:
     """Return the tables."""
     lines = [MARK, ""]
     for name in OURS:
-        lines += [f"## {name}", "", "| Java | since | ours | |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"## {name}",
+            "",
+            "| Java | versions | ours | note |",
+            "| --- | --- | --- | --- |",
+        ]
         for row in rows(name):
             since = "" if row.versions == VERSIONS else f"{row.versions[0]} only"
             ours = ", ".join(f"`{each}`" for each in row.ours) or "left out"
