@@ -107,10 +107,14 @@ CATALOGUE: Final = {
 HEAD: Final = """\
 # Features
 
-Every row of the catalogue of what users of RocketMQ know: whether it is here, and which tests assert it. *Partly tested* says
-what no test asserts; *not served* says why; *nothing to test* is a claim about something else or advice for docs.
+This page lists the features that users of RocketMQ know. Each row says whether OrderlyMQ has the feature and which tests check it.
 
-Made from `tests/features.txt` by `python -m tests.test_features_page`; a test compares both, and that every test exists.
+* *partly tested*: the row says what no test checks.
+* *not served*: OrderlyMQ does not have the feature; the row says why.
+* *nothing to test*: the row is a claim about something else, or advice for the documentation.
+
+`python -m tests.test_features_page` generates this page from `tests/features.txt`. A test checks that they agree and that every
+named test exists.
 
 """
 
@@ -189,7 +193,9 @@ def render() -> str:
     summary = ", ".join(f"{counts[state]} {word}" for state, word in STATES.items())
     parts = [HEAD, f"{sum(counts.values())} rows: {summary}.\n"]
     for title, rows in read().items():
-        parts.append(f"\n## {title}\n\n| row | what | state | tests, or why |\n|---|---|---|---|\n")
+        parts.append(
+            f"\n## {title}\n\n| row | feature | state | tests, or reason |\n|---|---|---|---|\n"
+        )
         for row in rows:
             links = [_link(short) for short in row.tests]
             why = "; ".join([*links, *([row.remark] if row.remark else [])])
