@@ -1,4 +1,4 @@
-"""What a leader lets its shell drop, and what it is told of snapshots."""
+"""The entries that a leader lets its shell compact, and the reports about snapshots that it gets."""
 
 from orderlymq_raft import (
     AppendResponse,
@@ -23,7 +23,7 @@ from tests.raft.harness.solo import (
 
 
 def test_compaction_spares_what_live_peers_wait_for() -> None:
-    """And never passes what is applied."""
+    """Law: compaction keeps the entries that live peers still need, and never passes the applied index."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -39,7 +39,7 @@ def test_compaction_spares_what_live_peers_wait_for() -> None:
 
 
 def test_a_peer_is_alive_until_it_was_silent_for_a_whole_election_time_out() -> None:
-    """At the moment in which the leader begins to count again nobody has been heard, and nobody is gone."""
+    """Law: a peer that answers within each period counts as alive, also at the moment when the leader begins a new period."""
     replica = solo()
     lead(replica)
     ticks = Config(ME).election_ticks
@@ -64,7 +64,7 @@ def test_a_peer_is_alive_until_it_was_silent_for_a_whole_election_time_out() -> 
 
 
 def test_a_peer_that_answers_and_stores_nothing_holds_a_bounded_log() -> None:
-    """Law: a follower whose disk is full for hours does not fill that of its leader."""
+    """Law: a peer that answers but stores nothing (its disk is full) cannot make its leader's log grow without bound."""
     replica = solo(live_lag_entries_max=3)
     lead(replica)
     say(replica, ack(replica, 1, OTHER))
@@ -81,7 +81,7 @@ def test_a_peer_that_answers_and_stores_nothing_holds_a_bounded_log() -> None:
 
 
 def test_compaction_spares_what_follows_a_snapshot_under_way() -> None:
-    """Else a peer that is slower than the log grows would fetch snapshots for ever."""
+    """Law: the entries after a snapshot that is being sent stay. Otherwise a slow peer would fetch snapshots for ever."""
     replica = solo()
     lead(replica)
     for index in range(1, 5):
@@ -100,7 +100,10 @@ def test_compaction_spares_what_follows_a_snapshot_under_way() -> None:
 
 
 def test_compaction_spares_what_follows_a_snapshot_while_it_is_put_in_place() -> None:
-    """Law: a peer that took one over hears nobody for a while, and need not fetch another; one that is gone holds nothing for ever."""
+    """Law: a peer that installs a snapshot is silent for a while; the entries after the snapshot stay until then.
+
+    A peer that is gone does not keep them for ever.
+    """
     replica = solo()
     lead(replica)
     for index in range(1, 6):
@@ -126,7 +129,7 @@ def test_compaction_spares_what_follows_a_snapshot_while_it_is_put_in_place() ->
 
 
 def test_reports_about_a_peer_that_is_not_meant_change_nothing() -> None:
-    """Law: neither of a stranger, nor that a snapshot arrived where none is sent, nor that one under way needs a probe."""
+    """Law: the leader ignores reports about a node that is no peer, about a snapshot that it is not sending, and that a peer which gets a snapshot is unreachable."""
     replica = solo()
     lead(replica)
     for index in range(1, 4):

@@ -1,4 +1,4 @@
-"""Settings that contradict each other are refused when the replica starts."""
+"""A replica does not start if its settings contradict each other."""
 
 import pytest
 
@@ -18,13 +18,13 @@ from orderlymq_raft import Config, NodeId
     ],
 )
 def test_contradictions_are_refused(settings: dict[str, int], complaint: str) -> None:
-    """With the rule that is broken."""
+    """Law: the error names the rule that is broken."""
     with pytest.raises(ValueError, match=complaint):
         Config(**{"id": NodeId(1), **settings})  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_least_of_everything_is_taken() -> None:
-    """Law: what is not refused with a reason works."""
+    """Law: the lowest allowed values work together."""
     Config(
         NodeId(1),
         election_ticks=3,
@@ -36,7 +36,7 @@ def test_the_least_of_everything_is_taken() -> None:
 
 
 def test_defaults_elect_within_half_a_second() -> None:
-    """At 25 ms a tick: detection of a crash within 400 ms, heartbeats every 50 ms."""
+    """Law: at 25 ms a tick, a crash is detected within 400 ms and heartbeats are 50 ms apart."""
     config = Config(NodeId(1))
 
     assert 25 * 2 * config.election_ticks <= 400

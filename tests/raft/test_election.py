@@ -1,4 +1,4 @@
-"""Elections: who stands, who may be voted for, and when a leader speaks."""
+"""Elections: who campaigns, who gets votes, and when a leader sends heartbeats."""
 
 import pytest
 
@@ -49,12 +49,12 @@ def learner(*, recovering: bool = False) -> Replica:
 
 
 def asks(kind: type[PreVote] | type[Vote], last: tuple[int, int], term: int = 2) -> Message:
-    """Return the question of a candidate whose log ends at *last*: index and term."""
+    """Return the request of a candidate whose log ends at *last*: index and term."""
     return kind(PEER, ME, Term(term), Index(last[0]), Term(last[1]))
 
 
 def ticks_until(replica: Replica, role: Role) -> int:
-    """Return how many ticks pass before *replica* has *role*."""
+    """Return the ticks that pass until *replica* has *role*."""
     for waited in range(1, 64 * TICKS):
         replica.tick()
         if replica.node.role is role:
@@ -71,7 +71,7 @@ def ticks_until(replica: Replica, role: Role) -> int:
 def test_a_learner_runs_only_when_a_candidate_lacks_what_it_has(
     kind: type[PreVote] | type[Vote], last: tuple[int, int], recovering: bool, runs: bool
 ) -> None:
-    """Law: who cannot give a vote that somebody needs may end the deadlock itself; nobody else may."""
+    """Law: a learner campaigns only if a candidate lacks entries that the learner has and the learner may be trusted; this ends a deadlock."""
     replica = learner(recovering=recovering)
     say(replica, asks(kind, last))
 
@@ -83,7 +83,7 @@ def test_a_learner_runs_only_when_a_candidate_lacks_what_it_has(
 
 
 def test_a_learner_that_hears_a_leader_is_not_called_upon() -> None:
-    """The candidate is the one that is cut off."""
+    """Law: a learner that hears a leader does not campaign; the candidate is the one that is cut off."""
     replica = learner()
     say(replica, Heartbeat(OTHER, ME, Term(1), Index(0), 1), asks(PreVote, (0, 0)))
 
@@ -94,7 +94,7 @@ def test_a_learner_that_hears_a_leader_is_not_called_upon() -> None:
 
 
 def test_a_learner_whose_leader_is_gone_waits_for_the_next_one() -> None:
-    """It is no voter; a broken connection changes nothing."""
+    """Law: a broken connection to its leader does not make a learner campaign."""
     replica = learner()
     say(replica, heartbeat(1))
 
@@ -106,7 +106,7 @@ def test_a_learner_whose_leader_is_gone_waits_for_the_next_one() -> None:
 
 
 def test_only_a_pre_vote_for_a_later_term_is_granted() -> None:
-    """An election in the present term may have been decided already."""
+    """Law: a pre-vote is granted for a later term only, because an election of the present term may be decided."""
     replica = solo(1, term=3)
 
     answers = [say(replica, asks(PreVote, (9, 3), term)) for term in (3, 4)]
@@ -124,7 +124,7 @@ def test_only_a_pre_vote_for_a_later_term_is_granted() -> None:
 def test_who_hears_a_leader_grants_no_pre_vote_where_stickiness_is_set(
     check_quorum: bool, pre_vote: bool, granted: bool
 ) -> None:
-    """Either setting promises it."""
+    """Law: with check_quorum or pre_vote, a replica that hears a leader grants no pre-vote."""
     replica = solo(1, check_quorum=check_quorum, pre_vote=pre_vote)
     say(replica, heartbeat(1))
 
@@ -134,7 +134,7 @@ def test_who_hears_a_leader_grants_no_pre_vote_where_stickiness_is_set(
 
 
 def test_without_check_quorum_a_leader_goes_on_alone() -> None:
-    """It cannot commit, and it does no harm."""
+    """Law: without check_quorum, a leader without followers goes on leading; it cannot commit."""
     replica = solo(check_quorum=False)
     lead(replica)
 
@@ -145,7 +145,7 @@ def test_without_check_quorum_a_leader_goes_on_alone() -> None:
 
 
 def test_a_leader_looks_for_its_majority_once_in_an_election_time_out() -> None:
-    """Each time whole: a voter that answers once in it is enough."""
+    """Law: a leader checks its majority once per election time-out; one answer of a voter within it is enough."""
     replica = solo(election_ticks=TICKS)
     lead(replica)
     say(replica, ack(replica, 1))
@@ -160,7 +160,7 @@ def test_a_leader_looks_for_its_majority_once_in_an_election_time_out() -> None:
 
 @pytest.mark.parametrize(("term", "role"), [(4, Role.PRE_CANDIDATE), (2, Role.CANDIDATE)])
 def test_a_pre_vote_counts_for_the_term_that_it_was_asked_for(term: int, role: Role) -> None:
-    """One of an earlier attempt, for another term, elects nobody."""
+    """Law: a granted pre-vote of an earlier attempt, for another term, does not count."""
     replica = solo(1)
     replica.node.campaign()
     work(replica)
@@ -171,7 +171,7 @@ def test_a_pre_vote_counts_for_the_term_that_it_was_asked_for(term: int, role: R
 
 
 def test_only_the_leader_sends_a_replica_into_an_election() -> None:
-    """Anybody else's word would set stickiness aside."""
+    """Law: a replica obeys TimeoutNow only from its leader, because it overrides stickiness."""
     replica = solo(1, term=2)
     say(replica, heartbeat(2))
 
@@ -184,7 +184,7 @@ def test_only_the_leader_sends_a_replica_into_an_election() -> None:
 
 
 def test_a_leader_speaks_once_in_a_heartbeat_interval() -> None:
-    """And that is when the interval is over, counted from the last time."""
+    """Law: a leader sends heartbeats once per interval, counted from the last ones."""
     replica = solo(heartbeat_ticks=3)
     lead(replica)
 
@@ -198,7 +198,7 @@ def test_a_leader_speaks_once_in_a_heartbeat_interval() -> None:
 
 
 def test_a_new_reign_begins_with_a_whole_heartbeat_interval() -> None:
-    """The ticks that were left of the last one do not count."""
+    """Law: a new leadership starts with a whole heartbeat interval; ticks of the earlier one do not count."""
     replica = solo(heartbeat_ticks=3)
     lead(replica)
     replica.tick()
@@ -212,7 +212,7 @@ def test_a_new_reign_begins_with_a_whole_heartbeat_interval() -> None:
 
 
 def test_a_candidate_asks_as_often_as_it_may_before_it_opens_the_next_term() -> None:
-    """A time-out apart each time, and then asks as often again."""
+    """Law: a candidate asks a limited number of times in each term, a time-out apart, before it opens the next term."""
     replica = solo(1, pre_vote=False, election_ticks=TICKS)
     replica.node.campaign()
     terms = []
@@ -221,26 +221,26 @@ def test_a_candidate_asks_as_often_as_it_may_before_it_opens_the_next_term() -> 
         for _ in range(TICKS):
             replica.tick()
 
-    asked = 2 * VOTE_REQUESTS_MAX  # of two voters
+    asked = 2 * VOTE_REQUESTS_MAX  # Two voters are asked each time.
     assert terms == [*([2] * asked), *([3] * asked), 4, 4]
 
 
 @pytest.mark.parametrize("round_trip", [0, 3])
 def test_a_silent_majority_has_the_time_that_it_needed_the_last_time(round_trip: int) -> None:
-    """Law: on a slow link a leader waits for an election time-out and one round trip."""
+    """Law: a leader waits for a silent majority for an election time-out and one measured round trip."""
     replica = solo(election_ticks=TICKS)
     lead(replica)
     for _ in range(round_trip):
         replica.tick()
     say(replica, ack(replica, 1))
 
-    # It was heard in the first of two.
+    # The majority was heard in the first of two periods.
     assert ticks_until(replica, Role.FOLLOWER) == 2 * (TICKS + round_trip) - round_trip
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, SPREAD_DOUBLINGS_MAX, SPREAD_DOUBLINGS_MAX + 1])
 def test_each_lost_election_doubles_the_range_of_the_time_out(lost: int) -> None:
-    """Up to a limit: nobody waits for ever because the network was slow for long."""
+    """Law: each lost election doubles the range of the time-out, up to a limit."""
     ranges: list[int] = []
 
     def dice(below: int) -> int:
@@ -261,7 +261,7 @@ def test_each_lost_election_doubles_the_range_of_the_time_out(lost: int) -> None
 
 
 def test_half_of_the_lost_elections_are_forgotten_when_a_leader_is_found() -> None:
-    """Once for each leader, however often it speaks: the network is still the same."""
+    """Law: each new leader halves the number of lost elections once, however many heartbeats it sends."""
     ranges: list[int] = []
 
     def dice(below: int) -> int:
@@ -283,7 +283,7 @@ def test_half_of_the_lost_elections_are_forgotten_when_a_leader_is_found() -> No
 
 
 def test_each_heartbeat_begins_the_time_out_again() -> None:
-    """A follower that hears its leader never runs."""
+    """Law: each heartbeat restarts the election time-out, so a follower that hears its leader never campaigns."""
     replica = solo(1, election_ticks=TICKS)
     for round_ in range(1, 4):
         say(replica, heartbeat(1, round_=round_))
@@ -293,7 +293,7 @@ def test_each_heartbeat_begins_the_time_out_again() -> None:
 
 
 def test_the_time_out_goes_on_when_a_candidate_is_merely_newer() -> None:
-    """Law: a candidate that cannot win does not keep one that can from trying (section 5.2)."""
+    """Law: a candidate that cannot win does not restart the time-out of one that can (section 5.2)."""
     replica = solo(1, 1, term=1, election_ticks=TICKS)
     for _ in range(TICKS - 1):
         replica.tick()
@@ -304,7 +304,7 @@ def test_the_time_out_goes_on_when_a_candidate_is_merely_newer() -> None:
 
 
 def test_a_granted_vote_begins_the_time_out_again() -> None:
-    """The candidate gets the time to win."""
+    """Law: a granted vote restarts the voter's time-out, so that the candidate has time to win."""
     replica = solo(1, term=1, election_ticks=TICKS)
     for _ in range(TICKS - 1):
         replica.tick()
@@ -314,7 +314,7 @@ def test_a_granted_vote_begins_the_time_out_again() -> None:
 
 
 def test_nothing_of_a_reign_is_left_in_the_next_one() -> None:
-    """A transfer, reads that wait, and bytes under way end with the leadership."""
+    """Law: a transfer, waiting reads and uncommitted bytes end with the leadership."""
     replica = solo(uncommitted_bytes_max=10)
     lead(replica)
     say(replica, ack(replica, 1))
@@ -334,7 +334,7 @@ def test_nothing_of_a_reign_is_left_in_the_next_one() -> None:
 
 
 def test_messages_to_a_stranger_leave_a_leader_of_another_node_alone() -> None:
-    """A broken connection to somebody who does not lead hurries nobody."""
+    """Law: a broken connection to a node that does not lead does not hurry an election."""
     replica = solo(1, jitter=TICKS, election_ticks=TICKS)
     say(replica, heartbeat(1))
 
@@ -344,7 +344,7 @@ def test_messages_to_a_stranger_leave_a_leader_of_another_node_alone() -> None:
 
 
 def test_an_election_without_a_result_in_time_is_lost() -> None:
-    """Law: somebody answered, so the vote was split; the time-out of a follower is no lost election."""
+    """Law: an election with an answer but no result in time counts as lost; a follower's time-out does not."""
     ranges: list[int] = []
 
     def dice(below: int) -> int:
@@ -364,7 +364,7 @@ def test_an_election_without_a_result_in_time_is_lost() -> None:
 
 @pytest.mark.parametrize(("node", "waits"), [(ME, TICKS + 1), (OTHER, TICKS + 3)])
 def test_those_whose_leader_is_gone_run_one_after_the_other(node: NodeId, waits: int) -> None:
-    """Law: the first is a tick behind stickiness, each other one two ticks behind the one before."""
+    """Law: when a leader is gone, voters campaign in turn: the first a tick after stickiness ends, each other one two ticks later."""
     config = Config(node, election_ticks=TICKS)
     replica = Replica(config, Membership(VOTERS), lambda below: below - 1)
     replica.start()
@@ -376,7 +376,7 @@ def test_those_whose_leader_is_gone_run_one_after_the_other(node: NodeId, waits:
 
 
 def test_a_slow_majority_has_no_more_time_than_a_candidacy() -> None:
-    """However long the first answers took."""
+    """Law: however long the first answers took, a leader waits for a silent majority no longer than a candidacy lasts."""
     longest = VOTE_REQUESTS_MAX * TICKS
     replica = solo(election_ticks=TICKS)
     lead(replica)
@@ -384,5 +384,5 @@ def test_a_slow_majority_has_no_more_time_than_a_candidacy() -> None:
         replica.tick()
     say(replica, ack(replica, 1))
 
-    # It was heard in the first of two.
+    # The majority was heard in the first of two periods.
     assert ticks_until(replica, Role.FOLLOWER) == 4 + longest

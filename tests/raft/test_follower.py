@@ -1,4 +1,4 @@
-"""The state that a follower takes over from its leader, and its answers."""
+"""What a follower takes over from its leader, and what it answers."""
 
 from orderlymq_raft import (
     AppendResponse,
@@ -34,7 +34,7 @@ def terms(replica: Replica) -> list[int]:
 
 
 def test_where_an_append_parts_from_the_log_its_entries_stand() -> None:
-    """Law: what is equal stays, the first difference and all behind it give way."""
+    """Law: equal entries stay; the first entry that differs and all behind it are replaced."""
     replica = solo(1, 1, 2, 2)
 
     sent = say(replica, append(3, (1, 1), [entry(2, 1), entry(3, 3)]))
@@ -44,7 +44,7 @@ def test_where_an_append_parts_from_the_log_its_entries_stand() -> None:
 
 
 def test_an_append_at_the_commit_index_adds_all_its_entries() -> None:
-    """Nothing of it lies below."""
+    """Law: all entries of an append that begins at the commit index are added."""
     replica = solo(1, 1, commit=2)
 
     sent = say(replica, append(1, (2, 1), [entry(3, 1), entry(4, 1)], commit=3))
@@ -55,7 +55,7 @@ def test_an_append_at_the_commit_index_adds_all_its_entries() -> None:
 
 
 def test_an_append_below_the_commit_index_is_answered_with_what_is_certain() -> None:
-    """The leader must not take a late append for a shorter log."""
+    """Law: a late append below the commit index is answered with the commit index, so that the log does not seem shorter."""
     replica = solo(1, 1, 1, commit=3)
 
     assert say(replica, append(1, (0, 0), [entry(1, 1)])) == [
@@ -64,7 +64,7 @@ def test_an_append_below_the_commit_index_is_answered_with_what_is_certain() -> 
 
 
 def test_a_refusal_names_the_last_index_that_can_be_equal() -> None:
-    """None of a later term than the leader's there, and none below the commit index."""
+    """Law: a refusal hints at the last entry that may be equal: not of a later term than the leader's, not below the commit index."""
     replica = solo(1, 1, 2, 4, 4, commit=1)
 
     sent = say(replica, append(5, (5, 3)))
@@ -77,7 +77,10 @@ def test_a_refusal_names_the_last_index_that_can_be_equal() -> None:
 
 
 def test_a_heartbeat_commits_what_the_leader_knows_to_be_here() -> None:
-    """And no more; one that names what is not here learns where the log ends."""
+    """Law: a heartbeat commits only up to the index that it names.
+
+    If the log does not reach that index, the answer says where the log ends.
+    """
     replica = solo(1, 1, 1)
     say(replica, append(1, (3, 1)))
 
@@ -95,7 +98,10 @@ def test_a_heartbeat_commits_what_the_leader_knows_to_be_here() -> None:
 
 
 def test_a_heartbeat_commits_nothing_that_this_process_has_not_compared() -> None:
-    """Law: what an earlier one acknowledged may be gone with the power, and a former leader's entries be there again."""
+    """Law: a heartbeat commits only entries that this process has compared with the leader's log.
+
+    A power failure may have undone what an earlier process acknowledged.
+    """
     replica = solo(1, 1, 1, term=2)
 
     say(replica, heartbeat(2, 3))
@@ -109,7 +115,7 @@ def test_a_heartbeat_commits_nothing_that_this_process_has_not_compared() -> Non
 
 
 def test_what_was_compared_with_one_leader_says_nothing_of_the_next() -> None:
-    """Law: each compares for itself."""
+    """Law: a comparison with one leader's log does not count for the next leader."""
     replica = solo(1, 1, 1)
     say(replica, append(1, (3, 1)))
 
@@ -119,7 +125,7 @@ def test_what_was_compared_with_one_leader_says_nothing_of_the_next() -> None:
 
 
 def test_a_snapshot_at_the_commit_index_is_nothing_new() -> None:
-    """The log behind it stays."""
+    """Law: a snapshot at the commit index changes nothing; the entries behind it stay."""
     replica = solo(1, 1, 1, commit=2)
     meta = SnapshotMeta(Index(2), Term(1), Membership(VOTERS))
 
@@ -130,7 +136,7 @@ def test_a_snapshot_at_the_commit_index_is_nothing_new() -> None:
 
 
 def test_a_snapshot_below_the_commit_index_is_nothing_new() -> None:
-    """Also when the log cannot show whether it held that entry."""
+    """Law: a snapshot below the commit index changes nothing, even if its entry is compacted here."""
     replica = solo(1, 1, 1, commit=3)
     work(replica)
     replica.storage.compact(Index(3))
@@ -143,7 +149,7 @@ def test_a_snapshot_below_the_commit_index_is_nothing_new() -> None:
 
 
 def test_who_sends_a_snapshot_leads() -> None:
-    """It may be the first that is heard of a leader, by a candidate, too."""
+    """Law: the sender of a snapshot is the leader, also for a candidate that has heard nothing else from it."""
     replica = solo(1, pre_vote=False)
     replica.node.campaign()
     meta = SnapshotMeta(Index(4), Term(1), Membership(VOTERS))
@@ -154,7 +160,7 @@ def test_who_sends_a_snapshot_leads() -> None:
 
 
 def test_a_snapshot_brings_its_membership() -> None:
-    """Members that were added or removed before it stand nowhere else."""
+    """Law: a snapshot brings its membership, because the changes before it are in no log any more."""
     replica = solo(1)
     members = Membership(frozenset({ME, PEER}), frozenset({OTHER}))
 
@@ -164,7 +170,7 @@ def test_a_snapshot_brings_its_membership() -> None:
 
 
 def test_a_snapshot_of_a_former_leader_is_installed() -> None:
-    """Law: what it holds is committed, also under another leader; its sender hears that another does."""
+    """Law: a former leader's snapshot is installed because it holds only committed entries; the answer names the newer term."""
     replica = solo(1, 1, 1)
     say(replica, heartbeat(4))
     meta = SnapshotMeta(Index(3), Term(2), Membership(frozenset({ME, OTHER})))
@@ -181,7 +187,7 @@ def test_a_snapshot_of_a_former_leader_is_installed() -> None:
 
 
 def test_a_former_leaders_snapshot_of_what_the_log_holds_keeps_what_follows() -> None:
-    """The present leader counts on what was acknowledged."""
+    """Law: a former leader's snapshot keeps the entries behind it, because the present leader counts on their acknowledgement."""
     replica = solo(1, 2, 2)
     say(replica, heartbeat(4))
     meta = SnapshotMeta(Index(2), Term(2), Membership(VOTERS))
@@ -192,7 +198,10 @@ def test_a_former_leaders_snapshot_of_what_the_log_holds_keeps_what_follows() ->
 
 
 def test_a_former_leaders_snapshot_changes_no_log_that_stands_for_election() -> None:
-    """Votes were asked for by what it held; and what belongs to a term that is not known here comes later."""
+    """Law: a former leader's snapshot does not change a candidate's log, on which its votes rest.
+
+    A snapshot of a term above the replica's own waits.
+    """
     candidate, follower = solo(1, pre_vote=False), solo(1, term=3)
     candidate.node.campaign()
     own, later = (SnapshotMeta(Index(5), Term(term), Membership(VOTERS)) for term in (1, 4))

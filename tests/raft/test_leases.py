@@ -1,7 +1,8 @@
 """
-Leases, and the stickiness of the voters that they rest on (thesis 6.4.1, 4.2.3).
+Leases, and the stickiness of voters on which they rest (thesis 6.4.1, 4.2.3).
 
-"Consensus: Bridging Theory and Practice"; its other rules: rules/test_thesis.py.
+A voter that sticks to its leader elects no other one for a time. The thesis is "Consensus: Bridging Theory and Practice";
+its other rules: rules/test_thesis.py.
 """
 
 import pytest
@@ -23,10 +24,10 @@ ELECTION_TICKS = 8
 
 
 class TestLease:
-    """For how long a leader answers reads without asking."""
+    """How long a leader answers reads without asking its voters."""
 
     def test_a_lease_lasts_less_than_the_stickiness_it_rests_on(self) -> None:
-        """It counts from when the heartbeat left, not from when it was answered (6.4.1)."""
+        """Law: a lease begins when the heartbeat is sent, not when it is answered, and ends before the voters' stickiness (6.4.1)."""
         replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1))
@@ -49,7 +50,7 @@ class TestLease:
     def test_a_lease_lasts_no_longer_than_those_who_answered_stick(
         self, peer: int | None, other: int, ticks: int
     ) -> None:
-        """While the setting changes, replica after replica, voters stick for shorter than their leader."""
+        """Law: a lease ends with the shortest stickiness of the voters that answered; while a setting is rolled out, it may be shorter than the leader's."""
         replica = solo(lease_reads=True)
         replica.node.note_stickiness(OTHER, other)
         replica.node.note_stickiness(PEER, peer or 0)
@@ -71,7 +72,7 @@ class TestLease:
     def test_a_lease_ends_in_time_where_clocks_differ_by_a_hundredth(
         self, election_ticks: int
     ) -> None:
-        """A voter may hear the leader at the end of its tick, and its clock may be fast."""
+        """Law: a lease ends early enough if a voter's clock is 1 % fast and the voter heard the leader at the end of its tick."""
         replica = solo(lease_reads=True, election_ticks=election_ticks, heartbeat_ticks=1)
         lead(replica)
         say(replica, ack(replica, 1))
@@ -89,7 +90,7 @@ class TestLease:
         assert lasted >= 0.98 * election_ticks - 2
 
     def test_a_lease_rests_on_the_voters_of_the_present_membership(self) -> None:
-        """Two changes later a majority may hold none of those who answered, but some who stick for less."""
+        """Law: a membership change ends the lease; the next one rests on answers of the new voters and on their stickiness."""
         replica = solo(lease_reads=True, election_ticks=5 * ELECTION_TICKS)
         replica.node.note_stickiness(PEER, 5 * ELECTION_TICKS)
         replica.node.note_stickiness(OTHER, ELECTION_TICKS)
@@ -117,7 +118,7 @@ class TestLease:
         assert lasted == ELECTION_TICKS - 2
 
     def test_a_lease_rests_on_a_majority_that_sticks(self) -> None:
-        """One voter of which nothing is known, or that sticks for less, takes it from nobody."""
+        """Law: a lease needs a majority of voters that stick; one voter with unknown or shorter stickiness does not prevent it."""
         replica = solo(lease_reads=True)
         replica.node.note_stickiness(PEER, 0)
         lead(replica)
@@ -136,7 +137,7 @@ class TestLease:
         assert (alone, replica.node.lease_valid) == (False, True)
 
     def test_a_lease_ends_for_good_when_a_transfer_is_under_way(self) -> None:
-        """The target may run at any time from then on, and voters will listen (6.4.1)."""
+        """Law: a leadership transfer ends the lease for good, because from then on voters listen to the target (6.4.1)."""
         replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -157,10 +158,10 @@ class TestLease:
 
 
 class TestStickiness:
-    """For how long a voter helps to elect nobody else."""
+    """How long a voter refuses to elect another leader."""
 
     def test_a_voter_that_restarts_still_sticks_to_its_leader(self) -> None:
-        """It may have extended a lease right before it went down."""
+        """Law: a voter sticks after a restart too, because it may have extended a lease right before it stopped."""
         replica = solo(term=1, lease_reads=True)
 
         first = say(replica, vote(2, (9, 1)))
@@ -172,7 +173,7 @@ class TestStickiness:
         assert VoteResponse(ME, PEER, Term(2), granted=True) in later
 
     def test_a_newer_term_does_not_end_the_stickiness_that_a_lease_rests_on(self) -> None:
-        """The refusal of a pre-vote brings it, right after the leader has got its answer."""
+        """Law: a newer term, which a refused pre-vote brings, does not end the stickiness on which a lease rests."""
         replica = solo(term=1, lease_reads=True, jitter=1)
         say(replica, heartbeat(1))
         say(replica, PreVoteResponse(OTHER, ME, Term(2), granted=False))
@@ -190,7 +191,7 @@ class TestStickiness:
         assert late == [VoteResponse(ME, OTHER, Term(2), granted=True)]
 
     def test_a_voter_that_restarts_sticks_in_its_own_term_too(self) -> None:
-        """A candidate of that term may ask it before it has heard anybody."""
+        """Law: after a restart a voter refuses candidates of its own term, too, until its stickiness ends."""
         replica = solo(term=1, lease_reads=True, jitter=1)
 
         first = say(replica, vote(1, (9, 1)))
@@ -201,7 +202,7 @@ class TestStickiness:
         assert (first, later) == ([], [VoteResponse(ME, PEER, Term(1), granted=True)])
 
     def test_the_target_of_a_transfer_is_elected_in_a_term_that_is_known_already(self) -> None:
-        """Its leader has given up its lease."""
+        """Law: the target of a transfer is elected despite stickiness, because its leader has given up the lease."""
         replica = solo(term=1, lease_reads=True)
         say(replica, heartbeat(1))
         say(replica, PreVoteResponse(OTHER, ME, Term(2), granted=False))
@@ -211,7 +212,7 @@ class TestStickiness:
         ]
 
     def test_a_voter_that_restarts_sticks_as_long_as_it_has_promised_before(self) -> None:
-        """Its setting may have become shorter, and its leader counts on the answer of before."""
+        """Law: after a restart a voter sticks as long as it promised before, even if its setting is shorter now."""
         promised = 3 * ELECTION_TICKS
         replica = solo(term=1, lease_reads=True, promised_ticks=promised)
         say(replica, heartbeat(1))
@@ -227,7 +228,7 @@ class TestStickiness:
         assert VoteResponse(ME, PEER, Term(9), granted=True) in late
 
     def test_a_voter_does_not_run_against_the_leader_it_hears(self) -> None:
-        """Its own vote would break the promise as well as another's."""
+        """Law: a voter does not campaign against a leader that it hears, because its own vote would break its promise."""
         replica = solo(term=1, lease_reads=True)
         for _ in range(ELECTION_TICKS - 1):
             replica.tick()
@@ -238,7 +239,7 @@ class TestStickiness:
         assert replica.node.role is Role.FOLLOWER
 
     def test_a_voter_that_restarts_does_not_run_before_its_promise_ends(self) -> None:
-        """Its own vote would break the promise as well as another's, and its setting may be shorter now."""
+        """Law: after a restart a voter does not campaign before its old promise ends, even if its setting is shorter now."""
         promised = 5 * ELECTION_TICKS
         replica = solo(term=1, lease_reads=True, promised_ticks=promised)
 

@@ -1,4 +1,4 @@
-"""The log's tail in memory, over storage that lags behind."""
+"""The log's tail in memory, over storage that has not stored everything yet."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def opened(*terms: int, commit: int = 0, applied: int = 0) -> RaftLog:
 def test_the_search_for_a_term_finds_what_a_walk_finds(
     terms: list[int], one: int, other: int, wanted: int
 ) -> None:
-    """The highest index of the range whose term is not above the wanted one, or its start."""
+    """Law: the search finds the highest index of the range whose term is at most the wanted one, else the start of the range."""
     log = opened(*terms)
     low, high = sorted((min(one, len(terms)), min(other, len(terms))))
     fitting = [index for index in range(low, high + 1) if log.term(Index(index)) <= wanted]
@@ -49,7 +49,7 @@ def test_the_search_for_a_term_finds_what_a_walk_finds(
 
 
 def test_entries_are_handed_out_once_and_counted_when_they_land() -> None:
-    """Two flights, each with its own entries."""
+    """Law: each entry is handed out for persistence once, and counts as stable when its own write has ended."""
     log = opened(1)
     log.append((entry(2, 1),))
     first = log.hand_out()
@@ -68,7 +68,7 @@ def test_entries_are_handed_out_once_and_counted_when_they_land() -> None:
 
 
 def test_a_truncation_unlands_what_it_drops() -> None:
-    """The replaced entries are handed out again, and flights that held them do not count."""
+    """Law: entries that replace others are handed out again, and an earlier write of the replaced ones counts for nothing."""
     log = opened(1)
     log.append((entry(2, 1), entry(3, 1)))
     log.hand_out()
@@ -86,7 +86,7 @@ def test_a_truncation_unlands_what_it_drops() -> None:
 
 
 def test_what_is_committed_is_never_truncated() -> None:
-    """A leader that asks for it breaks the protocol."""
+    """Law: a truncation of committed entries breaks the protocol and is refused."""
     log = opened(1, 1, commit=2)
 
     with pytest.raises(AssertionError, match="committed"):
@@ -94,7 +94,7 @@ def test_what_is_committed_is_never_truncated() -> None:
 
 
 def test_committed_entries_never_come_back_from_storage_on_the_usual_path() -> None:
-    """The tail keeps them until they are handed out, the data uncopied."""
+    """Law: the tail keeps entries until they are applied, so committed entries are neither read from storage nor copied."""
     log = opened(1, commit=1, applied=1)
     added = entry(2, 1, b"payload")
     log.append((added,))
@@ -110,7 +110,7 @@ def test_committed_entries_never_come_back_from_storage_on_the_usual_path() -> N
 
 
 def test_after_a_restart_committed_entries_come_from_storage_in_portions() -> None:
-    """So that memory stays bounded; at least one entry each time."""
+    """Law: after a restart, committed entries are read from storage in portions of bounded size, at least one entry each."""
     log = opened(1, 1, 1, commit=3, applied=1)
 
     portions = [log.deliver(1), log.deliver(1), log.deliver(1)]
@@ -119,7 +119,7 @@ def test_after_a_restart_committed_entries_come_from_storage_in_portions() -> No
 
 
 def test_committed_entries_of_the_tail_come_in_portions() -> None:
-    """So that a follower that gets a hundred at a time applies them with breaks; at least one entry each time."""
+    """Law: a follower applies many committed entries in portions of bounded size, at least one entry each."""
     log = opened(1, commit=1, applied=1)
     log.append((entry(2, 1, b"aa"), entry(3, 1, b"bb"), entry(4, 1, b"cc")))
     log.hand_out()
@@ -134,7 +134,7 @@ def test_committed_entries_of_the_tail_come_in_portions() -> None:
 
 
 def test_a_read_stops_at_its_size() -> None:
-    """In memory as in storage, but never at nothing."""
+    """Law: a read of the tail ends at its size limit, as a read from storage does, but returns at least one entry."""
     log = opened(1)
     log.append((entry(2, 1, b"aa"), entry(3, 1, b"bb"), entry(4, 1, b"cc")))
 
@@ -148,7 +148,7 @@ def test_a_read_stops_at_its_size() -> None:
 
 
 def test_a_snapshot_answers_for_its_own_index_before_it_is_durable() -> None:
-    """Below it everything is compacted, immediately."""
+    """Law: a snapshot that is not durable yet already answers the term of its index; all entries below it count as compacted."""
     log = opened(1, 1)
     meta = SnapshotMeta(Index(9), Term(3), Membership())
 
@@ -168,20 +168,20 @@ def test_a_snapshot_answers_for_its_own_index_before_it_is_durable() -> None:
 
 
 def test_a_log_with_a_hole_is_refused_at_the_start() -> None:
-    """A replica whose log ends before its commit index must be restored from its peers."""
+    """Law: a replica whose log ends before its commit index does not start; it must be restored from its peers."""
     with pytest.raises(AssertionError, match="restore the replica"):
         opened(1, commit=2)
 
 
 def test_a_commit_index_is_news_once() -> None:
-    """A raise settles once what hangs on it."""
+    """Law: commit_to returns True only if it raises the commit index."""
     log = opened(1, 1, 1)
 
     assert [log.commit_to(Index(index)) for index in (2, 2, 1, 3)] == [True, False, False, True]
 
 
 def test_memory_keeps_only_what_is_not_durable_or_not_delivered() -> None:
-    """In either order: applied after it is durable, or handed out before."""
+    """Law: the tail drops an entry only when it is both durable and handed out to be applied."""
     log = opened(1)
     log.append((entry(2, 1), entry(3, 1)))
     log.hand_out()
@@ -194,7 +194,7 @@ def test_memory_keeps_only_what_is_not_durable_or_not_delivered() -> None:
 
 
 def test_what_is_read_behind_a_start_begins_there() -> None:
-    """At least one entry, and as many as fit."""
+    """Law: a read begins at its start index and returns the entries that fit, at least one."""
     log = opened()
     log.append(tuple(entry(index, 1, b"12") for index in range(1, 5)))
 
@@ -207,7 +207,7 @@ def test_what_is_read_behind_a_start_begins_there() -> None:
 
 
 def test_a_log_of_openings_is_blank() -> None:
-    """One proposal, or anything compacted, and it is in use."""
+    """Law: a log is blank if it holds only the opening entries of terms; one proposal ends that."""
     opening = Entry(Term(1), Index(1), b"", EntryKind.NOOP)
     empty, opened_twice, used = opened(), opened(), opened()
     opened_twice.append((opening, Entry(Term(2), Index(2), b"", EntryKind.NOOP)))
@@ -217,7 +217,7 @@ def test_a_log_of_openings_is_blank() -> None:
 
 
 def test_openings_of_two_lives_are_blank() -> None:
-    """Law: where they lie does not count; one is stored, the next still in memory."""
+    """Law: opening entries count as blank both in storage and in memory."""
     storage = MemoryLogStorage()
     storage.append([noop(1, 1)])
     log = RaftLog(storage, commit=Index(0), applied=Index(0))
@@ -229,7 +229,7 @@ def test_openings_of_two_lives_are_blank() -> None:
 
 
 def test_a_log_that_begins_behind_a_snapshot_is_not_blank() -> None:
-    """Also when the snapshot holds a single entry."""
+    """Law: a log behind a snapshot is not blank, even if the snapshot holds a single entry."""
     log = opened()
 
     log.restore(SnapshotMeta(Index(1), Term(1), Membership()))
@@ -238,14 +238,14 @@ def test_a_log_that_begins_behind_a_snapshot_is_not_blank() -> None:
 
 
 class TakenStorage(MemoryLogStorage):
-    """A log that is whole, of whose messages retention has taken some."""
+    """A complete log from which retention has deleted the data of some messages."""
 
     def entries(self, low: Index, high: Index, size_bytes_max: int) -> list[Entry]:
         raise Compacted(low)
 
 
 def test_a_log_whose_messages_retention_has_taken_is_not_blank() -> None:
-    """Law: a replica that recovers asks this at each election time-out, and it must not end it."""
+    """Law: is_blank does not fail on deleted data, because a recovering replica calls it at each election time-out."""
     storage = TakenStorage()
     storage.append([entry(1, 1)])
 
@@ -253,7 +253,7 @@ def test_a_log_whose_messages_retention_has_taken_is_not_blank() -> None:
 
 
 def test_a_truncation_keeps_what_stands_before_it() -> None:
-    """In memory too, where it is all there is; the end has the term of its last entry."""
+    """Law: a truncation keeps the entries before it, also those in memory only; last_term is that of the last entry left."""
     log = opened(1)
     log.append((entry(2, 1), entry(3, 2), entry(4, 3)))
 
@@ -268,7 +268,7 @@ def test_a_truncation_keeps_what_stands_before_it() -> None:
 
 
 def test_an_older_snapshot_that_lands_leaves_the_newer_one() -> None:
-    """A snapshot that is not durable yet still answers for its index."""
+    """Law: when an older snapshot becomes durable, a newer one that is not durable yet still answers for its index."""
     log = opened()
     first, second = (SnapshotMeta(Index(at), Term(at), Membership()) for at in (5, 9))
     log.restore(first)
@@ -284,7 +284,7 @@ def test_an_older_snapshot_that_lands_leaves_the_newer_one() -> None:
 
 
 def test_a_truncation_below_the_tail_leaves_nothing_of_it() -> None:
-    """Law: what follows it is read from where it is added again."""
+    """Law: after a truncation below the tail, the log ends with the entries that are appended next."""
     log = opened(1, 1)
     log.append((entry(3, 1), entry(4, 1)))
 
@@ -297,7 +297,7 @@ def test_a_truncation_below_the_tail_leaves_nothing_of_it() -> None:
 
 
 def test_a_snapshot_takes_the_place_of_all_that_was_not_committed() -> None:
-    """Law: neither stored entries, nor those in memory, nor those on their way to the disk count any more."""
+    """Law: a snapshot replaces all uncommitted entries, whether stored, in memory or on their way to the disk."""
     log = opened(1, 1, commit=1, applied=1)
     log.append((entry(3, 1),))
     log.hand_out()

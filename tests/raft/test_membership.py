@@ -1,4 +1,4 @@
-"""The memberships of a group that a replica finds in its log."""
+"""How a replica finds the memberships of its raft group in its log."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from tests.raft.harness.solo import VOTERS, entry
 
 
 class SmallPieces(MemoryLogStorage):
-    """A log that returns one entry at a time, as one with large entries does."""
+    """A log that returns one entry at a time, as a log with large entries does."""
 
     def entries(self, low: Index, high_exclusive: Index, size_bytes_max: int) -> Sequence[Entry]:
         return super().entries(low, high_exclusive, 0)
 
 
 def test_memberships_are_found_wherever_the_log_is_cut() -> None:
-    """Law: a start reads the log in pieces and passes over no entry."""
+    """Law: at its start a replica reads the log in pieces and skips no membership."""
     founding = Membership(VOTERS)
     grown = [Membership(VOTERS, frozenset({NodeId(node)})) for node in (4, 5)]
     storage = SmallPieces(founding)

@@ -1,4 +1,4 @@
-"""The storage for tests keeps the contract that the durable one has to keep."""
+"""The in-memory storage of the tests keeps the same contract as the durable log."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def filled() -> MemoryLogStorage:
 
 
 def test_an_empty_log_begins_at_one() -> None:
-    """Index 0 has term 0, and nothing can be sent as a snapshot."""
+    """Law: in an empty log, index 0 has term 0 and no snapshot can be made."""
     storage = MemoryLogStorage(MEMBERSHIP)
 
     assert (storage.first_index(), storage.last_index(), storage.term(Index(0))) == (1, 0, 0)
@@ -36,7 +36,7 @@ def test_an_empty_log_begins_at_one() -> None:
 
 
 def test_an_append_replaces_what_stands_from_its_first_index_on() -> None:
-    """As a Ready demands."""
+    """Law: an append replaces the stored entries from its first index on, as a Ready demands."""
     storage = filled()
 
     storage.append([entry(2, 5)])
@@ -46,7 +46,7 @@ def test_an_append_replaces_what_stands_from_its_first_index_on() -> None:
 
 
 def test_compaction_keeps_the_term_of_the_last_dropped_entry() -> None:
-    """The next append's predecessor must stay answerable."""
+    """Law: after compaction the log still answers the term of the last dropped entry, which the next append names."""
     storage = filled()
 
     storage.compact(Index(2))
@@ -64,13 +64,13 @@ def test_compaction_keeps_the_term_of_the_last_dropped_entry() -> None:
 
 
 def test_only_what_is_applied_is_compacted() -> None:
-    """The rest is in no snapshot."""
+    """Law: entries that are not applied are in no snapshot, so compaction refuses them."""
     with pytest.raises(AssertionError, match="snapshot"):
         filled().compact(Index(3))
 
 
 def test_a_snapshot_names_the_applied_state_and_replaces_all() -> None:
-    """One storage can take the snapshot of another."""
+    """Law: a snapshot names the applied index, its term and the membership; another storage can install it."""
     meta = filled().snapshot()
     other = MemoryLogStorage()
     other.append([entry(1, 9), entry(2, 9), entry(3, 9)])

@@ -1,4 +1,4 @@
-"""The promises of a node to its shell: Readys, refusals, reports."""
+"""What a node promises to its shell: Readys, refusals, reports."""
 
 import pytest
 
@@ -47,14 +47,14 @@ from tests.raft.harness.solo import (
 
 
 def test_nothing_to_do_is_no_ready() -> None:
-    """Nor an empty one."""
+    """Law: without work there is no Ready, not even an empty one."""
     replica = solo()
 
     assert replica.node.ready() is None
 
 
 def test_proposals_between_two_turns_share_everything() -> None:
-    """One batch to persist, one append to each peer, the data uncopied."""
+    """Law: proposals between two turns share one disk write and one append per peer; their data is not copied."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -74,7 +74,7 @@ def test_proposals_between_two_turns_share_everything() -> None:
 
 
 def test_readys_overlap_without_repeating_anything() -> None:
-    """Two turns in flight: each entry, message and hard state is handed out once."""
+    """Law: while two turns are unfinished, each entry, message and hard state is handed out once."""
     replica = solo(1)
     replica.step(append(1, (1, 1), [entry(2, 1)]))
     first = replica.begin_turn()
@@ -90,7 +90,7 @@ def test_readys_overlap_without_repeating_anything() -> None:
 
 
 def test_readys_are_advanced_in_order() -> None:
-    """Anything else is an error of the shell."""
+    """Law: Readys are advanced in their order; another order is an error of the shell."""
     replica = solo(1)
     replica.step(append(1, (1, 1), [entry(2, 1)]))
     replica.node.ready()
@@ -103,7 +103,7 @@ def test_readys_are_advanced_in_order() -> None:
 
 
 def test_what_needs_no_sync_is_not_advanced() -> None:
-    """Law: a Ready with nothing but answers costs the core nothing, however long a write before it takes."""
+    """Law: a Ready that holds only answers needs no advance, however long an earlier write takes."""
     replica = solo(1, vote=PEER)
     replica.step(append(1, (1, 1), [entry(2, 1)]))
     first = replica.node.ready()
@@ -120,7 +120,7 @@ def test_what_needs_no_sync_is_not_advanced() -> None:
 
 
 def test_a_new_commit_index_alone_needs_no_sync() -> None:
-    """It can be learned again; terms, votes and entries cannot."""
+    """Law: a new commit index alone needs no sync, because it can be learned again. Terms, votes and entries need one."""
     replica = solo(1, vote=PEER)
     say(replica, append(1, (1, 1)))
     replica.step(Heartbeat(PEER, ME, Term(1), Index(1), 1))
@@ -133,7 +133,7 @@ def test_a_new_commit_index_alone_needs_no_sync() -> None:
 
 
 def test_changes_of_role_are_reported_once() -> None:
-    """With leader and term, also when only the leader is another."""
+    """Law: each change of role is reported once, with leader and term, and so is a new leader in the same role."""
     replica = solo()
     changes = []
 
@@ -157,7 +157,7 @@ def test_changes_of_role_are_reported_once() -> None:
 
 
 def test_a_follower_names_the_leader_instead_of_forwarding() -> None:
-    """The shell decides what to do with the request."""
+    """Law: a follower refuses a proposal and names the leader; the shell decides what to do."""
     replica = solo()
     say(replica, Heartbeat(PEER, ME, Term(1), Index(0), 1))
 
@@ -168,7 +168,7 @@ def test_a_follower_names_the_leader_instead_of_forwarding() -> None:
 
 
 def test_uncommitted_bytes_are_bounded() -> None:
-    """A leader without followers must not fill the memory; one proposal always fits."""
+    """Law: uncommitted bytes are limited, so that a leader without followers does not fill its memory; one proposal always fits."""
     replica = solo(uncommitted_bytes_max=10)
     lead(replica)
     say(replica, ack(replica, 1))
@@ -182,13 +182,13 @@ def test_uncommitted_bytes_are_bounded() -> None:
 
 
 def test_a_message_to_somebody_else_is_refused() -> None:
-    """A wrong address book must not pass unnoticed."""
+    """Law: a message for another node is an error, because a wrong address must be noticed."""
     with pytest.raises(ValueError, match="node 1 received a message for node 2"):
         solo().node.step(Heartbeat(OTHER, PEER, Term(1), Index(0), 1))
 
 
 def test_an_unreachable_peer_is_probed_again() -> None:
-    """Entries that were sent ahead are sent again."""
+    """Law: after a peer was unreachable, entries that were sent ahead are sent again."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1))
@@ -205,7 +205,7 @@ def test_an_unreachable_peer_is_probed_again() -> None:
 
 
 def test_a_newcomer_without_a_membership_never_runs() -> None:
-    """It waits for a leader to find it."""
+    """Law: a replica without a membership never campaigns; it waits for a leader."""
     node = Node(Config(ME), MemoryLogStorage(), applied=Index(0), random_below=lambda _: 0)
     for _ in range(100):
         node.tick()
@@ -229,7 +229,7 @@ def test_a_lone_voter_commits_as_soon_as_its_disk_is_done() -> None:
 
 
 def test_a_leader_sends_commits_immediately_when_configured_to() -> None:
-    """eager_commit trades messages for followers that apply sooner."""
+    """Law: with eager_commit, followers learn of a commit immediately, at the price of more messages."""
     replica = solo(eager_commit=True)
     lead(replica)
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -260,7 +260,7 @@ def test_status_shows_how_the_group_stands() -> None:
 
 
 def test_a_snapshot_is_handed_out_once() -> None:
-    """Though several Readys are under way before it is durable."""
+    """Law: a snapshot is handed out once, even if several Readys begin before it is durable."""
     replica = solo(1)
     meta = SnapshotMeta(Index(9), Term(1), Membership(VOTERS))
     replica.step(InstallSnapshot(PEER, ME, Term(1), meta))
@@ -277,7 +277,7 @@ def test_a_snapshot_is_handed_out_once() -> None:
 
 
 def test_entries_alone_need_a_sync() -> None:
-    """Term and vote need not have changed."""
+    """Law: new entries need a sync even if term and vote stay."""
     replica = solo()
     lead(replica)
     replica.node.propose(b"x")
@@ -289,7 +289,7 @@ def test_entries_alone_need_a_sync() -> None:
 
 
 def test_a_leader_does_not_forget_itself() -> None:
-    """Its knowledge of its own disk is true."""
+    """Law: a leader ignores a report that it lost its own log, because it knows its own disk."""
     replica = solo()
     lead(replica)
 
@@ -300,7 +300,7 @@ def test_a_leader_does_not_forget_itself() -> None:
 
 
 def test_a_read_is_answered_once() -> None:
-    """By the round that it asked for, not by the next ones."""
+    """Law: a read is answered once, by the round that it asked for."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1))
@@ -316,7 +316,7 @@ def test_a_read_is_answered_once() -> None:
 
 @pytest.mark.parametrize("lease_reads", [False, True])
 def test_a_lease_is_valid_where_it_is_set_and_a_majority_has_answered(lease_reads: bool) -> None:
-    """Without the setting nobody promised stickiness after a restart."""
+    """Law: a lease needs the setting and a majority of answers; without the setting voters promise no stickiness after a restart."""
     replica = solo(lease_reads=lease_reads)
     for _ in range(replica.config.election_ticks):
         replica.tick()
@@ -333,7 +333,7 @@ def test_a_lease_is_valid_where_it_is_set_and_a_majority_has_answered(lease_read
 
 
 def test_a_late_answer_takes_no_later_one_back() -> None:
-    """Answers to heartbeats may arrive in any order."""
+    """Law: answers to heartbeats may arrive in any order; an older one takes nothing back."""
     fourth, fifth = NodeId(4), NodeId(5)
     replica = solo(voters=VOTERS | {fourth, fifth})
     lead(replica, (PEER, OTHER))
@@ -349,7 +349,7 @@ def test_a_late_answer_takes_no_later_one_back() -> None:
 
 
 def test_the_first_round_trip_is_that_of_the_opening_entry() -> None:
-    """Later commits prove nothing: they may have waited for others."""
+    """Law: the round trip is measured with the opening entry, because later commits may have waited for other entries."""
     replica = solo()
     for _ in range(5):
         replica.tick()
@@ -368,7 +368,7 @@ def test_the_first_round_trip_is_that_of_the_opening_entry() -> None:
 
 
 def test_only_a_leader_with_others_steps_down() -> None:
-    """A follower leads nothing, and nobody could follow the only voter."""
+    """Law: a follower and an only voter cannot step down."""
     follower, alone, leader = solo(1), solo(voters=frozenset({ME})), solo()
     alone.node.campaign()
     work(alone)
@@ -379,7 +379,7 @@ def test_only_a_leader_with_others_steps_down() -> None:
 
 
 def test_an_older_pre_vote_is_answered_with_the_term() -> None:
-    """A candidate behind the times learns of it, and gets no vote."""
+    """Law: a pre-vote request of an older term gets no vote, but the answer names the present term."""
     replica = solo(1, term=5)
 
     sent = say(replica, PreVote(PEER, ME, Term(3), Index(9), Term(3)))
@@ -388,7 +388,7 @@ def test_an_older_pre_vote_is_answered_with_the_term() -> None:
 
 
 def test_a_membership_change_that_cannot_be_meant_is_refused() -> None:
-    """A stranger cannot be removed, and nothing changes while leadership is on its way."""
+    """Law: a membership change is refused if its node is no member, or during a leadership transfer."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1))
@@ -401,12 +401,12 @@ def test_a_membership_change_that_cannot_be_meant_is_refused() -> None:
 
 
 def test_a_round_trip_that_was_not_measured_is_none() -> None:
-    """A caller may ask before anything was committed, too."""
+    """Law: before a round trip was measured, round_trip_ticks is 0."""
     assert solo().node.round_trip_ticks == 0
 
 
 def test_who_joins_hears_everybody_and_a_member_its_leader() -> None:
-    """Law: a replica without a membership knows nobody; the leader of a member may have been added since."""
+    """Law: a replica without a membership hears every node; a member also hears its leader, which may have been added since."""
     fourth, stranger = NodeId(4), NodeId(9)
     joining, member = solo(voters=frozenset({PEER, OTHER})), solo()
     say(joining, heartbeat(1))
@@ -420,7 +420,7 @@ def test_who_joins_hears_everybody_and_a_member_its_leader() -> None:
 
 
 def test_what_is_committed_at_the_start_is_settled() -> None:
-    """Law: a membership that a hard state calls committed is the only one, though nothing of it is applied."""
+    """Law: at the start the newest membership that the hard state calls committed is the only one, even if it is not applied yet."""
     grown = Membership(VOTERS, frozenset({NodeId(4)}))
     storage = MemoryLogStorage(Membership(VOTERS))
     storage.append([entry(1, 1), Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)])
@@ -432,7 +432,7 @@ def test_what_is_committed_at_the_start_is_settled() -> None:
 
 
 def test_a_leader_that_has_everything_founds_nothing() -> None:
-    """Law: who is told again that it recovers no more sends no commit index beyond the usual ones."""
+    """Law: telling a replica again that it is not recovering sends no extra commit index."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -450,7 +450,10 @@ def test_a_leader_that_has_everything_founds_nothing() -> None:
 def test_a_candidate_gives_up_when_one_whose_vote_may_be_under_way_lost_its_log(
     is_recovering: bool,
 ) -> None:
-    """Law: that voter may vote a second time. In a group that begins nobody has voted before."""
+    """Law: a candidate gives up when a voter lost its log, because that voter may vote twice.
+
+    In a new raft group nobody has voted before.
+    """
     replica = solo()
     replica.node.set_recovering(recovering=is_recovering)
     replica.node.campaign()
@@ -461,7 +464,7 @@ def test_a_candidate_gives_up_when_one_whose_vote_may_be_under_way_lost_its_log(
 
 
 def test_a_durable_vote_of_an_earlier_term_elects_nobody() -> None:
-    """Law: a candidate counts its own vote when that of this term is on its disk."""
+    """Law: a candidate counts its own vote only when the vote of this term is on its disk."""
     replica = solo(pre_vote=False)
     replica.node.campaign()
     replica.begin_turn()
@@ -478,7 +481,7 @@ def test_a_durable_vote_of_an_earlier_term_elects_nobody() -> None:
 
 
 def test_a_leader_says_whether_it_hands_its_place_over() -> None:
-    """Law: until the target leads, or has had its time."""
+    """Law: is_transferring holds until the target leads or its time is over."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1))
@@ -493,7 +496,7 @@ def test_a_leader_says_whether_it_hands_its_place_over() -> None:
 
 
 def test_a_leader_knows_its_own_stickiness_best() -> None:
-    """Law: whatever is noted of its own id, the lease rests on its setting."""
+    """Law: a lease uses the leader's own setting, even if another stickiness was noted for its id."""
     replica = solo(voters=frozenset({ME, PEER}), lease_reads=True)
     replica.node.note_stickiness(ME, 0)
     for _ in range(replica.config.election_ticks):
@@ -508,7 +511,7 @@ def test_a_leader_knows_its_own_stickiness_best() -> None:
 
 
 def test_entries_that_become_durable_are_no_vote() -> None:
-    """Law: a candidate counts its vote when that is on its disk, not what it wrote as a follower."""
+    """Law: a candidate counts its vote when that is on its disk; the earlier write of entries does not count."""
     replica = solo(1, vote=PEER, pre_vote=False, voters=frozenset({ME, PEER}))
     replica.step(append(1, (1, 1), [entry(2, 1)]))
     replica.begin_turn()

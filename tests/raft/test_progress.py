@@ -1,4 +1,4 @@
-"""A leader's conclusions about a peer from its answers."""
+"""What a leader concludes about a peer from the peer's answers."""
 
 from orderlymq_raft import Index, Membership, ProgressState, SnapshotMeta, Term
 from orderlymq_raft.progress import Progress
@@ -17,7 +17,7 @@ def replicating(match: int, *sent: int, size: int = 1, bytes_max: int = 100) -> 
 
 
 def test_a_probe_waits_for_its_answer() -> None:
-    """One append at a time until the logs are known to meet."""
+    """Law: until the leader knows where the two logs meet, it sends one append at a time."""
     progress = probing(5)
     before = progress.may_send()
 
@@ -27,7 +27,7 @@ def test_a_probe_waits_for_its_answer() -> None:
 
 
 def test_a_pipeline_runs_ahead_up_to_its_window() -> None:
-    """One acknowledgement covers all appends up to it."""
+    """Law: at most a window of appends is unanswered; one acknowledgement covers all appends up to its index."""
     progress = replicating(4, 6, 9)
     full = progress.may_send()
 
@@ -38,7 +38,7 @@ def test_a_pipeline_runs_ahead_up_to_its_window() -> None:
 
 
 def test_what_is_under_way_is_bounded_by_its_bytes() -> None:
-    """Law: large appends do not fill a slow link for as long as many small ones may."""
+    """Law: unanswered appends are limited by their bytes too, so that a few large ones do not fill a slow link."""
     progress = replicating(4, 6, size=60, bytes_max=60)
     full = progress.may_send()
 
@@ -49,7 +49,7 @@ def test_what_is_under_way_is_bounded_by_its_bytes() -> None:
 
 
 def test_an_append_beyond_the_bound_leaves() -> None:
-    """Law: an entry of any size gets through, and nothing beside it."""
+    """Law: an entry of any size is sent, but nothing more until it is answered."""
     progress = replicating(4, bytes_max=60)
     alone = progress.may_send()
 
@@ -60,7 +60,7 @@ def test_an_append_beyond_the_bound_leaves() -> None:
 
 
 def test_what_starts_over_has_the_whole_window() -> None:
-    """Law: what was lost is under way no more."""
+    """Law: when a pipeline starts over, lost appends no longer count as unanswered."""
     progress = replicating(4, 6, size=60, bytes_max=60)
 
     progress.become_probe()
@@ -71,7 +71,7 @@ def test_what_starts_over_has_the_whole_window() -> None:
 
 
 def test_acknowledgements_may_arrive_in_any_order() -> None:
-    """match never falls."""
+    """Law: acknowledgements may arrive in any order; match never falls."""
     progress = replicating(4, 6, 9)
 
     news = [progress.acknowledge(Index(index)) for index in (9, 6, 9)]
@@ -81,7 +81,7 @@ def test_acknowledgements_may_arrive_in_any_order() -> None:
 
 
 def test_a_refusal_in_the_pipeline_starts_over_behind_what_is_certain() -> None:
-    """Something that was sent ahead has been lost."""
+    """Law: a refusal shows that an append was lost; the leader probes again behind match."""
     progress = replicating(4, 6, 9)
 
     assert progress.reject(Index(6), Index(4))
@@ -91,7 +91,7 @@ def test_a_refusal_in_the_pipeline_starts_over_behind_what_is_certain() -> None:
 
 
 def test_old_refusals_mean_nothing() -> None:
-    """Neither one of what was acknowledged since, nor one of an earlier probe."""
+    """Law: a refusal changes nothing if its index was acknowledged since, or if it answers an earlier probe."""
     pipeline = replicating(4, 6)
     probe = probing(9)
 
@@ -100,7 +100,7 @@ def test_old_refusals_mean_nothing() -> None:
 
 
 def test_a_peer_that_denies_what_it_acknowledged_counts_for_nothing() -> None:
-    """Its disk was replaced; what it acknowledged must not count for a majority again."""
+    """Law: if a peer denies what it acknowledged, its disk was replaced: match returns to 0, so that it counts for no majority."""
     progress = replicating(4, 6)
 
     assert progress.reject(Index(4), Index(1))
@@ -110,7 +110,7 @@ def test_a_peer_that_denies_what_it_acknowledged_counts_for_nothing() -> None:
 
 
 def test_a_probe_goes_back_at_least_one_step_and_never_behind_match() -> None:
-    """Whatever the hint says, probing ends."""
+    """Law: after each refusal a probe goes back at least one step, but never behind match, so that probing ends for any hint."""
     far = probing(9, match=3)
     far.reject(Index(8), Index(8))
     near = probing(9, match=3)
@@ -120,7 +120,10 @@ def test_a_probe_goes_back_at_least_one_step_and_never_behind_match() -> None:
 
 
 def test_a_snapshot_stops_entries_until_it_arrives_or_fails() -> None:
-    """Then probing goes on behind it, or behind match."""
+    """Law: no entries are sent during a snapshot.
+
+    Probing then goes on behind the snapshot if it arrived, else behind match.
+    """
     meta = SnapshotMeta(Index(20), Term(1), Membership())
     arrived, failed = replicating(4), replicating(4)
     for progress in (arrived, failed):
@@ -136,7 +139,7 @@ def test_a_snapshot_stops_entries_until_it_arrives_or_fails() -> None:
 
 
 def test_a_peer_that_denies_the_first_entry_counts_for_nothing() -> None:
-    """The smallest thing that it can have acknowledged."""
+    """Law: match returns to 0 even if the peer had acknowledged only the first entry."""
     progress = replicating(1, 6)
 
     assert progress.reject(Index(1), Index(0))
@@ -145,7 +148,7 @@ def test_a_peer_that_denies_the_first_entry_counts_for_nothing() -> None:
 
 
 def test_a_refusal_whose_hint_is_what_was_acknowledged_denies_nothing() -> None:
-    """It is an old one: the pipeline goes on."""
+    """Law: a refusal whose hint equals match is an old one, so the pipeline goes on."""
     progress = replicating(4, 6)
 
     assert not progress.reject(Index(4), Index(4))
@@ -154,7 +157,7 @@ def test_a_refusal_whose_hint_is_what_was_acknowledged_denies_nothing() -> None:
 
 
 def test_who_is_sent_a_snapshot_denies_nothing() -> None:
-    """The snapshot brings what its disk lost; what it acknowledged is asked about behind it."""
+    """Law: a refusal during a snapshot does not reset match: the snapshot replaces what the disk lost, and a probe follows it."""
     progress = replicating(4)
     progress.become_snapshot(SnapshotMeta(Index(20), Term(1), Membership()))
 
@@ -164,7 +167,7 @@ def test_who_is_sent_a_snapshot_denies_nothing() -> None:
 
 
 def test_a_pipeline_begins_behind_what_is_certain() -> None:
-    """Whatever probing has sent ahead."""
+    """Law: a pipeline begins behind match, not behind the entries that the probe sent."""
     progress = probing(9, match=3)
 
     progress.become_replicate()
@@ -173,7 +176,7 @@ def test_a_pipeline_begins_behind_what_is_certain() -> None:
 
 
 def test_an_answer_of_a_peer_that_lost_its_log_counts_for_no_round() -> None:
-    """Law: neither for a commit nor for a read, until a round proves that it has voted for nobody else."""
+    """Law: a peer that lost its log counts for no commit and no read until a later round proves that it voted for no other candidate."""
     progress = probing(9, match=3)
     progress.acked_round = 5
     counted = [(progress.counted_round, progress.counted_match)]

@@ -1,4 +1,4 @@
-"""Majority arithmetic against a slow twin that follows the definition."""
+"""Majority arithmetic, compared with a slow version that follows the definition."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def test_committed_is_the_highest_index_that_a_majority_has(
 def test_an_election_is_decided_when_silence_cannot_change_it(
     voters: frozenset[int], votes: dict[int, bool]
 ) -> None:
-    """Won or lost means: however the silent voters vote, the outcome is the same."""
+    """Law: an election is won or lost as soon as the votes that are missing cannot change its result."""
     silent = [voter for voter in voters if voter not in votes]
     granted = sum(votes[voter] for voter in voters if voter in votes)
     wins = {granted + more > len(voters) / 2 for more in range(len(silent) + 1)}
@@ -42,7 +42,7 @@ def test_an_election_is_decided_when_silence_cannot_change_it(
 def test_two_majorities_share_a_voter(
     voters: frozenset[int], one: frozenset[int], other: frozenset[int]
 ) -> None:
-    """The reason why raft works at all."""
+    """Law: any two majorities share a voter; raft's safety rests on this."""
     if has_majority(voters, one) and has_majority(voters, other):
         assert voters & one & other
 
@@ -51,7 +51,7 @@ def test_two_majorities_share_a_voter(
 def test_majorities_of_neighbouring_memberships_share_a_voter(
     voters: frozenset[int], newcomer: int
 ) -> None:
-    """This makes one server at a time safe without joint consensus (thesis 4.1)."""
+    """Law: majorities of two memberships that differ by one server share a voter, so no joint consensus is needed (thesis 4.1)."""
     grown = voters | {newcomer}
     smallest = len(voters) // 2 + 1 + len(grown) // 2 + 1
 

@@ -1,4 +1,4 @@
-"""Messages that wait for a disk: how many may, and which overtake it."""
+"""Messages that wait for a disk write: how many may wait, and which are sent before it ends."""
 
 import pytest
 
@@ -27,7 +27,7 @@ from tests.raft.harness.solo import (
     ("count", "first"), [(WAITING_MAX, 0), (WAITING_MAX + 1, WAITING_MAX // 2)]
 )
 def test_the_oldest_half_goes_when_there_is_one_too_many(count: int, first: int) -> None:
-    """Law: the newest stay, in their order."""
+    """Law: if one message too many waits, the oldest half is dropped; the others keep their order."""
     messages: list[Message] = [
         Heartbeat(PEER, ME, Term(1), Index(0), number) for number in range(count)
     ]
@@ -40,7 +40,7 @@ def test_the_oldest_half_goes_when_there_is_one_too_many(count: int, first: int)
 
 
 def test_answers_wait_in_bounded_number() -> None:
-    """Law: a follower whose disk hangs answers the newest heartbeats when it is done, and fills no memory."""
+    """Law: a follower with a slow disk keeps a bounded number of answers, and sends the newest when the write ends."""
     replica = solo(term=1)
     for round_ in range(3 * WAITING_MAX):
         replica.node.step(heartbeat(1, round_=round_))
@@ -53,7 +53,7 @@ def test_answers_wait_in_bounded_number() -> None:
 
 
 def test_requests_for_votes_wait_in_bounded_number() -> None:
-    """Law: also one that runs again and again while its disk hangs fills no memory."""
+    """Law: a candidate whose disk hangs keeps a bounded number of vote requests."""
     replica = solo()
     for _ in range(WAITING_MAX * replica.config.election_ticks):
         replica.node.tick()
@@ -67,7 +67,10 @@ def test_requests_for_votes_wait_in_bounded_number() -> None:
 
 
 def test_answers_to_heartbeats_overtake_a_write() -> None:
-    """Law: a slow disk is no reason to depose a leader; what promises entries waits for them."""
+    """Law: heartbeats are answered during a write, so that a slow disk deposes no leader.
+
+    Acknowledgements of entries wait for the write.
+    """
     replica = solo(1, vote=PEER)
     replica.step(append(1, (1, 1), [entry(2, 1)]))
     replica.begin_turn()
@@ -83,7 +86,7 @@ def test_answers_to_heartbeats_overtake_a_write() -> None:
 
 
 def test_answers_to_heartbeats_wait_for_a_term_that_is_not_durable() -> None:
-    """Law: before the disk has it, and while it is being written."""
+    """Law: the answer to a heartbeat of a new term waits until that term is durable."""
     replica = solo(1)
     replica.step(heartbeat(2, round_=1))
     taken = [replica.node.take_heartbeat_responses()]

@@ -1,4 +1,4 @@
-"""A voter that may have lost its log: whom it elects, who elects it, and when it counts."""
+"""A voter that may have lost its log (it is "recovering"): whom it elects, who elects it, and when it counts."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ OPENING = noop(1, 1)
 
 
 def asked(replica: Replica, *, recovering: bool, last: tuple[int, int] = (9, 9)) -> bool:
-    """Return what *replica* answers to a candidate whose log ends at *last*: index and term."""
+    """Return whether *replica* votes for a candidate whose log ends at *last*: index and term."""
     index, term = last
     vote = Vote(PEER, ME, Term(9), Index(index), Term(term), recovering=recovering)
     (answer,) = [each for each in say(replica, vote) if isinstance(each, VoteResponse)]
@@ -42,7 +42,7 @@ def asked(replica: Replica, *, recovering: bool, last: tuple[int, int] = (9, 9))
 @pytest.mark.parametrize("is_recovering", [False, True])
 @pytest.mark.parametrize("candidate_is_recovering", [False, True])
 def test_only_the_like_elect_each_other(is_recovering: bool, candidate_is_recovering: bool) -> None:
-    """Law: a majority of those who remember, or of those who have seen nothing yet, never a mixture."""
+    """Law: a recovering candidate gets votes from recovering replicas only, any other candidate from the others only."""
     replica = solo()
     replica.node.set_recovering(recovering=is_recovering)
 
@@ -52,7 +52,7 @@ def test_only_the_like_elect_each_other(is_recovering: bool, candidate_is_recove
 
 
 def test_who_forgot_and_has_a_part_again_votes_for_nobody_and_does_not_stand() -> None:
-    """Law: with more than openings of terms in its log it is no member of a group that begins."""
+    """Law: a recovering replica with more than opening entries in its log neither votes nor campaigns, because its raft group has begun already."""
     replica = solo(1, 1)
     replica.node.set_recovering(recovering=True)
 
@@ -74,7 +74,7 @@ def solo_recovering(*entries: Entry) -> Replica:
 
 
 def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> None:
-    """Law: who hears of a commit index knows that the group has begun; so nobody hears of one before."""
+    """Law: the first leader sends no commit index until it ends recovery, because a commit index tells peers that the raft group has begun."""
     replica = solo()
     replica.node.set_recovering(recovering=True)
     lead(replica)
@@ -88,7 +88,7 @@ def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> N
 
 
 def test_a_group_that_has_not_begun_changes_no_membership() -> None:
-    """Law: its log holds openings alone, or whoever restarts would vote for nobody for ever."""
+    """Law: no membership change before the raft group has begun: with more than opening entries, a restarted replica would never vote."""
     replica = solo()
     replica.node.set_recovering(recovering=True)
     lead(replica)
@@ -103,7 +103,10 @@ def test_a_group_that_has_not_begun_changes_no_membership() -> None:
 
 
 def test_a_leader_names_no_commit_index_before_it_has_committed_of_its_own() -> None:
-    """Law: it knows less than was acknowledged, and who lost its log would believe that it has everything."""
+    """Law: a new leader sends no commit index before it has committed an entry of its term.
+
+    A peer that lost its log would believe that it has everything.
+    """
     replica = solo(1, 1, 1, commit=1)
     told = commits_sent([m for m in lead(replica) if isinstance(m, Append)])
     assert told == {0}
@@ -119,7 +122,7 @@ def test_a_leader_names_no_commit_index_before_it_has_committed_of_its_own() -> 
 
 
 def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
-    """Law: neither its log, nor its answers, nor the lease rest on it before; it is sent nothing."""
+    """Law: the commit, the lease and entries exclude a peer that lost its log until a majority of the other voters has confirmed the leader."""
     replica = solo(voters=FIVE)
     lead(replica, (PEER, OTHER))
     term = replica.node.term
@@ -134,7 +137,7 @@ def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
     assert replica.node.commit == 1
 
     def told(node: NodeId) -> list[Append]:
-        """Return what PEER receives when *node* has answered."""
+        """Return the appends that PEER receives after *node* has answered."""
         sent = say(replica, HeartbeatResponse(node, ME, term, max(rounds)))
         return [m for m in sent if isinstance(m, Append) and m.target == PEER and m.commit]
 
@@ -145,7 +148,7 @@ def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
 
 
 def test_who_counts_again_is_sent_what_was_proposed_meanwhile() -> None:
-    """Law: entries do not wait for its answer to the question where its log ends."""
+    """Law: a peer that counts again is immediately sent the entries proposed meanwhile, before it says where its log ends."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1))
@@ -162,7 +165,7 @@ def test_who_counts_again_is_sent_what_was_proposed_meanwhile() -> None:
 
 
 def test_a_leader_that_is_the_majority_needs_nobody_to_confirm_it() -> None:
-    """Law: a learner that lost its log is sent one with the turn in which that is known."""
+    """Law: if the leader alone is the majority, a learner that lost its log is sent an append in the same turn."""
     replica = Replica(Config(ME), Membership(frozenset({ME}), frozenset({PEER})), lambda _: 0)
     replica.start()
     lead(replica, ())
@@ -173,7 +176,7 @@ def test_a_leader_that_is_the_majority_needs_nobody_to_confirm_it() -> None:
 
 
 def test_where_most_have_lost_their_logs_all_must_answer() -> None:
-    """Law: with nobody away nobody else leads, so that the one log that is left is copied again."""
+    """Law: if most voters lost their logs, all must answer the leader; then no other leader can exist, and the remaining log is copied."""
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -188,7 +191,10 @@ def test_where_most_have_lost_their_logs_all_must_answer() -> None:
 
 
 def test_a_leader_whom_all_answer_leads_on_though_most_have_lost_their_logs() -> None:
-    """Law: nobody else leads then, and who lost its log elects nobody; one that is silent may follow another leader."""
+    """Law: a leader that hears all voters goes on leading even if most lost their logs.
+
+    It steps down if one is silent, which may follow another leader.
+    """
     replica = solo(check_quorum=True, election_ticks=5)
     lead(replica)
     term = replica.node.term
@@ -200,7 +206,7 @@ def test_a_leader_whom_all_answer_leads_on_though_most_have_lost_their_logs() ->
         for _ in range(11):
             replica.tick()
             work(replica)
-            # To a round before the loss, so that nobody counts again.
+            # The answers belong to a round before the loss, so that no peer counts again.
             say(replica, *(HeartbeatResponse(node, ME, term, 0) for node in nodes))
 
     pass_time(PEER, OTHER)
@@ -210,7 +216,7 @@ def test_a_leader_whom_all_answer_leads_on_though_most_have_lost_their_logs() ->
 
 
 def test_a_membership_that_is_not_committed_leaves_out_nobody_who_may_lead() -> None:
-    """Law: the voter that it removes may have been elected by the one that lost its log."""
+    """Law: a voter whose removal is not committed must still answer, because the peer that lost its log may have elected it."""
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -230,7 +236,7 @@ def test_a_membership_that_is_not_committed_leaves_out_nobody_who_may_lead() -> 
 def test_who_is_being_removed_says_that_it_followed_nobody_else(
     is_lost_with_its_disk: bool,
 ) -> None:
-    """Law: until its removal is committed the leader asks it, and sends it no entries: it may still elect another one."""
+    """Law: until its removal is committed, a voter is asked whether it follows this leader, but is sent no entries: it might elect another leader."""
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -253,7 +259,7 @@ def test_who_is_being_removed_says_that_it_followed_nobody_else(
 
 
 def test_a_new_leader_asks_who_is_being_removed_too() -> None:
-    """Law: the removal stands in its log, and it does not know whether that is committed."""
+    """Law: a new leader also asks a voter whose removal is in its log, because it does not know whether that is committed."""
     replica = solo()
     removal = Entry(
         Term(1), Index(1), Membership(frozenset({ME, OTHER})).encode(), EntryKind.CONFIG
@@ -270,7 +276,7 @@ def test_a_new_leader_asks_who_is_being_removed_too() -> None:
 
 
 def test_a_leader_that_is_being_removed_answers_itself() -> None:
-    """Law: it has lost nothing; so the removal is committed when those who stay have answered."""
+    """Law: a leader that removes itself counts as an answer, so the removal is committed when the others have answered."""
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -287,7 +293,7 @@ def test_a_leader_that_is_being_removed_answers_itself() -> None:
 
 
 def test_nobody_is_removed_while_most_who_would_stay_are_away() -> None:
-    """Law: the removal could not be committed, and if one that is away lost its log, never."""
+    """Law: a removal is refused while most remaining voters are away; it could not be committed, and never would be if one of them lost its log."""
     replica = Replica(
         Config(ME, election_ticks=5, check_quorum=True),
         Membership(frozenset({ME, PEER, OTHER})),
@@ -311,7 +317,7 @@ def test_nobody_is_removed_while_most_who_would_stay_are_away() -> None:
 
 
 def test_the_membership_does_not_change_while_who_lost_its_log_does_not_count() -> None:
-    """Law: the leader removes no voter that it needs to confirm it."""
+    """Law: no voter is removed while one that lost its log does not count, because the leader needs the others to confirm it."""
     replica = solo()
     lead(replica)
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -326,7 +332,10 @@ def test_the_membership_does_not_change_while_who_lost_its_log_does_not_count() 
 
 
 def test_nobody_is_removed_while_who_would_stay_copies_the_log_again() -> None:
-    """Law: that one votes for nobody before it has everything, so a leader that restarts would never lead again."""
+    """Law: no voter is removed while a remaining one copies its log again.
+
+    It cannot vote yet, so a restarted leader would find no majority.
+    """
     replica = solo()
     lead(replica)
     term = replica.node.term
@@ -343,7 +352,7 @@ def test_nobody_is_removed_while_who_would_stay_copies_the_log_again() -> None:
 
 
 def test_a_candidate_whose_voter_forgets_begins_again() -> None:
-    """Law: a vote that was on its way when its voter lost its disk elects nobody."""
+    """Law: a vote that was on its way when its voter lost its disk does not count; the candidate starts over."""
     replica = solo(1)
     replica.node.campaign()
     work(replica)
@@ -356,7 +365,7 @@ def test_a_candidate_whose_voter_forgets_begins_again() -> None:
 
 
 def test_a_newcomer_disturbs_no_leader() -> None:
-    """Law: who has no log because it is not a member yet is nobody's loss."""
+    """Law: a report that a node without membership has no log changes nothing."""
     replica = solo()
     lead(replica)
 

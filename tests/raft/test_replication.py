@@ -1,4 +1,4 @@
-"""The messages that a leader sends to a peer, by what the peer has answered."""
+"""Which messages a leader sends to a peer, depending on the peer's answers."""
 
 import pytest
 
@@ -24,7 +24,7 @@ from tests.raft.harness.solo import ME, OTHER, PEER, ack, entry, lead, say, solo
 
 
 def leader(end: int = 5) -> Replica:
-    """Return a leader of term 1 whose log, up to *end*, only PEER has."""
+    """Return a leader of term 1; of its peers only PEER has the log up to *end*."""
     replica = solo()
     lead(replica)
     for index in range(1, end):
@@ -36,7 +36,7 @@ def leader(end: int = 5) -> Replica:
 
 
 def sends_snapshot() -> Replica:
-    """Return a leader that sends OTHER a snapshot at 5, the end of its log."""
+    """Return a leader that is sending OTHER a snapshot at index 5, the end of its log."""
     replica = leader()
     replica.storage.compact(Index(4))
     say(replica, AppendResponse(OTHER, ME, Term(1), Index(0), reject=True))
@@ -49,14 +49,14 @@ def answer(round_: int, sender: NodeId = PEER) -> HeartbeatResponse:
 
 
 def beat(replica: Replica) -> list[Message]:
-    """Let a heartbeat interval pass; return what leaves."""
+    """Let a heartbeat interval pass; return the messages that are sent."""
     for _ in range(replica.config.heartbeat_ticks):
         replica.tick()
     return work(replica)
 
 
 def test_an_older_answer_does_not_end_the_transfer_of_a_snapshot() -> None:
-    """Law: entries wait until the peer has what the snapshot holds."""
+    """Law: entries wait until the peer confirms the snapshot; an older acknowledgement does not release them."""
     replica = sends_snapshot()
     replica.node.propose(b"y")
     work(replica)
@@ -69,7 +69,7 @@ def test_an_older_answer_does_not_end_the_transfer_of_a_snapshot() -> None:
 
 
 def test_an_answer_leaves_what_is_under_way_alone() -> None:
-    """Law: a pipeline sends each entry once as long as nothing is lost."""
+    """Law: as long as nothing is lost, a pipeline sends each entry once."""
     replica = leader()
     replica.node.propose(b"a")
     first = work(replica)
@@ -86,7 +86,7 @@ def test_an_answer_leaves_what_is_under_way_alone() -> None:
 
 
 def test_no_more_bytes_leave_than_may_be_under_way() -> None:
-    """Law: what is proposed meanwhile follows an answer, and the last that left may pass the bound."""
+    """Law: entries beyond the limit of unanswered bytes wait for an answer; the last one sent may pass the limit."""
     replica = solo(inflight_bytes_max=8, entries_per_append_bytes_max=1)
     lead(replica)
     say(replica, ack(replica, 1))
@@ -102,7 +102,10 @@ def test_no_more_bytes_leave_than_may_be_under_way() -> None:
 
 
 def test_a_lost_append_is_found_by_the_second_answer_to_heartbeats() -> None:
-    """The first may have crossed it; an empty append at the end of what was sent asks."""
+    """Law: the second answered heartbeat without progress shows that an append was lost, because the first may have crossed it.
+
+    An empty append then asks for the end of the log.
+    """
     replica = leader()
     replica.node.propose(b"a")
     work(replica)
@@ -112,13 +115,13 @@ def test_a_lost_append_is_found_by_the_second_answer_to_heartbeats() -> None:
     beat(replica)
     second = say(replica, answer(2))
 
-    # match was noted with the first answer, and has not moved since.
+    # match was noted with the first answer and has not moved since.
     assert not [each for each in first if isinstance(each, Append)]
     assert second == [Append(ME, PEER, Term(1), Index(6), Term(1), Index(5))]
 
 
 def test_a_peer_that_has_everything_is_asked_nothing() -> None:
-    """However many heartbeats it answers."""
+    """Law: a peer that has everything gets no append, however many heartbeats it answers."""
     replica = leader()
     for round_ in range(1, 4):
         beat(replica)
@@ -126,7 +129,7 @@ def test_a_peer_that_has_everything_is_asked_nothing() -> None:
 
 
 def test_a_peer_whose_connection_broke_is_asked_though_nothing_is_missing() -> None:
-    """Law: it may have begun again, and takes a commit index from an append first."""
+    """Law: after its connection broke, a peer gets an empty append even if it lacks nothing: it may have restarted, and learns the commit index from appends first."""
     replica = leader()
     replica.node.report_unreachable(PEER)
     beat(replica)
@@ -140,7 +143,7 @@ def test_a_peer_whose_connection_broke_is_asked_though_nothing_is_missing() -> N
 
 
 def test_a_peer_that_has_a_former_leaders_entries_again_gets_the_right_ones() -> None:
-    """Law: it acknowledged others in their place, and lost them with the power; that ends."""
+    """Law: a peer that lost acknowledged entries in a power failure, and holds a former leader's again, is sent the right ones."""
     replica = solo(1, 1)
     lead(replica)
     term = replica.node.term
@@ -160,7 +163,10 @@ def test_a_peer_that_has_a_former_leaders_entries_again_gets_the_right_ones() ->
 
 
 def test_who_has_put_a_state_in_place_hears_what_is_committed() -> None:
-    """Law: a replica that lost its log votes again, though nothing is written; it was asked about the state meanwhile."""
+    """Law: after a peer has installed a snapshot, an empty append tells it the commit index.
+
+    A replica that lost its log needs it to vote again.
+    """
     replica = sends_snapshot()
     for round_ in (1, 2):
         beat(replica)
@@ -175,7 +181,7 @@ def test_who_has_put_a_state_in_place_hears_what_is_committed() -> None:
 
 
 def test_a_probe_goes_on_with_each_answer_to_a_heartbeat() -> None:
-    """The append that it waited for may be lost."""
+    """Law: each answer to a heartbeat sends a waiting probe again, because the first may be lost."""
     replica = leader()
     work(replica)
 
@@ -186,7 +192,7 @@ def test_a_probe_goes_on_with_each_answer_to_a_heartbeat() -> None:
 
 
 def test_a_probe_is_repeated_without_its_entries() -> None:
-    """Law: on a slow link they are on their way while heartbeats are answered; what asks about them is small."""
+    """Law: a probe is repeated without its entries: on a slow link the first may still be on its way."""
     replica = leader()
     replica.node.report_unreachable(PEER)
     replica.node.propose(b"a")
@@ -204,7 +210,7 @@ def test_a_probe_is_repeated_without_its_entries() -> None:
 
 
 def test_what_a_probe_has_lost_follows_the_answer_to_its_question() -> None:
-    """Law: entries that were lost on their way to a peer that is probed leave again."""
+    """Law: entries of a lost probe are sent again after the peer has answered the empty one."""
     replica = leader()
     replica.node.report_unreachable(PEER)
     replica.node.propose(b"a")
@@ -221,7 +227,7 @@ def test_what_a_probe_has_lost_follows_the_answer_to_its_question() -> None:
 
 
 def test_a_leader_that_steps_down_sends_its_commit_index_to_all() -> None:
-    """Nobody has to find it out after the election; the most complete voter is asked to run."""
+    """Law: a leader that steps down sends its commit index to all and asks the voter with the most complete log to campaign."""
     replica = leader()
     replica.node.propose(b"a")
     work(replica)
@@ -241,7 +247,7 @@ def test_a_leader_that_steps_down_sends_its_commit_index_to_all() -> None:
 
 
 def test_a_silent_peer_is_sent_no_snapshot() -> None:
-    """A snapshot for nobody would be held, and the log with it, until the peer comes back."""
+    """Law: no snapshot is sent to a silent peer, because the snapshot and the log would be kept until it returns."""
     replica = leader()
     for _ in range(2 * replica.config.election_ticks):
         replica.tick()
@@ -259,7 +265,7 @@ def test_a_silent_peer_is_sent_no_snapshot() -> None:
 
 
 def test_a_read_that_came_before_the_first_commit_leaves_with_it() -> None:
-    """The leader asks who follows as soon as it knows what is committed, not at the next interval."""
+    """Law: a read that waits for the leader's first commit is confirmed from that moment on, not from the next heartbeat interval."""
     replica = solo()
     lead(replica)
     replica.node.read_index(7)
@@ -275,7 +281,7 @@ def test_a_read_that_came_before_the_first_commit_leaves_with_it() -> None:
 
 
 def test_where_logs_part_the_leader_goes_back_to_the_last_term_of_the_peer() -> None:
-    """Law: one question per term, not one per entry (section 5.3)."""
+    """Law: where logs differ, the leader asks once per term, not once per entry (section 5.3)."""
     replica = solo(1, 1, 1, 3, 3, 3, term=3)
     lead(replica)
 
@@ -298,7 +304,7 @@ def test_where_logs_part_the_leader_goes_back_to_the_last_term_of_the_peer() -> 
 
 
 def test_a_snapshot_under_way_is_asked_for_behind_what_was_compacted() -> None:
-    """Law: a log that goes on being compacted does not begin the transfer again."""
+    """Law: while a snapshot is being sent, compaction of the log does not start the transfer again."""
     replica = sends_snapshot()
     for index in (6, 7):
         replica.node.propose(b"y")
@@ -313,7 +319,7 @@ def test_a_snapshot_under_way_is_asked_for_behind_what_was_compacted() -> None:
 
 
 def test_a_peer_that_is_not_there_is_sent_no_snapshot() -> None:
-    """Its transfer would begin with nobody to receive it; the first answer to a heartbeat begins it."""
+    """Law: no snapshot is sent to a peer that is away; its first answer to a heartbeat starts the transfer."""
     replica = leader()
     replica.storage.compact(Index(4))
     progress = replica.node._state.progress[OTHER]
@@ -323,7 +329,7 @@ def test_a_peer_that_is_not_there_is_sent_no_snapshot() -> None:
 
 
 def test_an_answer_to_a_snapshot_shows_that_the_peer_is_there() -> None:
-    """As any other answer does."""
+    """Law: an answer to a snapshot shows that the peer is alive, as any other answer does."""
     replica = sends_snapshot()
     progress = replica.node._state.progress[OTHER]
     progress.recently_active = False
@@ -342,14 +348,14 @@ def eager() -> Replica:
 
 
 def test_who_confirms_late_hears_what_is_committed_with_the_next_heartbeat() -> None:
-    """Law: an answer that commits nothing causes no message; and no shell sees work that does not exist."""
+    """Law: an acknowledgement that commits nothing causes no message and no empty turn; the next heartbeat brings the commit index."""
     replica = eager()
 
     assert not say(replica, ack(replica, 1, OTHER))
 
 
 def test_what_is_committed_is_reported_once() -> None:
-    """Law: an append without entries leaves for a peer when there is news for it, not with each turn."""
+    """Law: a commit index is sent to a peer in an empty append once, not with each turn."""
     replica = eager()
     replica.node.propose(b"x")
     work(replica)
@@ -361,7 +367,7 @@ def test_what_is_committed_is_reported_once() -> None:
 
 
 def test_a_shell_sees_no_work_while_all_is_under_way() -> None:
-    """Law: what is committed waits for the next append, unless the leader is to send it immediately."""
+    """Law: without eager_commit, a commit alone causes no turn; it is sent with the next append."""
     replica = leader()
     for data in (b"a", b"b"):
         replica.node.propose(data)
@@ -372,7 +378,7 @@ def test_a_shell_sees_no_work_while_all_is_under_way() -> None:
 
 
 def test_a_peer_that_needs_a_snapshot_keeps_no_entry_from_the_others() -> None:
-    """Law: they get theirs in the same turn, in whichever order they come."""
+    """Law: a peer that needs a snapshot does not delay the entries of other peers in the same turn."""
     replica = solo()
     lead(replica)
     for index in range(1, 5):
@@ -393,7 +399,7 @@ def test_a_peer_that_needs_a_snapshot_keeps_no_entry_from_the_others() -> None:
 
 
 def test_an_older_answer_does_not_end_a_probe() -> None:
-    """Law: while it is unknown where the logs meet, entries do not leave again and again."""
+    """Law: an older acknowledgement does not end a probe, so that entries are not sent again and again."""
     replica = leader()
     replica.node.propose(b"a")
     work(replica)
@@ -407,7 +413,7 @@ def test_an_older_answer_does_not_end_a_probe() -> None:
 
 
 def test_where_the_log_begins_is_the_lowest_point_to_ask_for() -> None:
-    """Law: a peer of older terms is asked whether it has what was compacted, before a snapshot is sent."""
+    """Law: before a snapshot is sent, the leader asks the peer whether it has the last compacted entry."""
     replica = solo(2, 2, 2, 2, 3, 3, term=3)
     lead(replica)
     replica.storage.set_applied(Index(4))
@@ -425,7 +431,7 @@ def test_where_the_log_begins_is_the_lowest_point_to_ask_for() -> None:
 
 
 def test_a_peer_that_went_away_is_sent_no_snapshot() -> None:
-    """Law: what was under way is lost; whether it needs a snapshot is asked when it is heard again."""
+    """Law: a peer that became unreachable is not sent a snapshot until it answers again."""
     replica = leader()
     say(replica, ack(replica, 5, OTHER))
     for index in (6, 7):
@@ -446,7 +452,7 @@ def test_a_peer_that_went_away_is_sent_no_snapshot() -> None:
 
 
 def test_a_snapshot_that_is_not_there_yet_is_asked_for_with_each_heartbeat() -> None:
-    """Law: not with each turn; taking one costs."""
+    """Law: the leader asks the store for a missing snapshot with each heartbeat, not with each turn, because making one is expensive."""
     replica = leader()
     replica.storage.compact(Index(4))
     asked: list[int] = []
@@ -471,7 +477,7 @@ def test_a_snapshot_that_is_not_there_yet_is_asked_for_with_each_heartbeat() -> 
 
 
 def test_a_large_entry_leaves_once_however_often_heartbeats_overtake_it() -> None:
-    """Law: a peer that is probed is asked by something small; an entry leaves when its answer says that it fits."""
+    """Law: a probe of a large entry is empty; the entry is sent once, when the answer says that the logs match."""
     replica = leader()
     say(replica, ack(replica, 5, OTHER))
     for _ in range(4):
@@ -492,7 +498,7 @@ def test_a_large_entry_leaves_once_however_often_heartbeats_overtake_it() -> Non
 
 
 def test_an_answer_of_who_is_no_member_changes_nothing() -> None:
-    """Law: it may have been removed while its answer was on its way."""
+    """Law: the answer of a node that is no member changes nothing; it may have been removed meanwhile."""
     replica, stranger = leader(), NodeId(9)
     before = replica.node.status()
 
@@ -508,7 +514,7 @@ def test_an_answer_of_who_is_no_member_changes_nothing() -> None:
 
 @pytest.mark.parametrize("size", [PROBE_BYTES_MAX, PROBE_BYTES_MAX + 1])
 def test_a_peer_that_is_probed_gets_small_entries_or_one_question(size: int) -> None:
-    """Law: up to the bound entries leave without a question; what comes later waits for the answer."""
+    """Law: a probe carries entries up to its size limit, else none; later entries wait for its answer."""
     replica = leader()
     replica.node.report_unreachable(PEER)
     replica.node.propose(bytes(size))
@@ -522,7 +528,7 @@ def test_a_peer_that_is_probed_gets_small_entries_or_one_question(size: int) -> 
 
 
 def test_a_probe_that_is_about_to_leave_is_not_asked_about() -> None:
-    """Law: an answer to a heartbeat that comes before it finds nothing lost."""
+    """Law: an answer to a heartbeat that arrives before a probe is sent does not make the probe empty."""
     replica = leader()
     beat(replica)
     replica.node.report_unreachable(PEER)

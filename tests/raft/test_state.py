@@ -1,4 +1,4 @@
-"""The state that a replica forgets, keeps and begins with when its role changes."""
+"""The state that a replica clears, keeps or resets when its role changes."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from orderlymq_raft import Index, NodeId, Role, Term
 from orderlymq_raft.state import PendingRead, RaftState
 from tests.raft.harness.solo import ME, OTHER, PEER, VOTERS, lead, solo
 
-#: The fields of a leader, and what they are in every other role.
+#: The fields of a leader, with the values that they have in every other role.
 OF_A_LEADER: dict[str, Any] = {
     "votes": {},
     "progress": {},
@@ -35,7 +35,7 @@ def state_of(
 
 
 def shown(state: RaftState, *names: str) -> dict[str, Any]:
-    """Return fields of a state, each container as a list or a dict."""
+    """Return fields of a state, with each container as a list or a dict."""
     found = {name: getattr(state, name) for name in names}
     return {
         name: value if isinstance(value, dict) or not hasattr(value, "__iter__") else list(value)
@@ -44,7 +44,7 @@ def shown(state: RaftState, *names: str) -> dict[str, Any]:
 
 
 def busy_leader() -> RaftState:
-    """Return the state of a leader of which every field of a leader has changed."""
+    """Return the state of a leader in which every field of a leader has been changed."""
     replica = solo()
     lead(replica)
     state = replica.node._state
@@ -62,7 +62,7 @@ def busy_leader() -> RaftState:
 
 
 def test_a_replica_begins_as_a_follower_that_has_heard_of_nobody() -> None:
-    """Whatever its log holds; only term, vote and log are of its former life."""
+    """Law: a replica starts as a follower without a known leader; it keeps only term, vote and log."""
     state = state_of(1, 1, 2, term=3, vote=PEER, jitter=4)
 
     assert shown(state, *OF_A_LEADER) == OF_A_LEADER
@@ -81,7 +81,10 @@ def test_a_replica_begins_as_a_follower_that_has_heard_of_nobody() -> None:
 
 
 def test_who_leads_no_more_has_nothing_of_a_leader() -> None:
-    """A read, a lease or a transfer of a former term would be answered, or trusted, in a later one."""
+    """Law: a replica that stops leading clears its leader's fields.
+
+    Otherwise a later term would use a read, lease or transfer of an earlier one.
+    """
     state = busy_leader()
     changed = shown(state, *OF_A_LEADER)
     assert [name for name in OF_A_LEADER if changed[name] == OF_A_LEADER[name]] == []
@@ -92,7 +95,7 @@ def test_who_leads_no_more_has_nothing_of_a_leader() -> None:
 
 
 def test_only_a_heard_leader_or_an_end_of_a_candidacy_sets_the_timer_back() -> None:
-    """A candidate that cannot win must not keep one that can from trying."""
+    """Law: a newer term alone does not restart a follower's election timer, because that candidate may be unable to win."""
     elapsed = []
     for role, leader in (
         (Role.FOLLOWER, None),
@@ -109,7 +112,10 @@ def test_only_a_heard_leader_or_an_end_of_a_candidacy_sets_the_timer_back() -> N
 
 
 def test_a_heard_leader_ends_a_forced_candidacy_and_halves_the_lost_elections() -> None:
-    """The network that split the votes is still there, so half of them stay; an unknown leader ends neither."""
+    """Law: when a leader is heard, a forced candidacy ends and half of the lost elections are forgotten.
+
+    A new term without a known leader changes neither.
+    """
     state = state_of(1)
     state.forced_candidate, state.elections_lost = True, 7
 
@@ -122,7 +128,7 @@ def test_a_heard_leader_ends_a_forced_candidacy_and_halves_the_lost_elections() 
 
 
 def test_a_candidacy_begins_without_votes_and_with_a_time_out_of_its_own() -> None:
-    """Answers to an earlier one count no more, and two candidates do not stay in step."""
+    """Law: a candidacy begins without votes and draws its own time-out, so that two candidates do not stay in step."""
     for begin in (RaftState.become_pre_candidate, RaftState.become_candidate):
         state = state_of(1)
         state.votes, state.leader = {PEER: True}, PEER
@@ -141,7 +147,7 @@ def test_a_candidacy_begins_without_votes_and_with_a_time_out_of_its_own() -> No
 
 
 def test_a_leader_begins_with_clocks_at_zero_and_the_tick_of_its_election() -> None:
-    """Its votes have done their work."""
+    """Law: a new leader starts with no votes, clocks at zero and the tick of its election."""
     state = state_of(1)
     state.role, state.ticks = Role.CANDIDATE, 40
     state.votes, state.election_elapsed, state.heartbeat_elapsed = {PEER: True}, 5, 1
@@ -160,7 +166,7 @@ def test_a_leader_begins_with_clocks_at_zero_and_the_tick_of_its_election() -> N
 
 
 def test_a_leader_that_tracks_itself_again_has_answered_every_round() -> None:
-    """It becomes a voter again while it leads; its own heartbeats ask it nothing."""
+    """Law: a leader that becomes a voter again counts as having answered every round, because it sends itself no heartbeats."""
     state = busy_leader()
 
     state.track(ME, Index(1))
@@ -170,7 +176,7 @@ def test_a_leader_that_tracks_itself_again_has_answered_every_round() -> None:
 
 
 def test_a_peer_that_lost_its_log_is_asked_at_the_next_turn() -> None:
-    """It counts again from the round that begins then."""
+    """Law: a peer that lost its log is sent a heartbeat at the next turn; it counts again from that round."""
     state = busy_leader()
     state.append_wanted = state.heartbeat_wanted = False
 

@@ -1,4 +1,4 @@
-"""How a leader hands its place over."""
+"""How a leader transfers its leadership."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.raft.test_replication import leader
 
 
 def test_a_target_is_asked_to_run_once() -> None:
-    """Also when it has to get its log again: a second request could start a second election."""
+    """Law: the target is asked once, even if it needs its log again: a second request could start a second election."""
     replica = leader()
     replica.node.transfer_leadership(PEER)
     first = work(replica)
@@ -34,7 +34,7 @@ def test_a_target_is_asked_to_run_once() -> None:
 
 
 def test_a_transfer_to_another_target_begins_again() -> None:
-    """The first one did not take over; the second one is asked as well, when its log is complete."""
+    """Law: a transfer to another target starts over; the new target is asked when its log is complete."""
     replica = leader()
     replica.node.transfer_leadership(PEER)
     work(replica)
@@ -51,7 +51,7 @@ def test_a_transfer_to_another_target_begins_again() -> None:
 
 
 def test_a_second_request_for_the_same_transfer_changes_nothing() -> None:
-    """Neither is it a new one, which would have its whole time again, nor does it lack entries."""
+    """Law: a repeated request neither restarts the time of a transfer nor sends entries again."""
     replica = leader()
     replica.node.propose(b"y")
     work(replica)
@@ -66,7 +66,7 @@ def test_a_second_request_for_the_same_transfer_changes_nothing() -> None:
 
 
 def test_a_transfer_has_a_whole_election_time_out() -> None:
-    """It is not over early because the leader looked for its majority some time ago."""
+    """Law: a transfer has a whole election time-out, independent of when the leader last checked its majority."""
     replica = leader()
     replica.tick()
     assert replica.node._state.election_elapsed > 0
@@ -77,7 +77,7 @@ def test_a_transfer_has_a_whole_election_time_out() -> None:
 
 
 def test_a_target_that_is_probed_is_not_asked_twice() -> None:
-    """Law: a transfer does not send it an append beside the one that it has not answered yet."""
+    """Law: a transfer sends no second append to a target that has not answered its probe."""
     replica = leader()
 
     replica.node.transfer_leadership(OTHER)
@@ -86,7 +86,7 @@ def test_a_target_that_is_probed_is_not_asked_twice() -> None:
 
 
 def test_only_a_leader_hands_its_place_over() -> None:
-    """It names the leader, which the caller may ask."""
+    """Law: a replica that does not lead refuses a transfer and names the leader."""
     replica = solo()
     say(replica, Heartbeat(PEER, ME, Term(1), Index(0), 1))
 
@@ -104,7 +104,7 @@ def test_only_a_leader_hands_its_place_over() -> None:
     ],
 )
 def test_a_target_that_cannot_lead_next_is_refused(target: NodeId, reason: str) -> None:
-    """Law: nothing has begun then, so that another target may be chosen."""
+    """Law: an unsuitable target is refused before anything begins, so that the caller may choose another one."""
     replica = leader()
 
     with pytest.raises(ProposalRefused) as caught:
@@ -116,7 +116,7 @@ def test_a_target_that_cannot_lead_next_is_refused(target: NodeId, reason: str) 
 
 @pytest.mark.parametrize("leases", [True, False])
 def test_a_leader_gives_up_its_lease_before_it_asks(*, leases: bool) -> None:
-    """Law: the target may lead at any time from then on, and what has no lease loses none."""
+    """Law: a leader gives up its lease before it asks the target; if leases are off, nothing is revoked."""
     replica = solo(lease_reads=leases)
     lead(replica)
     say(replica, ack(replica, 1))

@@ -1,4 +1,4 @@
-"""Messages that break raft's rules raise one error, change nothing, and leave a replica that goes on."""
+"""A message that breaks raft's rules raises one error and changes nothing; the replica goes on."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def config(index: int, data: bytes) -> Entry:
     return Entry(T2, Index(index), data, EntryKind.CONFIG)
 
 
-#: Messages that no follower of node 2 in term 2, with entries of terms 1, 1, 2 of which two are committed, may receive.
+#: Messages that no correct replica sends to a follower of node 2 in term 2, with entries of terms 1, 1, 2 of which two are committed.
 TO_FOLLOWER: dict[str, Message] = {
     "to somebody else": Heartbeat(PEER, OTHER, T2, Index(0), 1),
     "in our own name": Heartbeat(ME, ME, T2, Index(0), 1),
@@ -75,7 +75,7 @@ TO_FOLLOWER: dict[str, Message] = {
     "a pre-vote whose log is ahead of it": PreVote(OTHER, ME, T3, Index(9), Term(4)),
 }
 
-#: Messages that no leader of term 1, which has two entries and has sent no heartbeat, may receive.
+#: Messages that no correct replica sends to a leader of term 1 that has two entries and has sent no heartbeat.
 TO_LEADER: dict[str, Message] = {
     "a heartbeat of a second leader": Heartbeat(PEER, ME, T1, Index(0), 1),
     "an append of a second leader": append((1, 1), term=1),
@@ -97,7 +97,7 @@ def follower() -> Replica:
 
 @pytest.mark.parametrize("message", TO_FOLLOWER.values(), ids=TO_FOLLOWER)
 def test_a_follower_refuses_what_no_leader_says(message: Message) -> None:
-    """The rule is looked at before anything changes, and the rightful leader is followed on."""
+    """Law: the follower checks the rules before it changes anything, and goes on following its rightful leader."""
     replica = follower()
     before = replica.node.status()
 
@@ -112,7 +112,7 @@ def test_a_follower_refuses_what_no_leader_says(message: Message) -> None:
 
 @pytest.mark.parametrize("message", TO_LEADER.values(), ids=TO_LEADER)
 def test_a_leader_refuses_what_no_follower_says(message: Message) -> None:
-    """A leader neither steps down nor commits, and needs no restart."""
+    """Law: the leader neither steps down nor commits, and needs no restart."""
     replica = solo()
     lead(replica)
     replica.node.propose(b"x")
@@ -140,7 +140,7 @@ def test_a_leader_refuses_what_no_follower_says(message: Message) -> None:
     ids=lambda message: type(message).__name__,
 )
 def test_who_is_no_member_is_not_heard_beside_a_leader(message: Message) -> None:
-    """A removed replica, or one of another group, deposes no leader that is heard."""
+    """Law: a removed replica, or one of another raft group, cannot depose a leader that is heard."""
     replica = follower()
     before = replica.node.status()
 
@@ -158,7 +158,10 @@ def test_who_is_no_member_is_not_heard_beside_a_leader(message: Message) -> None
     ids=lambda message: type(message).__name__,
 )
 def test_who_was_removed_is_heard_until_that_is_committed(message: Message) -> None:
-    """A leader that removes itself leads until then; afterwards it deposes nobody whose leader is heard."""
+    """Law: a removed replica is heard until its removal is committed, because it may lead until then.
+
+    Afterwards it cannot depose a leader that is heard.
+    """
     replica = follower()
     without = config(4, Membership(VOTERS - {OTHER}).encode())
     say(replica, append((3, 2), without))
@@ -174,7 +177,7 @@ def test_who_was_removed_is_heard_until_that_is_committed(message: Message) -> N
 
 
 def test_a_leader_of_an_earlier_term_breaks_no_rule() -> None:
-    """It was paused, and does not know yet what others have committed in place of its entries."""
+    """Law: an append of a leader of an earlier term is no violation, even if others have committed different entries: that leader may have been paused."""
     replica = follower()
 
     answers = say(replica, append((1, 1), entry(2, 1), entry(3, 1), term=1, sender=OTHER))
@@ -183,7 +186,7 @@ def test_a_leader_of_an_earlier_term_breaks_no_rule() -> None:
 
 
 def test_a_member_that_the_log_does_not_know_yet_is_heard_when_no_leader_is() -> None:
-    """A replica that lags must not keep a later member from leading (thesis 4.1)."""
+    """Law: without a leader, a node that the log does not know as a member is heard, because this replica's log may lag (thesis 4.1)."""
     replica = follower()
     for _ in range(replica.node.election_ticks):
         replica.node.tick()
@@ -195,7 +198,7 @@ def test_a_member_that_the_log_does_not_know_yet_is_heard_when_no_leader_is() ->
 
 
 def test_a_replica_that_joins_hears_whichever_leader_there_is() -> None:
-    """It belongs to no membership that it knows, and no term is too far away."""
+    """Law: a replica without a membership follows any leader, of any term."""
     replica = solo(voters=frozenset())
 
     say(replica, append((0, 0), entry(1, TERM_JUMP_MAX * 4), term=TERM_JUMP_MAX * 4))
@@ -204,7 +207,7 @@ def test_a_replica_that_joins_hears_whichever_leader_there_is() -> None:
 
 
 def test_who_refuses_acknowledges_nothing() -> None:
-    """An answer to a question at the end of a longer log of an earlier leadership breaks no rule."""
+    """Law: a refusal may name an index beyond the leader's log, because it can answer a question of an earlier leadership."""
     replica = solo()
     lead(replica)
 
@@ -213,7 +216,7 @@ def test_who_refuses_acknowledges_nothing() -> None:
 
 
 def test_a_node_may_have_the_highest_number() -> None:
-    """Numbers of nodes are of 63 bits, as in the frames of replicas."""
+    """Law: node numbers have 63 bits, as in the frames between replicas."""
     replica = follower()
     highest = Membership(VOTERS | {NodeId((1 << 63) - 1)})
 

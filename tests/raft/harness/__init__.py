@@ -1,6 +1,6 @@
 """
 Replicas without clock, disk or socket, and the helpers by which tests drive them.
 
-No test is here.
+This folder holds no tests.
 Begin with `replica`.
 """

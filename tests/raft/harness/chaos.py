@@ -1,9 +1,9 @@
 """
-A small cluster under random faults, judged by the safety properties of the raft paper.
+A small cluster under random faults, checked against the safety properties of the raft paper.
 
 One seed decides everything: which replica ticks or crashes, which message arrives, is lost, doubled or overtaken,
 which disk is slow, and what is proposed. After the faults the network heals and the raft group must make progress.
-The properties are those of figure 3, and linearizable reads.
+The properties are those of figure 3 of the paper, and linearizable reads.
 """
 
 import random
@@ -41,7 +41,7 @@ HEALING_ROUNDS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """The faults of some time; the first five are probabilities per step or message."""
+    """The faults during one period; the first five are probabilities per step or message."""
 
     loss: float
     doubling: float
@@ -57,12 +57,12 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
-        # Not drawn, so that recorded seeds keep their meaning.
+        # These are not drawn, so that recorded seeds keep their meaning.
         self.inflight_bytes_max = (10_000, 30, 1)[seed % 3]
         self.lease_reads = rng.random() < 0.4
         self.check_quorum = self.lease_reads or rng.random() < 0.8
         self.pre_vote = rng.random() < 0.8
-        # Without both, a removed node may disturb for ever: they exist to prevent that.
+        # Without both settings a removed node may disturb the others for ever; they exist to prevent that.
         self.changes = self.check_quorum and self.pre_vote and rng.random() < 0.6
         voters = frozenset(NodeId(i) for i in range(1, rng.choice([1, 3, 3, 3, 5]) + 1))
         self.replicas: dict[NodeId, Replica] = {}
@@ -109,7 +109,7 @@ class Chaos:
             self._part()
 
     def _part(self) -> None:
-        """Cut the network in two, sometimes around a leader, sometimes in one direction only."""
+        """Cut the network in two parts, sometimes around a leader, sometimes in one direction only."""
         rng = self.rng
         side = {node for node in self.replicas if rng.random() < 0.5}
         leader = self._some_leader()
@@ -175,7 +175,7 @@ class Chaos:
             self._judge(replica)
 
     def _tick_all(self) -> None:
-        """Advance the time of all replicas equally: a lease is worth nothing between unequal clocks."""
+        """Advance the time of all replicas equally, because a lease holds only if clocks run equally fast."""
         for replica in self.replicas.values():
             if replica.is_up:
                 replica.tick()
@@ -217,7 +217,7 @@ class Chaos:
         self._judge(replica)
         sender = self.replicas[message.sender]
         if isinstance(message, InstallSnapshot) and sender.is_up:
-            # Delivered does not mean installed: the receiver may still crash before it is durable.
+            # A delivered snapshot need not be installed: the receiver may crash before it is durable.
             sender.node.report_snapshot(message.target, ok=True)
 
     def _lose(self, message: Message) -> None:
@@ -337,11 +337,11 @@ class Chaos:
         raise AssertionError("replicas talk without end though nothing happens")
 
     def _leader(self) -> Replica | None:
-        """Return the leader of the highest term."""
+        """Return the leader with the highest term."""
         return max(self._leaders(), key=lambda one: one.node.term, default=None)
 
     def _some_leader(self) -> Replica | None:
-        """Return a random replica that believes it leads, whether or not it still does."""
+        """Return a random replica that believes that it leads, even if it no longer does."""
         leaders = self._leaders()
         return self.rng.choice(leaders) if leaders else None
 
@@ -353,12 +353,12 @@ class Chaos:
         return all(self.replicas[node].storage.applied >= index for node in members)
 
     def _judge(self, replica: Replica) -> None:
-        """Check the state of one replica against everything that all replicas have shown before."""
+        """Check the state of one replica against all that the replicas have shown before."""
         node = replica.node
         if node.role is Role.LEADER:
             self._check_leader(replica)
         for entry in replica.delivered:
-            # State machine safety: one entry per index, for all replicas and for ever.
+            # State machine safety: at each index all replicas apply the same entry.
             assert self.committed.setdefault(entry.index, entry) == entry, "histories differ"
         replica.delivered.clear()
         for read in replica.read_states:
@@ -374,7 +374,7 @@ class Chaos:
         # Election safety: one leader per term.
         assert self.leaders.setdefault(term, replica.id) == replica.id, f"two leaders in {term}"
         if first:
-            # Leader completeness: every committed entry is in the log of every later leader.
+            # Leader completeness: the log of a leader holds every entry that was committed before.
             for index, entry in self.committed.items():
                 assert _term(replica, index) in (None, entry.term) or entry.term > term, (
                     f"the leader of {term} lacks entry {index} of {entry.term}"
@@ -383,7 +383,7 @@ class Chaos:
                     assert replica.node.last_index >= index, f"the leader of {term} lacks {index}"
 
     def _check_log_matching(self) -> None:
-        """Check that two logs with the same entry at some index are equal up to there."""
+        """Check that two logs with the same entry at some index are equal up to that index."""
         logs = [_log(replica) for replica in self.replicas.values() if replica.is_up]
         for position, one in enumerate(logs):
             for other in logs[position + 1 :]:

@@ -65,7 +65,7 @@ _DEFAULTS = Config(NodeId(1))
 
 
 class Conversation:
-    """A raft group, its network, and everything that it has printed since the last command."""
+    """A raft group, its network, and the lines that it has printed since the last command."""
 
     def __init__(self) -> None:
         self.replicas: dict[NodeId, Replica] = {}
@@ -301,7 +301,7 @@ def _membership(membership: Membership) -> str:
 
 
 def _typed(settings: dict[str, str]) -> dict[str, int | bool]:
-    """Return settings with the types that `Config` declares; a script writes 0 and 1 for no and yes."""
+    """Return the settings with the types that `Config` declares; a script writes 0 for False and 1 for True."""
     return {
         key: bool(int(value)) if isinstance(getattr(_DEFAULTS, key), bool) else int(value)
         for key, value in settings.items()

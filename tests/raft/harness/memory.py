@@ -1,7 +1,7 @@
 """
 A log in memory, for tests of the core.
 
-It behaves as a durable log does, and survives the Node that reads it, so that a crash is the loss of the Node alone.
+It behaves as a durable log does. It outlives the Node that reads it, so a crash loses only the Node.
 The broker's durable log is in orderlymq_broker.store.
 """
 
@@ -12,8 +12,7 @@ from orderlymq_raft.types import Entry, HardState, Index, Membership, SnapshotMe
 
 
 class MemoryLogStorage:
-    """
-    Implements LogStorage; the methods that write are what a shell calls between ready and advance.
+    """The log storage of the tests; a shell calls its writing methods between ready and advance.
 
     Invariant: entry i of the list has index first_index() + i.
     """
@@ -54,7 +53,7 @@ class MemoryLogStorage:
         return self._entries[index - self._compacted_index - 1].term
 
     def entries(self, low: Index, high_exclusive: Index, size_bytes_max: int) -> Sequence[Entry]:
-        """Return entries from *low* on that fit, at least one; raises Compacted or Unavailable."""
+        """Return entries from *low* on within the size limit, but at least one; raises Compacted or Unavailable."""
         if low <= self._compacted_index:
             raise Compacted(low)
         if high_exclusive > self.last_index() + 1:
@@ -88,7 +87,7 @@ class MemoryLogStorage:
         self._entries[position:] = entries
 
     def set_applied(self, index: Index, membership: Membership | None = None) -> None:
-        """Note the index that the state machine has applied; *membership* if a CONFIG entry was applied."""
+        """Store the applied index; *membership* if a CONFIG entry was applied."""
         assert index >= self._applied, "what is applied stays applied"
         self._applied = index
         if membership is not None:

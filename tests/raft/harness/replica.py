@@ -1,8 +1,8 @@
 """
 A replica as a shell runs it, without its own clock, disk or socket.
 
-It keeps the order that Ready demands, with the persistence of several turns under way at the same time, and can crash
-at any moment. Data that was not persisted is then lost; persisted data stays, whether or not the core knows of it.
+It keeps the order that Ready demands, several turns may wait for the disk at the same time, and it can crash
+at any moment. A crash loses data that was not persisted; persisted data stays, even if the core does not know of it yet.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from orderlymq_raft import (
 )
 from tests.raft.harness.memory import MemoryLogStorage
 
-# More than any test has: all nodes have the settings of the one that is started.
+# Longer than in any test, because all nodes have the settings of the one that is started.
 NODES_MAX = 9
 
 
@@ -67,7 +67,7 @@ class Replica:
         self._node.check()
 
     def crash(self) -> None:
-        """Lose everything that is not on disk, and the commit index, which need not be synced."""
+        """Crash: lose all that is not on disk, and the commit index, which need not be synced."""
         self._node = None
         self.turns.clear()
         self.read_states.clear()
@@ -116,7 +116,7 @@ class Replica:
 
     def _apply(self, ready: Ready) -> None:
         for entry in ready.committed:
-            # The promise of Ready.committed: an entry is on this disk before it is applied here.
+            # Ready.committed promises that an entry is on this disk before it is applied here.
             assert self.storage.term(entry.index) == entry.term, "applied before it was durable"
             self.delivered.append(entry)
         if ready.committed:

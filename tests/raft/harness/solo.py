@@ -1,4 +1,4 @@
-"""One replica whose peers are played by the test: messages in, messages out."""
+"""One replica whose peers the test plays: it delivers messages and looks at those that the replica sends."""
 
 from collections.abc import Sequence
 
@@ -39,7 +39,7 @@ def solo(
     jitter: int = 0,
     **settings: int | bool,
 ) -> Replica:
-    """Start node 1 with a log of entries of *terms*; *jitter* is the result of its random draws."""
+    """Start node 1 with a log of entries of *terms*; *jitter* is the result of each random draw."""
     config = Config(ME, **settings)  # type: ignore[arg-type]  # one name, one type
     replica = Replica(config, Membership(voters), lambda below: jitter % below)
     replica.storage.append([entry(index, one) for index, one in enumerate(terms, 1)])
@@ -53,7 +53,7 @@ def work(replica: Replica) -> list[Message]:
     """Do all turns that are due; return the sent messages."""
     sent: list[Message] = []
     while replica.turns:
-        # The test began this turn and has seen its messages_now.
+        # The test began this turn itself and has seen its messages_now.
         sent += replica.end_turn().messages_after
     while (ready := replica.begin_turn()) is not None:
         sent += ready.messages_now
@@ -76,7 +76,7 @@ def append(
     commit: int = 0,
     sender: NodeId = PEER,
 ) -> Append:
-    """Return an append to node 1; *prev* is index and term."""
+    """Return an append to node 1; *prev* is the index and the term of the entry before it."""
     index, prev_term = Index(prev[0]), Term(prev[1])
     return Append(sender, ME, Term(term), index, prev_term, Index(commit), tuple(entries))
 

@@ -1,4 +1,4 @@
-"""Random faults against the properties of figure 3 of the raft paper; see harness/chaos.py."""
+"""Random faults, checked against the properties of figure 3 of the raft paper; see harness/chaos.py."""
 
 import pytest
 
@@ -12,7 +12,7 @@ STEPS = 1500
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
-    """Election safety, log matching, leader completeness, state machine safety, reads."""
+    """Law: election safety, log matching, leader completeness, state machine safety and reads hold; after the faults the group makes progress."""
     for seed in range(first, first + SEEDS_PER_TEST):
         try:
             Chaos(seed).run(STEPS)
@@ -22,12 +22,12 @@ def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
 
 
 def test_a_leader_may_find_changes_of_earlier_leaders_that_it_does_not_know_to_be_settled() -> None:
-    """Seed 50118: one voter restarts with a commit index of before, and leads with two of them in its log."""
+    """Seed 50118: a voter restarts with an older commit index and leads with two membership changes in its log."""
     Chaos(50118).run(STEPS)
 
 
 def test_one_seed_gives_one_history() -> None:
-    """A failure can be repeated: nothing but the seed decides what happens."""
+    """Law: the seed alone decides what happens, so that a failure can be repeated."""
     runs = []
     for _ in range(2):
         chaos = Chaos(7)

@@ -12,5 +12,5 @@ _FILES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 
 @pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
 def test_replicas_say_what_the_script_says(path: Path, rewrite: bool) -> None:
-    """The script holds what replicas do and say, word for word; a change of behaviour is a diff to review."""
+    """Law: replicas do and say exactly what the script holds; a change of behaviour is a diff to review."""
     datadriven.run(path, Conversation().handle, rewrite=rewrite)

@@ -1,8 +1,8 @@
 """
-The rules of raft, one test each, by the section that states them.
+The rules of raft, one test each, by the section of the paper that states them.
 
-Sections are those of "In Search of an Understandable Consensus Algorithm (Extended Version)";
-memberships, reads, transfers and pre-votes follow the thesis: test_thesis.py, leases: ../test_leases.py.
+Sections are those of "In Search of an Understandable Consensus Algorithm (Extended Version)".
+Memberships, reads, transfers and pre-votes follow the thesis: test_thesis.py. Leases: ../test_leases.py.
 """
 
 import pytest
@@ -56,7 +56,7 @@ class TestTerms:
         assert (replica.node.role, replica.node.term) == (Role.FOLLOWER, 5)
 
     def test_a_message_of_an_older_term_changes_nothing_and_is_answered_with_the_term(self) -> None:
-        """Requests with a stale term are rejected, with the present term."""
+        """Law: a message of an older term changes nothing; the answer names the present term."""
         replica = solo(1, 1, term=3)
 
         answers = say(
@@ -77,7 +77,7 @@ class TestElection:
     """Section 5.2."""
 
     def test_a_vote_is_given_once_per_term(self) -> None:
-        """First come, first served; a repeated question gets the same answer."""
+        """Law: a voter votes for the first candidate of a term only; a repeated request gets the same answer."""
         replica = solo(term=1)
 
         first = say(replica, vote(2, (0, 0)))
@@ -100,7 +100,7 @@ class TestElection:
         ]
 
     def test_a_vote_leaves_only_after_it_is_durable(self) -> None:
-        """The answer rests on the hard state of the same Ready, which must be synced."""
+        """Law: a vote is sent only after the hard state of the same Ready is synced."""
         replica = solo(term=1)
         replica.step(vote(2, (0, 0)))
 
@@ -112,7 +112,7 @@ class TestElection:
         assert ready.must_sync
 
     def test_a_candidate_counts_its_own_vote_when_that_is_durable(self) -> None:
-        """An earlier turn that becomes durable is not the vote, even if it changes the term."""
+        """Law: a candidate counts its own vote when it is durable; an earlier turn that becomes durable is not the vote."""
         replica = solo(pre_vote=False)
         replica.step(heartbeat(1))
         replica.begin_turn()
@@ -128,7 +128,7 @@ class TestElection:
         assert replica.node.role is Role.LEADER
 
     def test_a_candidate_yields_to_the_leader_of_its_term(self) -> None:
-        """An append of the same term means that somebody else has won."""
+        """Law: an append of its own term tells a candidate that another replica has won."""
         replica = solo(pre_vote=False)
         replica.node.campaign()
         work(replica)
@@ -138,7 +138,7 @@ class TestElection:
         assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, PEER)
 
     def test_refused_by_a_majority_a_candidate_gives_up(self) -> None:
-        """It waits for another time-out, in the same term."""
+        """Law: a candidate that a majority refuses waits for another time-out in the same term."""
         replica = solo(pre_vote=False)
         replica.node.campaign()
         work(replica)
@@ -153,7 +153,7 @@ class TestElection:
 
     @pytest.mark.parametrize("jitter", [0, 3, 8])
     def test_time_outs_are_random_between_one_and_two_election_times(self, jitter: int) -> None:
-        """So split votes are rare (also section 9.3): the dice decide when a node runs."""
+        """Law: election time-outs are random between one and two election times, so that split votes are rare (also section 9.3)."""
         replica = solo(jitter=jitter)
         ticks = 0
         while replica.node.role is Role.FOLLOWER:
@@ -163,7 +163,7 @@ class TestElection:
         assert ticks == ELECTION_TICKS + jitter
 
     def test_a_leader_heartbeats_all_peers(self) -> None:
-        """To keep its authority."""
+        """Law: a leader sends heartbeats to all peers to keep its leadership."""
         replica = solo()
         lead(replica)
         replica.tick()
@@ -179,7 +179,7 @@ class TestReplication:
     """Sections 5.3 and 5.5."""
 
     def test_the_leader_sends_immediately_and_commits_with_a_majority(self) -> None:
-        """Its own copy counts when it is durable, as everybody's."""
+        """Law: the leader sends entries immediately; its own copy counts for the majority only when it is durable."""
         replica = solo()
         lead(replica)
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -198,7 +198,7 @@ class TestReplication:
         assert (before, replica.node.commit) == (1, 2)
 
     def test_an_append_that_does_not_meet_the_log_is_refused(self) -> None:
-        """With the place where it may meet: index and term."""
+        """Law: an append that does not match the log is refused; the refusal hints at the index and term where it may match."""
         replica = solo(1, 1, 2)
 
         beyond = say(replica, append(3, (5, 3)))
@@ -225,7 +225,7 @@ class TestReplication:
         assert replica.node.last_index == 2
 
     def test_a_late_append_does_not_shorten_the_log(self) -> None:
-        """Only a conflict truncates: what is behind an old append may be acknowledged already."""
+        """Law: only a conflict truncates the log, because entries behind an old append may be acknowledged already."""
         replica = solo(1)
         say(replica, append(1, (1, 1), [entry(2, 1), entry(3, 1)]))
 
@@ -243,7 +243,7 @@ class TestReplication:
         assert [one.index for one in replica.delivered] == [1, 2]
 
     def test_an_append_commits_only_what_it_vouches_for(self) -> None:
-        """Entries behind the last one that it names may be another leader's (figure 2)."""
+        """Law: an append commits no entry behind its own last one, which may be another leader's (figure 2)."""
         replica = solo(1, 1, 1)
 
         say(replica, append(2, (1, 1), commit=3))
@@ -251,7 +251,7 @@ class TestReplication:
         assert replica.node.commit == 1
 
     def test_an_append_that_reaches_below_the_commit_index_still_adds(self) -> None:
-        """Committed entries need not be looked at, and may be compacted."""
+        """Law: an append may begin below the commit index; entries there are not compared and may be compacted."""
         replica = solo(1, 1, 1, commit=2)
         work(replica)
         replica.storage.compact(Index(2))
@@ -262,7 +262,7 @@ class TestReplication:
         assert replica.node.last_index == 5
 
     def test_an_answer_leaves_only_after_the_entries_are_durable(self) -> None:
-        """A repeated append is answered behind the turn that stores its entries."""
+        """Law: a repeated append is answered only after the turn that stores its entries is durable."""
         replica = solo(1)
         message = append(1, (1, 1), [entry(2, 1)])
         replica.step(message)
@@ -277,7 +277,7 @@ class TestReplication:
         assert second.entries == ()
 
     def test_only_durable_entries_are_applied(self) -> None:
-        """A follower may know of a commit before its own disk is done."""
+        """Law: a follower applies an entry only when its own disk has it, even if it is committed already."""
         replica = solo(1)
         replica.step(append(1, (1, 1), [entry(2, 1)], commit=2))
 
@@ -309,7 +309,7 @@ class TestSafety:
     def test_a_vote_needs_a_log_as_complete_as_ones_own(
         self, mine: tuple[int, ...], last: tuple[int, int], granted: bool
     ) -> None:
-        """The later last term wins, then the longer log (5.4.1)."""
+        """Law: a voter compares the last terms first, then the lengths of the logs (5.4.1)."""
         replica = solo(*mine, term=5)
 
         asked = say(replica, PreVote(PEER, ME, Term(6), Index(last[0]), Term(last[1])))
@@ -319,7 +319,7 @@ class TestSafety:
         assert voted == [VoteResponse(ME, PEER, Term(6), granted)]
 
     def test_entries_of_older_terms_are_not_committed_by_counting(self) -> None:
-        """Figure 8: a majority may hold such an entry and still lose it."""
+        """Law: a leader does not commit an older term's entry by counting, because it may still be overwritten (figure 8)."""
         replica = solo(1, 2)
         lead(replica)
 
@@ -330,7 +330,7 @@ class TestSafety:
         assert (before, replica.node.commit) == (0, 3)
 
     def test_overwritten_entries_do_not_count_though_they_reach_the_disk(self) -> None:
-        """A third leader restores what a second one overwrote, while three turns are under way."""
+        """Law: entries that were overwritten before they reached the disk do not count, even if a third leader restores them meanwhile."""
         replica = solo(1)
         replica.step(append(2, (1, 1), [entry(2, 2)]))
         replica.begin_turn()
@@ -354,7 +354,7 @@ class TestSnapshots:
     META = SnapshotMeta(Index(5), Term(2), Membership(VOTERS))
 
     def test_a_snapshot_replaces_a_log_that_does_not_reach_it(self) -> None:
-        """The whole log goes; the answer waits for the disk."""
+        """Law: a snapshot beyond the log replaces the whole log; the answer waits for the disk."""
         replica = solo(1, 1)
         replica.step(InstallSnapshot(PEER, ME, Term(2), self.META))
 
@@ -369,7 +369,7 @@ class TestSnapshots:
         assert (replica.storage.first_index(), replica.node.commit) == (6, 5)
 
     def test_a_snapshot_of_what_the_log_holds_keeps_what_follows(self) -> None:
-        """A retransmission must not throw away entries behind it."""
+        """Law: a snapshot of entries that the log holds keeps the entries behind it."""
         replica = solo(1, 1, 2, 2, 2, 2)
 
         answers = say(replica, InstallSnapshot(PEER, ME, Term(2), self.META))
@@ -379,7 +379,7 @@ class TestSnapshots:
         assert replica.storage.first_index() == 1
 
     def test_an_old_snapshot_changes_nothing(self) -> None:
-        """Committed entries stay."""
+        """Law: a snapshot older than the commit index changes nothing."""
         replica = solo(2, 2, 2, 2, 2, 2, commit=6)
 
         answers = say(replica, InstallSnapshot(PEER, ME, Term(2), self.META))
@@ -392,7 +392,7 @@ class TestClients:
     """Section 8."""
 
     def test_a_leader_opens_its_term_with_an_empty_entry(self) -> None:
-        """So that it learns what is committed without waiting for a proposal."""
+        """Law: a new leader appends an empty entry, so that it learns the commit index without waiting for a proposal."""
         replica = solo(1, 1)
 
         sent = lead(replica)

@@ -1,4 +1,4 @@
-"""Cuts of single directions between three replicas: who is left with a majority serves, and goes on serving."""
+"""Cuts of single directions between three replicas: if two replicas hear each other, the group keeps serving."""
 
 import itertools
 import random
@@ -14,7 +14,7 @@ NODES: Final = [NodeId(number) for number in (1, 2, 3)]
 LEADER: Final = NODES[0]
 Direction = tuple[NodeId, NodeId]
 DIRECTIONS: Final = list(itertools.permutations(NODES, 2))
-# Of 25 ms each: an election that is split once, and the end of the leader before.
+# In ticks of 25 ms: the end of the old leader and an election whose vote is split once.
 GAP_TICKS_MAX: Final = 80
 TICKS: Final = 240
 
@@ -30,7 +30,7 @@ def _cuts(count: int) -> list[tuple[Direction, ...]]:
 
 
 class Network:
-    """Three replicas; what one says arrives in the same tick, unless its direction is cut."""
+    """Three replicas; a message arrives in the same tick, unless its direction is cut."""
 
     def __init__(self, seed: int) -> None:
         self.cut: set[Direction] = set()
@@ -44,7 +44,7 @@ class Network:
             replica.start()
 
     def leaders(self) -> list[Replica]:
-        """Return who leads or believes so, the newest first."""
+        """Return the replicas that lead or believe that they lead, the newest term first."""
         found = [each for each in self._replicas.values() if each.node.is_leader]
         return sorted(found, key=lambda each: -each.node.term)
 
@@ -52,7 +52,7 @@ class Network:
         return max(each.node.commit for each in self._replicas.values())
 
     def tick(self) -> None:
-        """Let a tick pass at every replica, in any order, and propose something."""
+        """Let a tick pass at every replica in random order; each leader proposes an entry."""
         for replica in self._random.sample(list(self._replicas.values()), len(NODES)):
             replica.tick()
             self._bring(self._work(replica))
@@ -92,7 +92,7 @@ class Network:
 
 @pytest.mark.parametrize("count", range(1, len(DIRECTIONS) - 1))
 def test_who_has_a_majority_serves_whatever_else_is_cut(count: int) -> None:
-    """Law: no cut of directions keeps two replicas that hear each other from serving, and the leader does not change again and again."""
+    """Law: if two replicas hear each other, the group serves whatever else is cut, and leaders do not alternate."""
     for cut in _cuts(count):
         network = Network(seed=count)
         network.lead(LEADER)

@@ -1,7 +1,7 @@
 """
-The rules that raft's author added in his thesis, one test each, by the section that states them.
+The rules that raft's author added in his thesis, one test each, by section.
 
-"Consensus: Bridging Theory and Practice"; what stands in the paper already: test_paper.py.
+The thesis is "Consensus: Bridging Theory and Practice". The rules of the paper: test_paper.py.
 """
 
 import pytest
@@ -55,7 +55,7 @@ class TestMembership:
     """Section 6 and thesis chapter 4."""
 
     def test_a_change_is_in_force_when_it_is_appended(self) -> None:
-        """Not when it is committed: two leaders must not count by disjoint majorities (4.1)."""
+        """Law: a membership counts from when it is appended, not when it is committed; else two disjoint majorities could count (4.1)."""
         replica = solo(voters=frozenset({ME}))
         replica.node.campaign()
         work(replica)
@@ -67,7 +67,7 @@ class TestMembership:
         assert (replica.node.last_index, replica.node.commit) == (2, 1)
 
     def test_a_truncated_change_is_out_of_force(self) -> None:
-        """A follower goes back to the membership before (4.1)."""
+        """Law: when its entry is truncated, a follower returns to the membership before (4.1)."""
         replica = solo(1)
         grown = Membership(VOTERS | {NodeId(4)})
         config = Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)
@@ -80,7 +80,7 @@ class TestMembership:
         assert replica.node.status().membership == Membership(VOTERS)
 
     def test_a_change_that_was_appended_is_in_force_after_a_restart(self) -> None:
-        """It stands in the log behind what is applied."""
+        """Law: after a restart, a membership that was appended but not applied still counts."""
         replica = solo(1)
         grown = Membership(VOTERS | {NodeId(4)})
         say(
@@ -94,7 +94,10 @@ class TestMembership:
         assert replica.node.status().membership == grown
 
     def test_a_new_leader_commits_before_it_changes_the_membership(self) -> None:
-        """The correction to 4.1: an older change might come back and meet this one."""
+        """Law: a new leader commits an entry of its term before it changes the membership.
+
+        Otherwise an older change could return (correction to 4.1).
+        """
         replica = solo()
         lead(replica)
 
@@ -105,7 +108,7 @@ class TestMembership:
         assert replica.node.propose_membership(AddLearner(NodeId(4))) == (1, 2)
 
     def test_one_change_at_a_time(self) -> None:
-        """Else two majorities need not share a voter (4.1)."""
+        """Law: a second change waits for the first; else two majorities need not share a voter (4.1)."""
         replica = solo()
         lead(replica)
         say(replica, ack(replica, 1))
@@ -115,7 +118,7 @@ class TestMembership:
             replica.node.propose_membership(RemoveNode(OTHER))
 
     def test_a_learner_that_lags_is_not_promoted(self) -> None:
-        """Commits would have to wait for it (4.2.1)."""
+        """Law: a learner that lags is not promoted, because commits would wait for it (4.2.1)."""
         replica = solo(promotion_lag_entries_max=2)
         learner = NodeId(4)
         lead(replica)
@@ -132,7 +135,7 @@ class TestMembership:
         assert replica.node.propose_membership(PromoteLearner(learner)) == (1, 6)
 
     def test_a_removed_leader_does_not_count_itself_and_leaves(self) -> None:
-        """It manages a group it is not part of until that is committed (4.2.2)."""
+        """Law: a leader that removes itself does not count its own log, and stays until the removal is committed (4.2.2)."""
         replica = solo()
         lead(replica)
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -147,7 +150,7 @@ class TestMembership:
         assert farewell[-1] == TimeoutNow(ME, PEER, Term(1))
 
     def test_who_hears_a_leader_ignores_candidates(self) -> None:
-        """A removed or cut off server must not disturb (4.2.3); its term is not even noted."""
+        """Law: a replica that hears a leader ignores candidates and their terms, so that a removed server cannot disturb (4.2.3)."""
         replica = solo(term=1)
         say(replica, heartbeat(1))
         for _ in range(ELECTION_TICKS - 1):
@@ -162,7 +165,7 @@ class TestMembership:
         assert VoteResponse(ME, OTHER, Term(9), granted=True) in heard
 
     def test_a_candidate_sent_by_the_leader_is_heard_immediately(self) -> None:
-        """Leadership transfer may override stickiness (4.2.3)."""
+        """Law: voters answer a candidate that the leader chose (transfer) despite stickiness (4.2.3)."""
         replica = solo(term=1)
         say(replica, heartbeat(1))
 
@@ -175,7 +178,7 @@ class TestReads:
     """Thesis 6.4."""
 
     def test_a_read_waits_until_the_leader_knows_what_is_committed(self) -> None:
-        """A new leader may lack the news of commits of its predecessor."""
+        """Law: a new leader answers reads only after it has committed an entry of its term, because it may not know its predecessor's commits."""
         replica = solo(1)
         lead(replica)
         replica.node.read_index(7)
@@ -197,7 +200,7 @@ class TestReads:
         assert replica.read_states == [ReadState(7, Index(2))]
 
     def test_an_answer_to_an_earlier_heartbeat_confirms_no_read(self) -> None:
-        """It may have been given before another leader took over."""
+        """Law: only answers to later heartbeats confirm a read; an earlier one may precede another leader's election."""
         replica = solo()
         lead(replica)
         say(replica, ack(replica, 1))
@@ -215,7 +218,7 @@ class TestReads:
         assert replica.read_states == [ReadState(7, Index(1))]
 
     def test_only_a_leader_answers_reads(self) -> None:
-        """Others name the leader they know."""
+        """Law: only the leader answers reads; other replicas name the leader that they know."""
         replica = solo(term=1)
         say(replica, heartbeat(1))
 
@@ -229,7 +232,7 @@ class TestTransfer:
     """Thesis 3.10."""
 
     def test_the_target_runs_when_its_log_is_complete(self) -> None:
-        """Not before: it could not win."""
+        """Law: the target is asked to campaign when its log is complete; before that it could not win."""
         replica = solo()
         lead(replica)
         say(replica, ack(replica, 1))
@@ -244,7 +247,7 @@ class TestTransfer:
         assert late == [TimeoutNow(ME, PEER, Term(1))]
 
     def test_the_target_skips_the_pre_vote(self) -> None:
-        """Voters would refuse it out of stickiness."""
+        """Law: the target of a transfer campaigns without a pre-vote, which voters would refuse out of stickiness."""
         replica = solo(term=1)
         say(replica, heartbeat(1))
 
@@ -255,7 +258,7 @@ class TestTransfer:
         ]
 
     def test_a_leader_whose_successor_does_not_run_makes_room_for_an_election(self) -> None:
-        """Its lease is gone for good, so that nothing but a new term lets reads be answered again."""
+        """Law: if the target does not campaign, the leader steps down: its lease is gone, and only a new term lets reads be answered again."""
         replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
@@ -272,7 +275,7 @@ class TestTransfer:
         assert (replica.node.is_leader, replica.node.leader) == (False, None)
 
     def test_a_transfer_is_given_up_after_an_election_time_out(self) -> None:
-        """The group must not stand still for a target that is gone."""
+        """Law: a transfer ends after an election time-out, so that a lost target does not stop the raft group."""
         replica = solo(check_quorum=False)
         lead(replica)
         say(replica, ack(replica, 1))
@@ -290,7 +293,7 @@ class TestPreVote:
     """Thesis 9.6."""
 
     def test_a_pre_vote_changes_nothing(self) -> None:
-        """Neither the term, nor the vote, nor the role of the one who is asked."""
+        """Law: a pre-vote changes neither term nor vote nor role of the replica that is asked."""
         replica = solo(term=1)
         for _ in range(ELECTION_TICKS - 1):
             replica.tick()
@@ -302,7 +305,7 @@ class TestPreVote:
         assert replica.storage.initial_state()[0].vote is None
 
     def test_who_hears_a_leader_grants_no_pre_vote(self) -> None:
-        """The leader itself does not either."""
+        """Law: a replica that hears a leader grants no pre-vote; nor does the leader itself."""
         follower = solo(term=1)
         say(follower, heartbeat(1))
         leader = solo()
@@ -317,14 +320,14 @@ class TestPreVote:
     def test_who_knows_that_its_leader_is_gone_runs_when_its_stickiness_ends(
         self, node: int, ticks: int
     ) -> None:
-        """One after the other by their ids and not at random: sooner, and without a split vote."""
+        """Law: a replica that knows that its leader is gone campaigns as soon as its stickiness ends, in the order of ids: sooner and without a split vote."""
         me = NodeId(node)
         config = Config(me, election_ticks=ELECTION_TICKS)
         replica = Replica(config, Membership(VOTERS), lambda below: below - 1)
         replica.start()
         say(replica, Heartbeat(PEER, me, Term(1), Index(0), 1))
 
-        replica.node.leader_gone(NodeId(7))  # somebody else: nothing changes
+        replica.node.leader_gone(NodeId(7))  # For another node than the leader nothing changes.
         replica.node.leader_gone(PEER)
         waited = 0
         while replica.node.role is Role.FOLLOWER:
@@ -335,7 +338,7 @@ class TestPreVote:
         assert replica.node.term == 1, "it only asks whether it would be elected"
 
     def test_a_leader_that_is_heard_again_is_gone_no_more(self) -> None:
-        """Its connection broke, its process lives: the time-out is drawn at random again."""
+        """Law: if the leader is heard again after its connection broke, the follower draws a random time-out again."""
         replica = solo(1, jitter=ELECTION_TICKS, election_ticks=ELECTION_TICKS)
         say(replica, heartbeat(1))
         replica.node.leader_gone(PEER)
@@ -347,7 +350,7 @@ class TestPreVote:
         assert replica.node.role is Role.FOLLOWER
 
     def test_the_term_rises_only_after_a_majority_would_elect(self) -> None:
-        """Then the real election starts."""
+        """Law: the term rises only after a majority has granted the pre-vote."""
         replica = solo(3, term=3)
         replica.node.campaign()
         asked = work(replica)
@@ -364,7 +367,7 @@ class TestCheckQuorum:
     """Thesis 6.2."""
 
     def test_a_leader_without_a_majority_steps_down(self) -> None:
-        """Its clients must not wait for commits that cannot come."""
+        """Law: a leader without a majority steps down, so that clients do not wait for commits that cannot come."""
         replica = solo()
         lead(replica)
         say(replica, ack(replica, 1))
@@ -376,10 +379,10 @@ class TestCheckQuorum:
 
 
 class TestSlowLinks:
-    """A round trip longer than the election time-out."""
+    """Links whose round trip is longer than the election time-out."""
 
     def test_a_candidate_asks_again_in_the_same_term_while_nobody_answers(self) -> None:
-        """A new term would make the answers void that are under way."""
+        """Law: a candidate that gets no answer asks again in the same term; a new term would make late answers void."""
         replica = solo(pre_vote=False)
         replica.node.campaign()
         asked = work(replica)
@@ -392,7 +395,7 @@ class TestSlowLinks:
         assert replica.node.is_leader
 
     def test_a_split_vote_opens_the_next_term(self) -> None:
-        """A candidate that has an answer, and no majority after its time-out, has a rival."""
+        """Law: a candidate that got an answer but no majority before its time-out has a rival, and opens the next term."""
         replica = solo(pre_vote=False, voters=VOTERS | {NodeId(4), NodeId(5)})
         replica.node.campaign()
         work(replica)
@@ -404,7 +407,7 @@ class TestSlowLinks:
         assert (replica.node.role, replica.node.term) == (Role.CANDIDATE, 2)
 
     def test_a_candidate_gives_up_in_the_end(self) -> None:
-        """Somebody else may have won meanwhile, or nobody is there: a pre-vote finds out."""
+        """Law: a candidate without answers gives up in the end and asks for pre-votes: another may have won, or all may be away."""
         replica = solo()
         replica.node.campaign()
         work(replica)
@@ -417,7 +420,7 @@ class TestSlowLinks:
         assert (replica.node.role, replica.node.term) == (Role.PRE_CANDIDATE, 1)
 
     def test_a_leader_sticks_to_itself_however_long_it_waits_for_answers(self) -> None:
-        """It does not help a candidate because its own followers answer slowly."""
+        """Law: a leader helps no other candidate while it waits for its own followers' slow answers."""
         replica = solo()
         lead(replica)
         for _ in range(2 * ELECTION_TICKS):
@@ -429,7 +432,7 @@ class TestSlowLinks:
         assert replica.node.is_leader
 
     def test_a_new_leader_that_nobody_answers_steps_down(self) -> None:
-        """It waits longer than one that knows its round trip, and not for ever."""
+        """Law: a new leader that gets no answer steps down, but later than one that knows its round trip."""
         replica = solo()
         lead(replica)
 
