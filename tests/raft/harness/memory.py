@@ -12,7 +12,7 @@ from orderlymq_raft.types import Entry, HardState, Index, Membership, SnapshotMe
 
 
 class MemoryLogStorage:
-    """The log storage of the tests; a shell calls its writing methods between ready and advance.
+    """Implements LogStorage for tests; a shell calls its writing methods between ready and advance.
 
     Invariant: entry i of the list has index first_index() + i.
     """

@@ -22,7 +22,7 @@ from orderlymq_raft import (
 )
 from tests.raft.harness.memory import MemoryLogStorage
 
-# Longer than in any test, because all nodes have the settings of the one that is started.
+# More nodes than any test has; all nodes have the settings of the one that is started.
 NODES_MAX = 9
 
 
