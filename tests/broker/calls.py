@@ -1,4 +1,4 @@
-"""Counts what a step calls: what has a bound must not grow with what is there."""
+"""Counts the function calls of a step, because the work of a bounded step must not grow with the amount of data."""
 
 import sys
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from types import CodeType, FrameType
 
 
 def calls_in(step: Callable[[], object], of: CodeType | None = None) -> int:
-    """Return how many functions of Python a step calls, or how often that one."""
+    """Return the number of Python function calls during a step; with a name, the calls of that function."""
     count = 0
 
     def note(frame: FrameType, event: str, _: object) -> None:

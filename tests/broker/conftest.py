@@ -1,4 +1,4 @@
-"""Fixtures: a leader whose invariants are checked when a test ends."""
+"""Fixtures: a leader whose invariants are checked when the test ends."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.broker.processors.driver import Shell
 
 @pytest.fixture
 def shell() -> Iterator[Shell]:
-    """A leader of a fresh broker; at the end its state is sound, in its store and in its log."""
+    """A leader of a new broker; at the end its state, its store and its log must agree."""
     leader = Shell().lead()
     yield leader
     leader.settle()
@@ -20,7 +20,7 @@ def shell() -> Iterator[Shell]:
 
 @pytest.fixture
 def admin() -> Iterator[AdminShell]:
-    """As *shell*, serving administrators too."""
+    """The same as *shell*, but it serves administrators too."""
     leader = AdminShell()
     leader.lead()
     yield leader

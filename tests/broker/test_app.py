@@ -1,4 +1,4 @@
-"""A broker process in this process: it starts, serves, shows how it is, and ends in order."""
+"""A broker process, run inside the test process: it starts, serves, reports its state, and ends in order."""
 
 import asyncio
 import os
@@ -32,12 +32,12 @@ from tests.cluster.bareclient import Sender, pull_all, send_command
 from tests.ports import free_ports
 from tests.waiting import until
 
-ANSWER_S = 15.0  # for an answer that takes milliseconds; only a failure waits so long
+ANSWER_S = 15.0  # In seconds; an answer takes milliseconds, so only a failure waits so long.
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> BrokerSettings:
-    """Return the settings of a group of one."""
+    """Return the settings of a broker group with one broker."""
     client, http, raft = (Address("127.0.0.1", port) for port in free_ports(3))
     return BrokerSettings(
         cluster="C",
@@ -64,7 +64,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[BrokerProcess]:
 
 
 async def get(settings: BrokerSettings, page: str) -> tuple[int, str]:
-    """Return status and text of a page, as soon as there is one."""
+    """Return status and text of a page; wait until the page is served."""
     async with asyncio.timeout(10.0), aiohttp.ClientSession() as session:
         while True:
             try:
@@ -88,7 +88,7 @@ async def held_pulls(settings: BrokerSettings) -> int:
 
 
 async def test_the_brief_status_has_no_text_of_a_client(settings: BrokerSettings) -> None:
-    """Law: the operator reads it, and what clients write into messages makes it no longer."""
+    """Law: texts of clients, such as message fields, do not enlarge the brief status that the operator reads."""
     async with running(settings):
         await ready(settings)
         texts = [(await get(settings, page))[1] for page in ("status?brief", "status")]
@@ -99,7 +99,7 @@ async def test_the_brief_status_has_no_text_of_a_client(settings: BrokerSettings
 
 
 async def test_what_was_sent_is_there_after_a_restart(settings: BrokerSettings) -> None:
-    """The whole way through one process and back, twice."""
+    """Law: sent messages are still there after the process has ended and started again."""
     for expected in (3, 6):
         async with running(settings):
             await ready(settings)
@@ -111,7 +111,7 @@ async def test_what_was_sent_is_there_after_a_restart(settings: BrokerSettings) 
 
 
 async def test_a_refused_replica_leaves_no_address(settings: BrokerSettings) -> None:
-    """A broker keeps data only from requests that it carried out."""
+    """Law: the address of a replica is stored only if the membership change was carried out."""
     async with running(settings) as process:
         await ready(settings)
         client = RemotingClient()
@@ -125,7 +125,7 @@ async def test_a_refused_replica_leaves_no_address(settings: BrokerSettings) -> 
 
 
 async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
-    """Status, readiness, health and metrics say what the process knows."""
+    """Law: status, readiness, health and metrics show what the process knows."""
     async with running(settings):
         await ready(settings)
         client = RemotingClient()
@@ -167,7 +167,7 @@ async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
 async def test_while_a_store_is_replaced_metrics_show_what_is_not_in_it(
     settings: BrokerSettings,
 ) -> None:
-    """Law: a replica that takes a snapshot over is seen; of a state that is not there nothing is shown, not even zeros."""
+    """Law: while a replica installs a snapshot, metrics still show the replica, but no series of a state that is not there."""
     async with running(settings) as process:
         await ready(settings)
         process._reporter.close()
@@ -182,7 +182,7 @@ async def test_while_a_store_is_replaced_metrics_show_what_is_not_in_it(
 async def test_no_file_of_the_store_is_asked_for_its_size_on_the_event_loop(
     settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may be ten thousand files, and others elect a leader that is silent; status shows the sum all the same."""
+    """Law: the sizes of the store's files are read in a thread. There may be ten thousand files, and a silent leader is replaced."""
     own, walkers, scandir = threading.get_ident(), set[int](), os.scandir
 
     def seen(path: os.PathLike[str] | str) -> object:
@@ -204,7 +204,7 @@ async def test_no_file_of_the_store_is_asked_for_its_size_on_the_event_loop(
 async def test_it_shows_the_last_snapshot_that_a_replica_took_over(
     settings: BrokerSettings,
 ) -> None:
-    """With its age; null where a replica needed none since this process leads."""
+    """Law: the status shows the last snapshot sent to a replica, with its age; null if it needed none from this leader."""
     async with running(settings) as process:
         await ready(settings)
         (without,) = msgspec.json.decode((await get(settings, "status"))[1])["replicas"].values()
@@ -217,7 +217,7 @@ async def test_it_shows_the_last_snapshot_that_a_replica_took_over(
 
 
 async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) -> None:
-    """A consumer that waits is asked to pull again; it does not wait for its time-out."""
+    """Law: when the broker ends, a held pull is answered with "retry immediately", so that the consumer does not wait for its time-out."""
     client = RemotingClient()
     async with running(settings):
         await ready(settings)
@@ -251,7 +251,7 @@ async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) 
 async def test_who_fetches_lanes_before_its_heartbeat_speaks_for_its_client(
     settings: BrokerSettings,
 ) -> None:
-    """After a change of leader: another program with its id dies, and its death must not count for this one."""
+    """Law: a client is identified by its lanes fetch even before its heartbeat. Otherwise, after a change of leader, the death of another program with its id would count for it."""
     one, other = RemotingClient(), RemotingClient()
     heartbeat = msgspec.json.decode(heartbeat_body("10.0.0.1@orders"))
     heartbeat["consumerDataSet"][0]["concurrency"] = "Key"
@@ -285,7 +285,7 @@ async def test_who_fetches_lanes_before_its_heartbeat_speaks_for_its_client(
 async def test_an_unnamed_client_may_be_a_member_that_spoke_from_its_host(
     settings: BrokerSettings,
 ) -> None:
-    """Law: members of other hosts cost nothing; a socket of both families writes the same host otherwise."""
+    """Law: for an unnamed client, only members from the same host are possible; a host counts as the same in its IPv4 and mapped IPv6 form."""
     client = RemotingClient()
     joins = request(RequestCode.HEART_BEAT, {}, heartbeat_body("127.0.0.1@17#1"))
     async with running(settings) as process:
@@ -301,7 +301,7 @@ async def test_an_unnamed_client_may_be_a_member_that_spoke_from_its_host(
 
 
 async def test_an_open_replica_listens_before_it_leads(settings: BrokerSettings) -> None:
-    """With bind="always" the address answers from the start; a follower refuses a send definitely."""
+    """Law: with bind="always" the broker listens from the start; a follower refuses requests with a definite answer."""
     lonely = msgspec.structs.replace(
         settings,
         bind="always",
@@ -323,10 +323,11 @@ async def test_an_open_replica_listens_before_it_leads(settings: BrokerSettings)
 async def test_a_leader_that_ends_behind_a_service_passes_on_what_still_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is let go, and who comes is served, until the Service can have followed the new leader."""
-    follows_s = 5.0  # in which two sends come, on a busy machine, too
+    """Law: behind a Service, a leader that ends keeps its clients and forwards their requests until the Service can have followed the new leader."""
+    follows_s = 5.0  # In this time two sends arrive, even on a busy machine.
     monkeypatch.setattr(leadership, "SERVICE_FOLLOWS_S", follows_s)
-    monkeypatch.setattr(leadership, "FOLLOWER_CLIENT_S", 60.0)  # quiet ones leave a follower
+    # A client that is silent so long leaves a follower.
+    monkeypatch.setattr(leadership, "FOLLOWER_CLIENT_S", 60.0)
     address, *ports = (Address("127.0.0.1", port) for port in free_ports(10))
     group = {
         node: BrokerSettings(
@@ -399,7 +400,7 @@ def _message() -> RemotingCommand:
 def test_settings_that_contradict_each_other_are_refused(
     settings: BrokerSettings, changes: dict[str, object], reason: str
 ) -> None:
-    """The sentence says what to correct."""
+    """Law: the error says what to correct."""
     with pytest.raises(SettingsError, match=reason):
         check(msgspec.structs.replace(settings, **changes))
 
@@ -407,13 +408,13 @@ def test_settings_that_contradict_each_other_are_refused(
 def test_a_missing_file_ends_with_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence, no traceback."""
+    """Law: a missing settings file gives one line of text, no traceback, and exit code 2."""
     assert main(["--settings", str(tmp_path / "none.json")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 async def test_a_leader_that_cannot_have_its_address_is_not_ready(settings: BrokerSettings) -> None:
-    """Law: who cannot be reached says so; the port's owner is not replaced by guesses."""
+    """Law: a leader whose port is taken is not ready, and its page says why."""
     with socket.create_server((settings.address.host, settings.address.port)):
         async with running(settings):
             async with asyncio.timeout(10.0):
@@ -428,13 +429,13 @@ async def test_a_leader_that_cannot_have_its_address_is_not_ready(settings: Brok
 
 
 async def test_a_swap_that_fails_ends_the_process(settings: BrokerSettings) -> None:
-    """Law: no replica lives on between two stores, whatever refused the exchange."""
+    """Law: if the new store cannot take the old one's place, the process ends, whatever the cause."""
     process = BrokerProcess(settings)
     running = asyncio.create_task(process.run())
     await ready(settings)
     staged = settings.data_dir / "snapshot-in"
     manifest = await asyncio.to_thread(export_snapshot, process.instance.store, staged)
-    # The rename of the new store meets a directory that is not empty.
+    # The rename of the new store fails because the target directory is not empty.
     (settings.data_dir / "store.new").mkdir()
     (settings.data_dir / "store.new" / "left behind").touch()
     process._staged = staged
@@ -449,7 +450,7 @@ async def test_a_swap_that_fails_ends_the_process(settings: BrokerSettings) -> N
 async def test_a_disk_is_as_full_as_it_is_when_a_write_has_found_space(
     settings: BrokerSettings,
 ) -> None:
-    """Law: sends are refused until there is the room that the settings ask for, also when some bytes have become free."""
+    """Law: after a write found the disk full, sends stay refused until the free space that the settings require is back."""
     storage = StorageSettings(disk_refuse_ratio=0.000_002, disk_resume_ratio=0.000_001)
     async with running(msgspec.structs.replace(settings, storage=storage)) as process:
         await ready(settings)
@@ -461,7 +462,7 @@ async def test_a_disk_is_as_full_as_it_is_when_a_write_has_found_space(
 
 
 async def test_a_store_that_takes_a_full_ones_place_is_not_full(settings: BrokerSettings) -> None:
-    """Law: what the writer of the former store said last does not count for the next one."""
+    """Law: a report of the former store's writer that the disk is full does not count for the store that replaced it."""
     async with running(settings) as process:
         await ready(settings)
         former, staged = process.instance, settings.data_dir / "snapshot-in"
@@ -481,7 +482,7 @@ async def test_a_store_that_takes_a_full_ones_place_is_not_full(settings: Broker
 
 
 async def test_an_orderly_end_leaves_nothing_to_apply(settings: BrokerSettings) -> None:
-    """A process that is asked to end makes durable what it has applied; only after a crash is that done again."""
+    """Law: an orderly end makes all applied entries durable, so that only a crash makes a start apply entries again."""
     async with running(settings) as process:
         await ready(settings)
         client = RemotingClient()
@@ -500,7 +501,7 @@ async def test_an_orderly_end_leaves_nothing_to_apply(settings: BrokerSettings) 
 async def test_at_its_end_the_staged_layer_is_frozen_by_the_loop(
     settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: only the loop touches the staged layer: another thread could freeze half of an entry that is being applied."""
+    """Law: only the event loop freezes the staged layer; another thread could freeze half of an entry that is being applied."""
     threads: list[threading.Thread] = []
     async with running(settings) as process:
         await ready(settings)
@@ -525,7 +526,7 @@ async def test_at_its_end_the_staged_layer_is_frozen_by_the_loop(
 async def test_a_disk_that_hangs_does_not_keep_the_process(
     settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: the end waits for the disk as long as it may, and leaves the store as a crash would."""
+    """Law: at its end the process waits for a hanging disk only for a limited time, then leaves the store as a crash would."""
     settings = msgspec.structs.replace(settings, shutdown_max_ms=300)
     answers = threading.Event()
     async with running(settings) as process:
@@ -544,7 +545,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_process(
 
 
 async def test_nothing_that_hangs_outside_keeps_the_end(settings: BrokerSettings) -> None:
-    """Law: peers, name servers and clients that say nothing and hang up never do not keep a process."""
+    """Law: peers, name servers and clients that neither answer nor hang up do not delay the end of the process."""
     with ExitStack() as stack:
         holes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         peer, other, name_server = (Address(*hole.getsockname()) for hole in holes)

@@ -1,4 +1,4 @@
-"""Compiled modules must avoid some constructs, because mypyc takes them otherwise than Python or C cannot say them."""
+"""Constructs that compiled modules must avoid, because mypyc treats them differently from Python or C has no such name."""
 
 import ast
 import importlib.util
@@ -30,7 +30,7 @@ def source_of(module: str) -> Path:
 
 
 def own(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function without those of functions inside it."""
+    """Yield the nodes of a function, without those of functions inside it."""
     for child in ast.iter_child_nodes(function):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -39,7 +39,7 @@ def own(function: ast.AST) -> Iterator[ast.AST]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_name_of_a_function_holds_errors_of_one_kind(module: str) -> None:
-    """A variable has one type when it is compiled: two handlers of different errors need two names."""
+    """Law: a compiled variable has one type, so handlers of different errors in a function use different names."""
     for function in ast.walk(ast.parse(source_of(module).read_text())):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             kinds: dict[str, set[str]] = {}
@@ -52,7 +52,7 @@ def test_a_name_of_a_function_holds_errors_of_one_kind(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_records_live_elsewhere(module: str) -> None:
-    """msgspec and pydantic read annotations at run time, which compiled classes keep in part only."""
+    """Law: records are not in compiled modules: msgspec and pydantic read annotations at run time, which compiled classes keep only in part."""
     for node in ast.walk(ast.parse(source_of(module).read_text())):
         if isinstance(node, ast.ClassDef):
             bases = {ast.unparse(base).rsplit(".", 1)[-1] for base in node.bases}
@@ -61,7 +61,7 @@ def test_records_live_elsewhere(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_field_has_a_name_that_c_reserves(module: str) -> None:
-    """A field `_thread` becomes `__thread` in C, which is a word of the language."""
+    """Law: no field is named `_thread`, because it would become the C keyword `__thread`."""
     for node in ast.walk(ast.parse(source_of(module).read_text())):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             assert (node.value.id, node.attr) != ("self", "_thread"), module
@@ -69,7 +69,7 @@ def test_no_field_has_a_name_that_c_reserves(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_field_is_annotated_with_a_view(module: str) -> None:
-    """A class body cannot look the builtin up when it is compiled; an alias of the module can be."""
+    """Law: no field of a compiled class is annotated with the builtin `memoryview`, which cannot be looked up; a module alias can."""
     for node in ast.walk(ast.parse(source_of(module).read_text())):
         if isinstance(node, ast.ClassDef):
             for field in node.body:
@@ -78,7 +78,10 @@ def test_no_field_is_annotated_with_a_view(module: str) -> None:
 
 
 def test_a_compiled_copy_is_current_until_a_source_changes(tmp_path: Path) -> None:
-    """Contents count, dates do not; a copy without a stamp, or with a broken one, is not current."""
+    """Law: a compiled copy is current as long as its sources' contents are the same; dates do not count.
+
+    Without a valid stamp it is not current.
+    """
     copy = tmp_path / "copy"
     copy.mkdir()
     (tmp_path / "pyproject.toml").write_text("")
@@ -104,7 +107,7 @@ def test_a_compiled_copy_is_current_until_a_source_changes(tmp_path: Path) -> No
 
 
 def test_a_copy_is_of_the_sources_that_filled_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Law: an edit while the copy is made does not make it current; `make compiled` asks for the digest before."""
+    """Law: `make compiled` takes the digest of the sources before it copies them, so that an edit during the copy makes the copy outdated."""
     PROGRAM.main(["--digest"])
     assert capsys.readouterr().out.strip() == PROGRAM.digest()
 

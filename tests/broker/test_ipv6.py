@@ -1,4 +1,4 @@
-"""A cluster that has addresses of IPv6 alone: name server, broker, pages and SDK."""
+"""A cluster with IPv6 addresses only: name server, broker, pages and SDK."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ HOST = "::1"
 @needs_ipv6
 @pytest.mark.timeout(60)
 async def test_messages_go_round_over_ipv6_alone(tmp_path: Path) -> None:
-    """Law: addresses in routes and ids are read as they are written."""
+    """Law: over IPv6 alone, messages are sent and received, and addresses in routes and message ids can be read."""
     server = NameServer(NameServerSettings(listen=ServerAddress(HOST, 0)))
     await server.start()
     client, http, raft = (Address(HOST, port) for port in free_ports(3))

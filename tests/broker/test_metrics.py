@@ -1,4 +1,4 @@
-"""The series of a scrape."""
+"""The series that a scrape returns."""
 
 from prometheus_client import generate_latest
 
@@ -9,7 +9,7 @@ from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 
 def test_series_with_labels_are_shown_with_their_text() -> None:
-    """One gauge or counter per series, one line per row; a series without rows is there with its help alone."""
+    """Law: each row of a labelled series is one line; a series without rows shows its help only."""
     labelled = {
         "group_lag_seconds": Series(
             "Age of the oldest message", ("group", "topic"), [(("billing", "orders"), 12.5)]

@@ -1,5 +1,5 @@
 """
-docs/reference/protocol.md lists who serves which request code; a test compares it with what the code serves.
+docs/reference/protocol.md lists the request codes and who serves them; a test compares it with the code.
 
 `python -m tests.broker.test_protocol_docs` writes the page again.
 """
@@ -18,7 +18,7 @@ from tests.broker.store.memory import MemoryStore
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 
-# Answered by the broker's process before its core is asked.
+# The broker's process answers these itself, before its core is asked.
 PROCESS_CODES: Final = {
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.ORDERLYMQ_PING,
@@ -28,7 +28,7 @@ PROCESS_CODES: Final = {
     RequestCode.ORDERLYMQ_BACKUP_READ,
     RequestCode.ORDERLYMQ_BACKUP_END,
 }
-# Requests of the broker to clients, over the connection the client has opened.
+# Requests that the broker sends to clients, over the connection that the client has opened.
 TO_CLIENTS: Final = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "oneway, to the members of a consumer group when its members change",
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "oneway, to the members of a consumer group whose offsets are reset (222)",
@@ -213,24 +213,24 @@ def render() -> str:
 
 
 def test_the_page_of_request_codes_lists_what_is_served() -> None:
-    """Every code, and who answers it, is in docs/reference/protocol.md as the code has it."""
+    """Law: docs/reference/protocol.md lists every code and who answers it, as the code does."""
     assert PAGE.read_text() == render(), "run python -m tests.broker.test_protocol_docs"
 
 
 def test_every_code_of_our_own_is_explained() -> None:
-    """No other page of the field does."""
+    """Law: every request code of OrderlyMQ's own has a remark, because no other documentation explains it."""
     ours = {code for code in RequestCode if code.name.startswith("ORDERLYMQ_")}
 
     assert {code for code in ours if not REMARKS.get(code, "").startswith("our own")} == set()
 
 
 def test_every_code_that_is_served_has_a_name() -> None:
-    """No number is served that the protocol's table does not know."""
+    """Law: every code that is served has a name in RequestCode."""
     assert broker_codes() | name_server_codes() <= {code.value for code in RequestCode}
 
 
 def test_no_remark_speaks_of_what_is_not_served() -> None:
-    """A remark stands beside a code that somebody serves, or says that it is not served yet."""
+    """Law: a code that nobody serves has a remark "not served" and a reason; a code that is served has no such reason."""
     assert not {code for code in RequestCode if served_by(code) != _NOBODY} & set(REASONS)
     idle = {code for code in REMARKS if served_by(code) == _NOBODY}
     assert all("not served" in REMARKS[code] for code in idle)

@@ -1,4 +1,4 @@
-"""Bodies of requests: how large each may be, and what is refused before it costs anything."""
+"""The size limits of request bodies, and requests that are refused before they are decoded."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from orderlymq_protocol.frame.command import request
 
 
 def test_every_body_that_is_read_has_a_limit() -> None:
-    """A code that is added later has the small one."""
+    """Law: every code has a limit, except sends; a code that is added later has the smallest one."""
     limits = {code: body_size_max(code) for code in RequestCode}
 
     assert [code for code, limit in limits.items() if limit is None] == [
@@ -35,7 +35,7 @@ def test_every_body_that_is_read_has_a_limit() -> None:
 
 
 def test_an_excess_is_named_with_what_to_do() -> None:
-    """The sentence reaches the client as the remark."""
+    """Law: the refusal says what to do, because the client gets it as the remark."""
     assert excess(request(400, {}, b"x" * BODY_SIZE_MAX)) == ""
     assert excess(request(400, {}, b"x" * (BODY_SIZE_MAX + 1))) == (
         "the body of a request 400 has 65537 bytes; at most 65536 are allowed: send less in one request"
@@ -56,13 +56,13 @@ def test_an_excess_is_named_with_what_to_do() -> None:
     ids=["groups", "subscriptions", "producers"],
 )
 def test_a_heartbeat_with_too_many_parts_is_refused(body: dict[str, Any]) -> None:
-    """Each part costs time at every heartbeat, and a part of the log when it changes."""
+    """Law: a heartbeat with too many parts is refused, because each part takes time at every heartbeat and log space when it changes."""
     with pytest.raises(ModelError, match="divide them over several clients"):
         read_heartbeat(fastjson.dumps({"clientID": "c", **body}))
 
 
 @pytest.mark.parametrize("odd", [{"consumerDataSet": 3}, {"consumerDataSet": [3]}, {}, []])
 def test_a_heartbeat_that_is_none_is_refused_as_before(odd: Any) -> None:
-    """Counting comes first and must not stumble."""
+    """Law: a heartbeat with a wrong structure is still refused as such; counting its parts does not fail on it."""
     with pytest.raises(ModelError):
         read_heartbeat(fastjson.dumps({**odd, "producerDataSet": None} if odd != [] else odd))

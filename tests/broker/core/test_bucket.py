@@ -1,4 +1,4 @@
-"""Token buckets in virtual time."""
+"""Token buckets, in virtual time."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ from orderlymq_broker.core.quotas import Bucket
 def test_what_passes_is_the_rate_one_second_ahead_and_one_last_request(
     rate: int, requests: list[tuple[int, int]]
 ) -> None:
-    """Whatever the sizes and pauses: after t seconds at most (t + 1) * rate tokens and the last request."""
+    """Law: for any sizes and pauses, at most (t + 1) * rate tokens and the last request pass within t seconds."""
     bucket, now_ms = Bucket(rate, 0), 0
     passed = 0
 

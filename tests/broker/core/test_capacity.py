@@ -1,4 +1,4 @@
-"""While nothing commits, as on a full disk, what waits for it keeps its bounds."""
+"""While nothing commits, for example on a full disk, the requests that wait stay bounded."""
 
 import tracemalloc
 from collections import Counter
@@ -25,7 +25,7 @@ from tests.broker.processors.requests import (
 
 @pytest.fixture
 def busy(shell: Shell) -> Shell:
-    """A leader whose clients consume."""
+    """A leader whose clients consume messages."""
     create(shell, TopicSet("orders", 2, 2), GroupSet("billing"))
     for _ in range(5):
         send(shell)
@@ -43,7 +43,7 @@ def pass_time(shell: Shell, ms: int) -> None:
 
 
 def test_an_offset_that_is_committed_again_and_again_is_proposed_once(busy: Shell) -> None:
-    """Law: a client repeats an offset every five seconds until it is stored; of those that wait the last is kept."""
+    """Law: a client repeats an offset every five seconds until it is stored; only the last of them waits for the next proposal."""
     for offset in (1, 2, *[3] * 10):
         busy.submit(15, commit_ext(offset), oneway=True)
         pass_time(busy, 200)
@@ -56,7 +56,7 @@ def test_an_offset_that_is_committed_again_and_again_is_proposed_once(busy: Shel
 
 
 def test_a_member_that_is_silent_leaves_once(busy: Shell) -> None:
-    """Law: what the log owes is not asked of it again."""
+    """Law: a silent member is removed once; while its removal is not committed, no second one is proposed."""
     heartbeat(busy, "bob", peer=BOB)
     pass_time(busy, 10 * busy.settings.timers.client_expiry_ms)
 
@@ -65,7 +65,7 @@ def test_a_member_that_is_silent_leaves_once(busy: Shell) -> None:
 
 
 def test_the_duplicate_window_is_trimmed_once() -> None:
-    """Law: how far it goes is known when it is applied."""
+    """Law: the window of known sends is trimmed once per need, because a trim counts from when it is applied."""
     shell = Shell(settings(storage=StorageSettings(dedup_window_count=10))).lead()
     create(shell, TopicSet("orders", 1, 1, order=True))
     for number in range(20):
@@ -85,7 +85,7 @@ def test_the_duplicate_window_is_trimmed_once() -> None:
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_new_leadership_trims_the_duplicate_window(*, lost: bool) -> None:
-    """Law: whatever became of what the former one proposed."""
+    """Law: a new leader trims the window of known sends, whether its predecessor's trim was committed or lost."""
     shell = Shell(settings(storage=StorageSettings(dedup_window_count=10))).lead()
     create(shell, TopicSet("orders", 1, 1, order=True))
     for number in range(20):
@@ -104,7 +104,10 @@ def test_a_new_leadership_trims_the_duplicate_window(*, lost: bool) -> None:
 def test_requests_that_wait_for_their_record_are_refused_for_a_while_beyond_a_number(
     busy: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: nobody fills a leader's memory with questions; who frees something is heard, and what is known is answered."""
+    """Law: beyond a number of uncommitted requests, more are refused as busy, so that the leader's memory stays bounded.
+
+    Requests that free something, or need no record, are still served.
+    """
     monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 2)
     for _ in range(3):
         busy.submit(42, {}, lock_body("alice", 0))
@@ -136,7 +139,7 @@ def test_requests_that_wait_for_their_record_are_refused_for_a_while_beyond_a_nu
 def test_a_request_that_waits_for_its_record_keeps_neither_body_nor_fields(
     busy: Shell, code: int
 ) -> None:
-    """Law: of each a few hundred bytes wait, whatever else its sender has said."""
+    """Law: a waiting request costs a few hundred bytes; its body and fields are not kept."""
     tracemalloc.start()
     for number in range(20):
         body = lock_body("alice", 0) + b" " * 100_000

@@ -1,4 +1,4 @@
-"""Producers of a group among all connections: those that a walk over all would find, found without one."""
+"""The producers of a producer group among all connections, found without a walk over all connections."""
 
 from typing import NoReturn
 
@@ -21,7 +21,7 @@ _STEPS = st.lists(
 
 
 class _Unread(dict[str, set[str]]):
-    """What a connection of another group says, which nobody reads."""
+    """A connection of another producer group, which must not be read."""
 
     def items(self) -> NoReturn:
         raise AssertionError("a connection was looked at that produces for another group")
@@ -31,7 +31,7 @@ class _Unread(dict[str, set[str]]):
 def test_producers_are_those_that_the_last_heartbeats_name(
     steps: list[tuple[str, int, str, set[str]]],
 ) -> None:
-    """The dumb twin: what each client has said over each connection."""
+    """Law: the producers found equal those of a slow twin that records what each client said on each connection."""
     sessions = Sessions()
     twin: dict[tuple[int, str], set[str]] = {}
     for step, connection, client_id, groups in steps:
@@ -56,7 +56,7 @@ def test_producers_are_those_that_the_last_heartbeats_name(
 
 
 def test_connections_of_other_groups_are_not_looked_at() -> None:
-    """There may be ten thousands, and who waits for a producer asks twice a second."""
+    """Law: only connections of the wanted producer group are read: there may be tens of thousands, and callers ask twice a second."""
     sessions = Sessions()
     for number, group in enumerate("aab", 1):
         session = sessions.identify(Peer(number, "192.0.2.1", number, f"account{number}"), "x")

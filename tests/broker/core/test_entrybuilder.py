@@ -1,4 +1,4 @@
-"""The gate before the log: what passes can be applied, what does not leaves no trace."""
+"""The checks before the log: an admitted proposal can be applied, a refused one leaves no trace."""
 
 import json
 import struct
@@ -82,7 +82,7 @@ def message(topic: Topic, queue: Any = 0, body: bytes = b"x", properties: str = 
     ],
 )
 def test_a_record_that_no_replica_could_apply_is_refused(shell: Shell, record: Record) -> None:
-    """Alone: what was handed in before and after it is stored."""
+    """Law: only the bad record is refused; proposals before and after it are stored."""
     create(shell, ORDERS)
     answers: list[Any] = []
     bad = Propose([record], lambda *_: [], lambda refusal: answers.append(refusal) or [])  # type: ignore[func-returns-value]
@@ -102,7 +102,7 @@ def test_a_record_that_no_replica_could_apply_is_refused(shell: Shell, record: R
 
 
 def test_a_division_with_true_for_a_queue_is_refused_by_name(shell: Shell) -> None:
-    """JSON's true is an int of Python and no queue."""
+    """Law: JSON's `true` is an int in Python, but no queue number; the refusal names the expected form."""
     ext = {"consumerGroup": "billing", "topic": "orders"}
 
     reply = shell.call(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, b'[["demo-0", true, "c1"]]')
@@ -113,7 +113,7 @@ def test_a_division_with_true_for_a_queue_is_refused_by_name(shell: Shell) -> No
 
 @pytest.mark.parametrize("version", ["9" * 30, 2**63, True])
 def test_a_heartbeat_with_a_number_of_no_java_type_is_refused(shell: Shell, version: Any) -> None:
-    """As by Java's broker; the client's next heartbeat is judged again."""
+    """Law: a number outside Java's type is refused, as Java's broker does; the next heartbeat is checked again."""
     subscription = {"topic": "orders", "subVersion": version}
     consumer = {"groupName": "billing", "subscriptionDataSet": [subscription]}
     body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
@@ -127,7 +127,7 @@ def test_a_heartbeat_with_a_number_of_no_java_type_is_refused(shell: Shell, vers
 
 
 def test_commits_of_others_survive_a_refusal(shell: Shell) -> None:
-    """They ride along with any request."""
+    """Law: offset commits in the same proposal as a bad record are still stored, because they may come from other clients."""
     create(shell, ORDERS)
     commits = OffsetsCommitted((Commit("billing", "orders", 0, 7),))
 
@@ -141,12 +141,12 @@ def test_commits_of_others_survive_a_refusal(shell: Shell) -> None:
 
 
 def test_an_entry_stays_far_below_a_frame() -> None:
-    """Whatever is admitted travels between replicas, several entries in one frame."""
+    """Law: an entry is far smaller than a frame between replicas, so that several entries share one."""
     assert PROPOSAL_SIZE_MAX + ENTRY_SIZE_USUAL <= FRAME_SIZE_MAX // 3
 
 
 def test_a_small_batch_that_would_be_a_huge_entry_is_refused_by_name(shell: Shell) -> None:
-    """2 300 empty messages with 30 KB of common properties: 80 KB on the wire, 69 MB in the log."""
+    """Law: a batch that would become a huge entry is refused. Here 80 KB on the wire (2 300 empty messages, 30 KB of common properties) make 69 MB in the log."""
     create(shell, ORDERS)
     body = encode_batch([BatchEntry(0, b"", b"")] * 2_300)
     ext = send_ext("orders", "k\x01" + "v" * 30_000, m="true")
@@ -160,7 +160,7 @@ def test_a_small_batch_that_would_be_a_huge_entry_is_refused_by_name(shell: Shel
 
 
 def test_a_proposal_over_the_limit_is_refused_by_name(shell: Shell) -> None:
-    """The limit counts what is encoded: bodies, properties and records."""
+    """Law: the size limit counts encoded bodies, properties and records; the refusal says to split the batch."""
     topic = Topic(1, ORDERS)
     body = bytes(PROPOSAL_SIZE_MAX // 4)
     drafts = [message(topic, body=body) for _ in range(4)]
@@ -174,7 +174,7 @@ def test_a_proposal_over_the_limit_is_refused_by_name(shell: Shell) -> None:
 
 
 def test_abandoned_halves_are_given_up_in_pieces(shell: Shell) -> None:
-    """Nine halves of 1 MiB each are no entry of 9 MiB."""
+    """Law: many abandoned half messages are given up in several entries: nine of 1 MiB are not one entry of 9 MiB."""
     with_orders(shell)
     for number in range(9):
         begin(shell, bytes(1 << 20), f"U{number}")
@@ -191,7 +191,7 @@ def test_abandoned_halves_are_given_up_in_pieces(shell: Shell) -> None:
 
 @given(sizes=st.lists(st.integers(1, 2_000), max_size=60))
 def test_works_are_cut_into_pieces_in_their_order(sizes: list[int]) -> None:
-    """Nothing is left out, and no piece is larger than its size but for one large record."""
+    """Law: a long list of records is cut into pieces in its order; only a single large record may exceed a piece's size."""
     records = [MemberLeft("g" * 1_000, "c" * (100 * size)) for size in sizes]
 
     pieces = [list(piece.records) for piece in in_pieces(records) if isinstance(piece, Propose)]
@@ -215,7 +215,7 @@ def test_works_are_cut_into_pieces_in_their_order(sizes: list[int]) -> None:
     ],
 )
 def test_a_piece_takes_all_that_has_room_in_it(sizes: list[int], pieces: list[int]) -> None:
-    """No more and no less: a work costs as few entries as its size allows, and none of them is empty."""
+    """Law: a piece takes as many records as fit, so that no entry is empty and there are as few as possible."""
 
     def of_size(size: int) -> Record:
         room = len(encode_records([MemberLeft("g", "c" * size)])) - size
@@ -231,7 +231,7 @@ def test_a_piece_takes_all_that_has_room_in_it(sizes: list[int], pieces: list[in
 
 
 def test_a_bad_record_costs_no_other_its_piece(shell: Shell) -> None:
-    """Works are made of what many clients have said."""
+    """Law: a bad record does not cost the others of its piece, because pieces mix records of many clients."""
     create(shell, ORDERS)
     for client in ("one", "two"):
         create(shell, MemberSeen("billing", client, "a"))
@@ -255,7 +255,7 @@ def test_a_bad_record_costs_no_other_its_piece(shell: Shell) -> None:
 def test_a_request_that_fails_half_way_takes_no_place(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is raised between building a message and handing it in, the next one follows the last."""
+    """Law: if a request fails before its message is handed in, the next message gets the next offset, without a gap."""
     create(shell, ORDERS)
     send(shell)
 
@@ -272,7 +272,7 @@ def test_a_request_that_fails_half_way_takes_no_place(
 
 
 def test_an_entry_that_was_refused_by_the_log_gives_its_places_again(shell: Shell) -> None:
-    """In the order in which they came, whatever came between."""
+    """Law: when the log refuses an entry, its messages get their offsets again in the order of arrival."""
     create(shell, ORDERS)
     entries = shell.core.context.entries
     first = shell.submit(310, send_ext("orders"), b"1")
@@ -285,7 +285,7 @@ def test_an_entry_that_was_refused_by_the_log_gives_its_places_again(shell: Shel
 
 
 def test_store_times_never_fall_within_a_queue(shell: Shell) -> None:
-    """Though the clock is set back, also before anything is applied."""
+    """Law: store times never fall within a queue, even if the clock is set back before anything is applied."""
     create(shell, ORDERS)
     entries = shell.core.context.entries
     times = []
@@ -303,7 +303,7 @@ def test_store_times_never_fall_within_a_queue(shell: Shell) -> None:
 
 
 def test_an_entry_gives_each_message_its_place(shell: Shell) -> None:
-    """Law: offsets count up in each queue, physical offsets in the entry, over the bounds of proposals."""
+    """Law: offsets count up in each queue and physical offsets in the entry, across several proposals."""
     create(shell, ORDERS)
     orders = shell.state.topics.by_name["orders"]
     entries, begin_at = shell.core.context.entries, shell.core.context.entries.physical_next
@@ -337,7 +337,7 @@ def test_an_entry_gives_each_message_its_place(shell: Shell) -> None:
 
 
 def test_what_waits_is_due_its_delay_after_its_store_time(shell: Shell) -> None:
-    """Zero is a delay; without one the tags code says all."""
+    """Law: a delayed message is due its delay after its store time, and 0 is a delay. Without a delay the tags code stays."""
     create(shell, ORDERS)
     entries = shell.core.context.entries
     codes = []
@@ -356,7 +356,7 @@ def test_what_waits_is_due_its_delay_after_its_store_time(shell: Shell) -> None:
 def test_what_was_given_and_never_applied_is_given_again_by_the_next_leadership(
     shell: Shell,
 ) -> None:
-    """Law: offsets begin from the applied log; those of entries that were lost are void."""
+    """Law: a new leadership gives offsets from the applied log on; offsets of lost entries are given again."""
     create(shell, ORDERS)
     entries, begin_at = shell.core.context.entries, shell.core.context.entries.physical_next
     given = []
@@ -379,7 +379,7 @@ def test_what_was_given_and_never_applied_is_given_again_by_the_next_leadership(
 
 
 def test_a_commit_whose_topic_goes_meanwhile_leaves_its_half_open(shell: Shell) -> None:
-    """The producer learns so; with the topic there again the commit brings the message."""
+    """Law: if the topic is deleted before the commit, the half message stays open and the producer gets an error. When the topic is back, a commit delivers it."""
     with_orders(shell)
     half = begin(shell)
     shell.run([Propose([TopicDeleted("orders")])])
@@ -397,9 +397,9 @@ def test_a_commit_whose_topic_goes_meanwhile_leaves_its_half_open(shell: Shell) 
 
 # -- any proposals --------------------------------------------------------------------------------
 
-# Those whose truth depends on what the leader has read before: the services that make them have tests of that.
+# Records whose correctness depends on what the leader has read before; the services that make them have tests of that.
 _OF_SERVICES = {DelayProgress, TimersEnded, RetentionAdvanced, HalfOpened, Append}
-# Not the empty name: requests are refused with it, and a lock of it would be the mark of its group.
+# Not the empty name: requests with it are refused, and a lock with it would mark the whole consumer group.
 _NAMES = st.sampled_from(["orders", "billing", "c1", "ü", "x" * 300])
 _ODD = st.sampled_from(
     [True, None, 1.0, 1.5, -1, 2**31, 2**63, 2**64, 10**30, "\ud800", b"\xff", "7", (), [1]]
@@ -407,11 +407,11 @@ _ODD = st.sampled_from(
 
 
 def _values(hint: Any) -> st.SearchStrategy[Any]:
-    """Return values as a field is declared."""
+    """Return values for the type that a field declares."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = arguments[1]
-        # Thousands of queues would only take time.
+        # Thousands of queues would only make the test slow.
         edges = [bounds.ge, bounds.le if bounds.le > 1 << 20 else bounds.ge]
         return st.sampled_from(edges) | st.integers(max(bounds.ge, -3), 20)
     if origin is tuple and arguments[-1] is Ellipsis:
@@ -461,7 +461,7 @@ MESSAGES = st.fixed_dictionaries(
 def test_what_is_admitted_is_applied_and_what_is_refused_leaves_no_trace(
     work: list[list[Any]], entries_of: int
 ) -> None:
-    """Every replica decodes and applies it; offsets that were given are those applied; nothing stays uncommitted."""
+    """Law: every replica can decode and apply what was admitted, with the offsets that were given; a refusal leaves nothing uncommitted."""
     shell = Shell().lead()
     create(shell, ORDERS)
     builder = shell.core.context.entries
@@ -508,7 +508,7 @@ def _commit(shell: Shell, proposals: list[Propose]) -> None:
     )
 )
 def test_entries_take_proposals_in_their_order(sizes: list[tuple[int, int]]) -> None:
-    """Each takes at least one, and no more bytes or changes than an entry usually holds."""
+    """Law: an entry takes proposals in order: at least one, and no more bytes or changes than an entry usually holds."""
     record = OffsetsCommitted(())
     proposals = [Propose([record], size=size, changes_count=count) for size, count in sizes]
     collected = deque(proposals)
@@ -525,7 +525,7 @@ def test_entries_take_proposals_in_their_order(sizes: list[tuple[int, int]]) -> 
 
 
 def test_a_number_that_does_not_fit_its_field_is_refused(shell: Shell) -> None:
-    """Of a stored message: struct would raise in the turn."""
+    """Law: a number that does not fit its field in a stored message is refused; else struct would raise in the leader's turn."""
     create(shell, ORDERS)
     draft = message(shell.state.topics.by_name["orders"])
     draft.flag = 2**31
@@ -559,7 +559,7 @@ def test_a_number_that_does_not_fit_its_field_is_refused(shell: Shell) -> None:
 def test_a_number_of_the_record_is_checked_by_itself(
     shell: Shell, name: str, number: int, fits: bool
 ) -> None:
-    """Whatever the others are: no replica could apply it."""
+    """Law: each number of a record is checked by itself, because no replica could apply one that is out of range."""
     create(shell, ORDERS)
     orders = shell.state.topics.by_name["orders"]
     draft = message(orders).wait_in(orders, 0, 0)
@@ -571,7 +571,7 @@ def test_a_number_of_the_record_is_checked_by_itself(
 
 
 def test_halves_and_their_ends_need_their_messages(shell: Shell) -> None:
-    """A committed end behind a refused append is refused; a rollback is not."""
+    """Law: if the append of a transaction's message is refused, so is the committed end of its half message."""
     with_orders(shell)
     half = begin(shell)
     gone = Topic(99, ORDERS)

@@ -1,4 +1,4 @@
-"""When leases end, of however many."""
+"""When leases end, for any number of leases."""
 
 from itertools import islice
 
@@ -15,7 +15,7 @@ STEPS = st.lists(
 
 
 def test_renewals_leave_nothing_to_pass_over() -> None:
-    """A hundred thousand that were renewed together would be passed over together, before anybody else has a turn."""
+    """Law: a renewed lease leaves no old entry behind; a hundred thousand of them would block the others when they are skipped."""
     clocks: LeaseClocks[int] = LeaseClocks()
     for end_ms in range(1_000):
         for key in range(20):
@@ -30,7 +30,7 @@ def test_renewals_leave_nothing_to_pass_over() -> None:
 
 @given(steps=STEPS)
 def test_each_lease_is_over_once_after_its_end(steps: list[tuple[str, int, int]]) -> None:
-    """Whatever begins and stops while some of those that are over are taken."""
+    """Law: each lease is reported over once after its end, whatever begins and stops while the reports are read."""
     clocks: LeaseClocks[int] = LeaseClocks()
     ends: dict[int, int] = {}
     for step, key, at_ms in steps:

@@ -1,4 +1,4 @@
-"""Lists of everything: written in steps, one after the other, and whole."""
+"""Long lists are written completely, in steps, one list at a time."""
 
 import contextlib
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ ALICES, BOBS = ("alice", ""), ("bob", "")
 
 
 def played(effects: list[Effect]) -> int:
-    """Let all steps that effects ask for be done; return how many these were."""
+    """Run all steps that the effects ask for; return how many there were."""
     steps = 0
     while effects:
         effects = [more for each in effects if isinstance(each, Later) for more in each.step(NOW)]
@@ -44,7 +44,7 @@ def played(effects: list[Effect]) -> int:
 
 
 class Heard:
-    """Takes lists: *texts* are those that came, *refused* the codes of those that did not."""
+    """A receiver of lists: *texts* are the lists that came, *refused* the codes of those that were refused."""
 
     def __init__(self) -> None:
         self.texts: list[bytes] = []
@@ -64,7 +64,7 @@ class Heard:
 
 
 def busy(count: int) -> Shell:
-    """Return a leader of so many groups, each with a topic of 8 queues, their offsets and their locks."""
+    """Return a leader with so many consumer groups, each with a topic of 8 queues, offsets and locks."""
     shell = Shell().lead()
     names = [f"{number:05}" for number in range(count)]
     for begin in range(0, count, 100):
@@ -80,7 +80,7 @@ def busy(count: int) -> Shell:
 
 
 def test_long_lists_are_written_in_steps_and_whole() -> None:
-    """Others are served between two steps; nothing is missing."""
+    """Law: long lists are written in steps, so that others are served between them, and are complete."""
     count = STEP_WORK_MAX // 8 + 10
     shell = busy(count)
     sizes = {}
@@ -101,7 +101,7 @@ def test_long_lists_are_written_in_steps_and_whole() -> None:
 
 
 def test_accounts_are_listed_in_steps_and_whole() -> None:
-    """The operator asks for them at each reconcile, and there may be ten thousand, each with a thousand rights."""
+    """Law: accounts are listed in steps too: the operator asks at each reconcile, and there may be ten thousand with a thousand rights each."""
     shell = Shell().lead()
     rights = {f"topic-{number}": "PUB" for number in range(100)}
     names = [f"account-{number:05}" for number in range(STEP_WORK_MAX // 10)]
@@ -127,7 +127,7 @@ def test_accounts_are_listed_in_steps_and_whole() -> None:
 def test_a_look_at_everything_is_work_too(
     code: int, ext: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However few rows it finds, others are served between two steps of it."""
+    """Law: a walk over all rows is work as well: it pauses for others even if it finds few rows."""
     shell = busy(3)
     for number in range(3):
         heartbeat(
@@ -146,7 +146,7 @@ def test_a_look_at_everything_is_work_too(
 
 
 def test_a_short_list_is_answered_immediately() -> None:
-    """Nobody waits for a step that need not be."""
+    """Law: a short list is answered in the same turn."""
     shell = busy(2)
 
     for code, ext in ((21, {}), (43, {}), (201, {}), (208, PROGRESS), (317, {"isOrder": "false"})):
@@ -156,7 +156,7 @@ def test_a_short_list_is_answered_immediately() -> None:
 
 
 def test_a_short_list_waits_for_no_long_one() -> None:
-    """A query of many groups is not refused because somebody lists everything."""
+    """Law: short lists are answered while a long one is being written, and are not refused because of it."""
     shell = busy(STEP_WORK_MAX // 8 + 10)
     long = shell.submit(317, {"isOrder": "false"}, peer=TOOL)
     assert shell.later
@@ -169,7 +169,7 @@ def test_a_short_list_waits_for_no_long_one() -> None:
 
 
 def test_lists_are_written_one_after_the_other_and_so_many_wait() -> None:
-    """Each may have 16 MiB; of those that wait only the beginning is written."""
+    """Law: one list is written at a time, because each may have 16 MiB; a limited number of others waits, hardly started."""
     listings, heard = Listings(), Heard()
     rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
     first = listings.write(table("first", iter(rows)), heard, ALICES, 1)
@@ -185,9 +185,9 @@ def test_lists_are_written_one_after_the_other_and_so_many_wait() -> None:
 
 
 def test_who_asks_for_few_lists_waits_for_few() -> None:
-    """Law: nobody keeps the operator from its own lists, which it reads before each change.
+    """Law: lists of different askers are written in turn, so that nobody keeps the operator from the lists that it reads before each change.
 
-    All places could be taken by one connection. Others were refused then, or came behind all of its lists.
+    Otherwise one connection could take all places, and others would be refused or wait behind all of its lists.
     """
     listings, heard = Listings(), Heard()
     rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
@@ -205,7 +205,7 @@ def test_who_asks_for_few_lists_waits_for_few() -> None:
 
 
 def test_who_would_have_as_many_lists_as_others_crowds_nobody_out() -> None:
-    """Law: as many askers as places keep them; the last one is told to try again."""
+    """Law: with as many askers as places, each keeps its place; one more is told to try again."""
     listings, heard = Listings(), Heard()
     rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
     first = listings.write(table("list-0", iter(rows)), heard, ("", "0"), 0)
@@ -219,7 +219,7 @@ def test_who_would_have_as_many_lists_as_others_crowds_nobody_out() -> None:
 
 
 def test_a_list_that_nobody_waits_for_is_not_written() -> None:
-    """Law: a connection takes its lists with it, the one that is being written and those that wait."""
+    """Law: when a connection ends, its lists are dropped, both the one that is being written and those that wait."""
     listings, heard = Listings(), Heard()
     rows = [(f"name-{number}", number) for number in range(STEP_WORK_MAX + SHORT_WORK_MAX)]
     first = listings.write(table("begun", iter(rows)), heard, ALICES, 1)
@@ -235,7 +235,7 @@ def test_a_list_that_nobody_waits_for_is_not_written() -> None:
 
 
 def test_who_asks_for_everything_and_goes_costs_nobody_a_wait() -> None:
-    """The same with the requests of a client, whose places were taken for minutes."""
+    """Law: the waiting lists of a client that has gone free their places, so that others do not wait for minutes."""
     shell = busy(STEP_WORK_MAX // 8 + 10)
     gone = [shell.submit(317, {"isOrder": "false"}, peer=TOOL) for _ in range(2 * WAITING_MAX)]
     shell.run(shell.core.connection_closed(TOOL.connection))
@@ -254,7 +254,7 @@ def test_who_asks_for_everything_and_goes_costs_nobody_a_wait() -> None:
 
 
 def test_a_list_that_fits_no_frame_ends_when_that_is_known() -> None:
-    """All of it would be written for nothing, and the client close its connection."""
+    """Law: a list is given up as soon as it exceeds a frame; the client would close its connection on receiving it."""
     listings, heard = Listings(), Heard()
     seen = 0
 
@@ -271,7 +271,7 @@ def test_a_list_that_fits_no_frame_ends_when_that_is_known() -> None:
 
 
 def test_who_asks_for_a_list_that_fits_no_frame_learns_so() -> None:
-    """With code 1, as of other requests that cannot be."""
+    """Law: a list that exceeds a frame is refused with code 1 and the advice to ask for single items."""
     shell = Shell().lead()
     for number in range(BODY_SIZE_MAX // (1 << 20) + 1):
         create(shell, GroupSet(f"group-{number}", on_dead_letter="x" * (1 << 20)))
@@ -284,7 +284,7 @@ def test_who_asks_for_a_list_that_fits_no_frame_learns_so() -> None:
 
 
 def test_a_list_that_breaks_its_writer_stands_in_nobodys_way() -> None:
-    """The next one is written."""
+    """Law: after a list fails while it is written, the next one is written."""
     listings, heard = Listings(), Heard()
 
     def broken() -> Iterator[tuple[str, Any]]:
@@ -299,7 +299,7 @@ def test_a_list_that_breaks_its_writer_stands_in_nobodys_way() -> None:
 
 
 def test_lists_of_clients_are_written_in_steps_and_whole() -> None:
-    """Those of a group's members and producers (203, 204), and of all producers (328)."""
+    """Law: lists of a group's members and producers (203, 204) and of all producers (328) are written in steps and are complete."""
     count = STEP_WORK_MAX + 10
     shell = Shell().lead()
     create(shell, GroupSet("billing"))
@@ -330,7 +330,7 @@ def test_lists_of_clients_are_written_in_steps_and_whole() -> None:
 
 
 def test_the_empty_list_is_one() -> None:
-    """With and without something beside it."""
+    """Law: an empty list is valid JSON, with and without other fields around it."""
     listings, heard = Listings(), Heard()
 
     for pieces in (table("rows", iter(())), table("rows", iter(()), a=1), array("rows", iter(()))):
@@ -356,7 +356,7 @@ def test_the_empty_list_is_one() -> None:
 def test_the_queues_of_one_large_topic_are_written_in_several_turns(
     admin: AdminShell, code: int
 ) -> None:
-    """A topic has 16,384 of them at most."""
+    """Law: the queues of one topic, up to 16,384, are written in several turns."""
     count = STEP_WORK_MAX
     create(admin, TopicSet("orders", count, count), GroupSet("billing"))
     create(admin, OffsetsReset((Commit("billing", "orders", count - 1, 0),)))

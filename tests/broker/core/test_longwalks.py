@@ -1,4 +1,4 @@
-"""Walks of a leader over everything that it knows of, some items at a time."""
+"""Walks of a leader over all its items, some at a time."""
 
 from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX, walk
@@ -6,7 +6,7 @@ from tests.broker.processors.driver import Shell
 
 
 def test_all_items_are_looked_at_in_their_order_some_at_a_time(shell: Shell) -> None:
-    """Others have their turn in between, and each step knows the time that it is."""
+    """Law: all items are visited in order, some per step, so that others have their turn; each step gets the current time."""
     steps: list[tuple[int, Now]] = []
     seen: list[int] = []
 
@@ -26,7 +26,7 @@ def test_all_items_are_looked_at_in_their_order_some_at_a_time(shell: Shell) -> 
 
 
 def test_a_walk_ends_with_the_leadership(shell: Shell) -> None:
-    """The next leadership begins its own walk; the knowledge of the former one may be out of date."""
+    """Law: a walk ends with the leadership, because its knowledge may be outdated; the next leadership begins its own."""
     seen: list[int] = []
 
     def judge(items: list[int], _: Now) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Many changes at once: of what is under way, in one record, and in one entry."""
+"""Many changes at the same time: uncommitted, in one record, and in one entry."""
 
 from collections import Counter, deque
 from typing import NoReturn
@@ -53,14 +53,17 @@ from tests.broker.processors.requests import (
 
 
 class Unwalked(Counter[tuple[str, str]]):
-    """A counter that nobody goes over."""
+    """A counter that fails if it is iterated over."""
 
     def items(self) -> NoReturn:
         raise AssertionError("went over all that is under way")
 
 
 def test_settling_goes_over_nothing_but_what_is_settled() -> None:
-    """Ten thousand creations may be under way; each is forgotten with the last change of its topic."""
+    """Law: settling a proposal visits only its own topics, because ten thousand may be under way.
+
+    A topic is forgotten with its last change.
+    """
     entries = Shell().core.context.entries
     entries.changing = Unwalked()
     proposals = [Propose([TopicSet("orders", count, count)]) for count in (1, 2)]
@@ -89,12 +92,13 @@ BEGUN = tuple(QueueFetch(number, 0, 0, begins=True) for number in range(MANY))
         LanesFetched("g", "t", "c", 1, 5_000, BEGUN),
         LocksRequested("g", "c", "h:1", 5_000, (("t", 0),) * MANY),
         OffsetsCommitted((Commit("g", "t", 0, 1),) * MANY),
-        TopicDeleted("t"),  # looks at all groups
-        GroupDeleted("g", clean_offsets=True),  # forgets what it has in all topics
+        TopicDeleted("t"),  # This record looks at all consumer groups.
+        # This record forgets the consumer group's data in all topics.
+        GroupDeleted("g", clean_offsets=True),
     ],
 )
 def test_an_entry_has_so_many_changes_and_no_more_be_they_in_few_records(record: Record) -> None:
-    """A replica applies it in one go, and is heard of by nobody meanwhile."""
+    """Law: the changes of an entry are limited, even if a few records make them: a replica applies an entry without a pause, and is silent meanwhile."""
     shell = Shell().lead()
     proposals = [Propose([record]) for _ in range(10)]
     for proposal in proposals:
@@ -121,7 +125,7 @@ def test_an_entry_has_so_many_changes_and_no_more_be_they_in_few_records(record:
 def test_lanes_that_a_record_moves_and_does_not_name_count_as_its_changes(
     shell: Shell, record: Record, lanes: int
 ) -> None:
-    """Law: a group may have 16,384, and many members may leave together."""
+    """Law: lanes that a record moves without naming them count as its changes; a consumer group may have 16,384 of them."""
     create(shell, TopicSet("orders", 2, 2), GroupSet("g", concurrency="Key"))
     create(shell, MemberSeen("g", "c", "h:1"))
     for _ in range(3):
@@ -142,7 +146,7 @@ def test_lanes_that_a_record_moves_and_does_not_name_count_as_its_changes(
 
 
 def test_works_of_many_changes_are_cut_into_pieces_of_an_entry() -> None:
-    """Leases of thousands of lanes end together."""
+    """Law: records with many changes are cut into entries of limited size, for example when leases of thousands of lanes end together."""
     expired = LanesExpired("g", (LaneRef("t", 0, 1, 2),) * ENTRY_CHANGES_USUAL)
 
     pieces = in_pieces([expired, expired, REPORTED, REPORTED])
@@ -151,7 +155,7 @@ def test_works_of_many_changes_are_cut_into_pieces_of_an_entry() -> None:
 
 
 def test_a_replica_counts_what_it_applies_by_its_changes() -> None:
-    """A turn of its loop ends behind so many."""
+    """Law: a replica counts the changes that it applies, because its loop ends a turn after a number of them."""
     shell = Shell().lead()
     before = shell.machine.changes
 
@@ -165,7 +169,7 @@ HELD = 3 * ENTRY_CHANGES_USUAL
 
 @pytest.fixture
 def holder(shell: Shell) -> Shell:
-    """A leader whose client alice holds thousands of queues."""
+    """A leader; its client alice holds thousands of queues."""
     create(shell, TopicSet("orders", HELD, HELD), GroupSet("billing"))
     heartbeat(shell, "alice")
     assert len(lock(shell, "alice", *range(HELD))) == HELD
@@ -184,7 +188,7 @@ def holder(shell: Shell) -> Shell:
 def test_what_one_client_holds_is_locked_and_freed_entry_by_entry(
     holder: Shell, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    """A replica that freed it in one go would be heard of by nobody meanwhile."""
+    """Law: the locks of a client with thousands of queues are taken and freed in several entries, because a replica is silent while it applies one."""
     opaque = holder.submit(code, ext, body)
     changes = [proposal.changes_count for proposal in holder.pending]
     while holder.pending:
@@ -202,7 +206,7 @@ def test_what_one_client_holds_is_locked_and_freed_entry_by_entry(
 
 
 def test_who_loses_his_leader_between_two_parts_is_answered_once(holder: Shell) -> None:
-    """The first are stored."""
+    """Law: if leadership is lost between two parts, the client gets one answer; the first parts are stored."""
     opaque = holder.submit(42, {}, lock_body("alice", *range(HELD)))
     others = holder.pending[1:]
     del holder.pending[1:]
@@ -218,7 +222,7 @@ def test_who_loses_his_leader_between_two_parts_is_answered_once(holder: Shell) 
 
 
 def test_a_proof_of_death_that_is_void_frees_no_part(holder: Shell) -> None:
-    """Its locks were asked for from another address."""
+    """Law: a proof of death with a wrong address frees no lock, not even part of them."""
     said = {"clientId": "alice", "proof": "gone", "addresses": "192.0.2.77:1"}
 
     assert holder.call(20502, said).code == 0
@@ -227,7 +231,7 @@ def test_a_proof_of_death_that_is_void_frees_no_part(holder: Shell) -> None:
 
 
 def test_offsets_of_a_large_topic_are_set_entry_by_entry(admin: AdminShell) -> None:
-    """222 names all queues; each offset stands for itself."""
+    """Law: 222 for all queues of a large topic is stored in several entries; each offset is independent."""
     create(admin, TopicSet("orders", HELD, HELD), GroupSet("billing"))
     heartbeat(admin, "alice")
 
@@ -247,7 +251,7 @@ def test_offsets_of_a_large_topic_are_set_entry_by_entry(admin: AdminShell) -> N
 
 
 def test_what_is_gathered_of_offsets_is_committed_entry_by_entry(shell: Shell) -> None:
-    """Thousands of queues may move between two ticks."""
+    """Law: offsets gathered between two ticks, of thousands of queues, are committed in several entries."""
     create(shell, TopicSet("orders", HELD, HELD), GroupSet("billing"))
     heartbeat(shell, "alice")
     for queue in range(HELD):
@@ -264,7 +268,10 @@ def test_what_is_gathered_of_offsets_is_committed_entry_by_entry(shell: Shell) -
 def test_halves_that_were_given_up_go_with_their_messages_tick_by_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that is open may keep all others for days, and they go when it ends; the floor of the log goes no further than they do."""
+    """Law: given-up half messages are deleted some per tick, because one open half may keep many for days.
+
+    The log's floor follows them.
+    """
     monkeypatch.setattr(retention, "HALVES_PER_TICK", 2)
     shell = Shell(settings(storage=StorageSettings(retention_ms=60_000))).lead()
     create(shell, TopicSet("orders", 1, 1))
@@ -286,7 +293,7 @@ def test_halves_that_were_given_up_go_with_their_messages_tick_by_tick(
 
 
 def test_the_duplicate_window_forgets_tick_by_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader whose clock is not confirmed forgets nothing, and much when it is."""
+    """Law: the window of known sends is trimmed some per tick, because a leader whose clock was not confirmed for long has much to trim."""
     monkeypatch.setattr(retention, "SENDS_PER_TICK", 2)
     shell = Shell(settings(storage=StorageSettings(dedup_window_count=1))).lead()
     create(shell, TopicSet("orders", 1, 1, order=True))

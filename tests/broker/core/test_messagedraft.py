@@ -1,4 +1,4 @@
-"""A message before it has its place: how its properties are read once and its record is laid out, whatever stands in it."""
+"""A message before it has its place: its properties are read once, and its record is laid out, for any content."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def laid_out(message: Draft) -> bytes:
 
 
 def plain(name: str, properties: str = "") -> bytes:
-    """Return the record of a message as the plain encoder makes it."""
+    """Return the record of a message as the simple encoder makes it."""
     template = RecordTemplate(
         topic=name.encode(),
         queue_id=2,
@@ -68,7 +68,7 @@ def plain(name: str, properties: str = "") -> bytes:
 
 @pytest.mark.parametrize("size", [1, 127, 128, 255])
 def test_a_topic_of_any_length_is_laid_out(size: int) -> None:
-    """Law: a long name has the second version of the record, as with RocketMQ's broker."""
+    """Law: a long topic name makes the second version of the record, as in RocketMQ's broker."""
     name = "T" * size
 
     assert laid_out(draft(name=name)) == plain(name)
@@ -76,7 +76,7 @@ def test_a_topic_of_any_length_is_laid_out(size: int) -> None:
 
 @pytest.mark.parametrize("name", ["t", "T" * 200])
 def test_properties_may_be_as_long_as_their_field_can_say(name: str) -> None:
-    """And not a byte longer; that is said before the message is in anybody's way."""
+    """Law: properties may have as many bytes as their length field allows; more are refused before the message enters the log."""
     longest = "p" * PROPERTIES_BYTES_MAX
 
     assert laid_out(draft(name=name, properties=longest)) == plain(name, longest)
@@ -88,12 +88,12 @@ def test_properties_may_be_as_long_as_their_field_can_say(name: str) -> None:
     ("known", "stored"), [(-1, body_crc(BODY)), (0, 0), (1, 1), (12345, 12345)]
 )
 def test_a_checksum_that_is_known_is_not_made_again(known: int, stored: int) -> None:
-    """Law: a copy says what its original said, so that damage before the copy stays visible."""
+    """Law: a copy keeps the original's checksum, so that damage before the copy stays visible."""
     assert int.from_bytes(laid_out(draft(body_crc=known))[8:12], "big") == stored
 
 
 def test_a_place_is_written_into_the_record_and_returned() -> None:
-    """Law: what the stored message says of its place is what its record says."""
+    """Law: the stored message and the returned record say the same place."""
     message = draft(properties="TAGS\x01paid\x02KEYS\x01k1 k2")
     message.unique_key, message.identity = "U", b"id"
     size = message.lay_out(OWN) - len("U") - len("k1 k2") - len(b"id") - APPEND_SIZE
@@ -109,7 +109,7 @@ def test_a_place_is_written_into_the_record_and_returned() -> None:
 
 
 def test_a_place_is_written_again_when_the_first_was_not_proposed() -> None:
-    """Nothing is left of the first one."""
+    """Law: if the first place was not proposed, a new place replaces all of it."""
     message, other = draft(), draft()
     for each in (message, other):
         each.lay_out(OWN)
@@ -126,7 +126,7 @@ def test_a_place_is_written_again_when_the_first_was_not_proposed() -> None:
     flag=st.integers(-(2**31), 2**31 - 1), tags=st.sampled_from(["", "paid", "ü"]), to=st.booleans()
 )
 def test_a_copy_of_a_stored_message_is_the_message(flag: int, tags: str, to: bool) -> None:
-    """Law: what goes on to another queue keeps its body, its birth and who stored it first."""
+    """Law: a copy to another queue keeps the body, the birth and the first store of the message."""
     properties = f"TAGS\x01{tags}\x02UNIQ_KEY\x01U\x02"
     first = draft(properties=properties, flag=flag)
     first.lay_out(OWN)
@@ -147,14 +147,14 @@ def test_a_copy_of_a_stored_message_is_the_message(flag: int, tags: str, to: boo
 
 
 def test_a_builder_has_given_no_place_before_its_first_leadership() -> None:
-    """Nothing counts as under way."""
+    """Law: before its first leadership a builder has given no place and has nothing uncommitted."""
     entries = EntryBuilder(OWN, BrokerState(MemoryStore()))
 
     assert (entries.physical_next, entries.uncommitted) == (0, 0)
 
 
 def test_a_copy_of_a_message_without_a_unique_key_has_none() -> None:
-    """One that has a key keeps it: a repeat is known by it."""
+    """Law: a copy keeps the unique key, by which a repeat is known; without one it has none."""
     topic = Topic(3, TopicSet("orders", 4, 4))
     original = decode_record(laid_out(draft()))
 
@@ -168,13 +168,13 @@ def test_a_copy_of_a_message_without_a_unique_key_has_none() -> None:
 
 @given(TEXTS)
 def test_values_are_found_as_the_plain_reader_finds_them(text: str) -> None:
-    """Names inside names, repeated, empty and torn entries included."""
+    """Law: properties are read as the simple reader reads them, also for repeated, empty and torn entries and names inside names."""
     assert Properties(text).by_name == decode_properties(text)
 
 
 @given(TEXTS, st.sampled_from(NAMES))
 def test_removing_leaves_every_other_character(text: str, name: str) -> None:
-    """The same text as the plain removal gives, but for a separator at the end."""
+    """Law: removing a property leaves the same text as the simple removal, except for a separator at the end."""
     properties = Properties(text)
     plain = remove_property(text.encode(), name).decode()
 
@@ -189,7 +189,7 @@ def test_removing_leaves_every_other_character(text: str, name: str) -> None:
 
 @given(TEXTS)
 def test_what_is_added_is_found(text: str) -> None:
-    """A property is found in the text and by name, whether or not the text before ends with a separator."""
+    """Law: an added property is found by name and in the text, with or without a separator at the text's end."""
     properties = Properties(text)
 
     properties.add("TAGS", "new")
@@ -200,7 +200,7 @@ def test_what_is_added_is_found(text: str) -> None:
 
 @given(TEXTS, TEXTS)
 def test_joined_properties_are_those_of_the_joined_text(text: str, other: str) -> None:
-    """By name as if the whole were read again; neither of the two changes when the whole does."""
+    """Law: joined properties equal those of the joined text; changes of the whole do not change its two parts."""
     own, others = Properties(text), Properties(other)
     parted = f"{text}\x02" if text and not text.endswith("\x02") else text
 
@@ -230,7 +230,7 @@ def test_joined_properties_are_those_of_the_joined_text(text: str, other: str) -
     ],
 )
 def test_what_is_dropped_is_gone_and_nothing_else(text: str, name: str) -> None:
-    """Law: every entry of that name, wherever it stands; all other characters stay as they are."""
+    """Law: all entries of a dropped name go; all other characters stay."""
     properties, others = Properties(text), Properties(text).by_name
     there = others.pop(name, None) is not None
 
@@ -241,7 +241,7 @@ def test_what_is_dropped_is_gone_and_nothing_else(text: str, name: str) -> None:
 
 
 def test_what_is_no_text_is_read_as_far_as_it_is() -> None:
-    """Law: a property of bytes that are no UTF-8 hides none of the others."""
+    """Law: a property that is no UTF-8 does not hide the others."""
     found = properties_of(b"TAGS\x01\xff\x02KEYS\x01k\x02")
 
     assert found.by_name == {"TAGS": "\ufffd", "KEYS": "k"}
@@ -257,7 +257,7 @@ NATURAL_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 def test_numbers_as_large_as_their_fields_are_laid_out(
     reply_queue: int, queue: int, code: int
 ) -> None:
-    """Law: the record names the queue of the answer, that of the message, and its code."""
+    """Law: numbers up to the size of their fields are kept: the answer's queue, the message's queue and its code."""
     message = draft().wait_in(Topic(4, TopicSet("later", 1, 1)), queue, code)
     message.queue_id = reply_queue
     message.lay_out(OWN)
@@ -278,7 +278,7 @@ def test_numbers_as_large_as_their_fields_are_laid_out(
 def test_a_number_that_is_none_is_refused_before_it_is_in_anybodys_way(
     reply_queue: Any, queue: Any, code: Any
 ) -> None:
-    """Law: each for itself, for a record that holds it stops every replica."""
+    """Law: a number out of range is refused before it is proposed, because a record that holds it stops every replica."""
     message = draft().wait_in(Topic(4, TopicSet("later", 1, 1)), queue, code)
     message.queue_id = reply_queue
 
@@ -288,7 +288,7 @@ def test_a_number_that_is_none_is_refused_before_it_is_in_anybodys_way(
 
 @pytest.mark.parametrize(("delay_ms", "says"), [(-1, 9), (0, 5_000), (1, 5_001), (60_000, 65_000)])
 def test_a_message_that_waits_says_until_when(delay_ms: int, says: int) -> None:
-    """Law: counted from its store time; without a delay its code says it."""
+    """Law: a delayed message's code is its due time, counted from its store time; without a delay its code is kept."""
     message = draft().wait_in(Topic(4, TopicSet("later", 1, 1)), 0, 9)
     message.delay_ms = delay_ms
     message.lay_out(OWN)
@@ -297,7 +297,7 @@ def test_a_message_that_waits_says_until_when(delay_ms: int, says: int) -> None:
 
 
 def test_tags_become_the_code_by_which_they_are_found() -> None:
-    """Law: the same as a client that subscribes to them makes."""
+    """Law: the tags code is the one that a subscribing client computes."""
     message = draft(properties="TAGS\x01paid\x02")
     message.lay_out(OWN)
 
@@ -307,7 +307,7 @@ def test_tags_become_the_code_by_which_they_are_found() -> None:
 @pytest.mark.parametrize("born", ["192.0.2.7", "2001:db8::7"])
 @pytest.mark.parametrize("store", ["192.0.2.100", "2001:db8::100"])
 def test_each_host_may_be_of_either_kind(born: str, store: str) -> None:
-    """Law: a producer with IPv6 at a broker with IPv4, too."""
+    """Law: the producer's and the broker's address may be IPv4 or IPv6 independently."""
     message = draft()
     message.born_host = pack_host(born, 1)
     message.lay_out(pack_host(store, 2))
@@ -320,7 +320,7 @@ def test_each_host_may_be_of_either_kind(born: str, store: str) -> None:
 
 
 def test_the_flags_of_a_message_are_kept_but_for_the_kind_of_its_hosts() -> None:
-    """Law: a half message stays one; what its sender says of addresses does not count."""
+    """Law: a message keeps its flags (a half message stays one), except for the address flags, which follow the real addresses."""
     message = draft()
     message.sys_flag = 0b100 | BORN_HOST_IPV6 | STORE_HOST_IPV6
     message.lay_out(OWN)

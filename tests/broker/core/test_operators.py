@@ -1,4 +1,4 @@
-"""The token of an operator on requests that every tool may send, and on those about the process."""
+"""The operator token on requests that any tool may send, and on requests about the process."""
 
 import pytest
 
@@ -20,7 +20,7 @@ _SET_TOPIC = {
     "writeQueueNums": "4",
 }
 _SET_TOPIC |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "true"}
-# What an operator changes, and would undo if it came late.
+# Changes of an operator that, if they came late, would undo a newer operator's.
 _CHANGES = [
     (RequestCode.UPDATE_AND_CREATE_TOPIC, _SET_TOPIC, b""),
     (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, b""),
@@ -40,7 +40,7 @@ _CHANGES = [
     (RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n"),
 ]
 
-# Tokens are small before 2026.
+# A time after 2026, because tokens are checked against the clock only from then on.
 _IN_2027_MS = 1_800_000_000_000
 
 
@@ -53,7 +53,7 @@ def operate(
 
 @pytest.fixture
 def operated() -> Shell:
-    """A broker whose operator is the one with token 7: it has made all that the requests are about."""
+    """A broker whose operator has token 7 and has created all that the requests need."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
     for code, ext, body in _CHANGES[:1] + _CHANGES[4:5]:
@@ -66,7 +66,7 @@ def operated() -> Shell:
 def test_what_a_former_operator_asks_for_comes_too_late(
     operated: Shell, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    """Law: what was sent by an operator that another one has followed changes nothing, on this leader and on the next."""
+    """Law: a request of an operator that another one has followed changes nothing, on this leader and on the next."""
     before = operated.state.digest()
     assert operate(operated, 6, code, ext, body) == 1
     assert operated.state.digest() == before
@@ -81,13 +81,13 @@ def test_what_a_former_operator_asks_for_comes_too_late(
 def test_who_has_no_token_is_served_as_ever(
     operated: Shell, code: int, ext: dict[str, str], body: bytes
 ) -> None:
-    """mqadmin and other people's tools name none."""
+    """Law: a request without a token is served; mqadmin and other tools send none."""
     assert operate(operated, None, code, ext, body) == 0
     assert operated.state.operator_token == 7
 
 
 def test_a_deletion_tells_every_replica_of_its_operator_before_it_deletes(operated: Shell) -> None:
-    """Law: replicas of every release read the same; so the token stands in a record that they all know, in the same entry."""
+    """Law: before a deletion, the same entry stores its operator's token, in a record that every release knows."""
     operated.proposed.clear()
 
     assert operate(operated, 8, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}) == 0
@@ -99,7 +99,7 @@ def test_a_deletion_tells_every_replica_of_its_operator_before_it_deletes(operat
 
 
 def test_a_deletion_that_was_overtaken_in_one_turn_deletes_nothing(operated: Shell) -> None:
-    """Law: a greater token counts as soon as it is on its way into the log; no deletion stands behind it."""
+    """Law: a greater token counts as soon as it is proposed, so a deletion with a smaller one behind it is refused."""
     newer = operated.submit(
         RequestCode.UPDATE_AND_CREATE_TOPIC, {**_SET_TOPIC, "operatorToken": "9"}
     )
@@ -114,7 +114,7 @@ def test_a_deletion_that_was_overtaken_in_one_turn_deletes_nothing(operated: She
 def test_an_operator_that_is_overtaken_while_its_group_is_made_changes_nothing(
     operated: Shell,
 ) -> None:
-    """Law: what a request needs is made first, and the request is judged again behind that."""
+    """Law: a request that must first create its consumer group is checked again after that; a newer operator may have come meanwhile."""
     ext = {"consumerGroup": "new", "topic": "orders", "queueId": "0", "commitOffset": "1"}
     older = operated.submit(RequestCode.UPDATE_CONSUMER_OFFSET, {**ext, "operatorToken": "8"})
     newer = operated.submit(
@@ -128,7 +128,7 @@ def test_an_operator_that_is_overtaken_while_its_group_is_made_changes_nothing(
 
 
 def test_a_proposal_that_was_lost_is_no_operator(operated: Shell) -> None:
-    """The token of a request that never came into the log refuses nobody."""
+    """Law: the token of a proposal that was lost does not count."""
     operated.submit(215, {"topic": "orders", "operatorToken": "9"})
     operated.lose_proposals()
 
@@ -147,7 +147,7 @@ def test_a_proposal_that_was_lost_is_no_operator(operated: Shell) -> None:
     ],
 )
 def test_who_does_not_lead_judges_no_token(code: int, leader_known: bool) -> None:
-    """Law: the remark says what is the matter, and no counter that people are warned of rises; the operator's clock is right."""
+    """Law: a follower refuses without judging the token: its remark says that it does not lead, and no warning counter rises."""
     follower = Shell().lead().follow(leader_known=leader_known)
     follower.set_clock(_IN_2027_MS)
     for token in (str(token_max_at(_IN_2027_MS)), "none"):
@@ -160,7 +160,10 @@ def test_who_does_not_lead_judges_no_token(code: int, leader_known: bool) -> Non
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_is_lost_while_its_group_is_made_says_so(operated: Shell, again: bool) -> None:
-    """Law: its token is judged by no time, also when this replica leads again meanwhile."""
+    """Law: a request lost while its consumer group is created is answered "does not lead", even if this replica leads again.
+
+    Its token is not judged by time.
+    """
     ext = {"consumerGroup": "new", "topic": "orders", "queueId": "0", "commitOffset": "1"}
     operated.set_clock(_IN_2027_MS)
     token = str(token_max_at(_IN_2027_MS))
@@ -180,7 +183,7 @@ def test_what_is_lost_while_its_group_is_made_says_so(operated: Shell, again: bo
 
 
 def test_a_token_that_no_operator_can_have_locks_nobody_out(operated: Shell) -> None:
-    """As where a token has always been read; also a text that is no number."""
+    """Law: an impossible token (in the future, negative, no number) is refused and does not lock out the operator."""
     for token in (str(token_max_at(operated.wall_ms, 7) + 1), "-1", "", "9" * 5_000, "seven"):
         refused = operated.call(215, {"topic": "orders", "operatorToken": token})
         assert (refused.code, operated.state.operator_token) == (1, 7), token
@@ -188,7 +191,7 @@ def test_a_token_that_no_operator_can_have_locks_nobody_out(operated: Shell) -> 
 
 
 def test_only_who_proves_itself_may_name_a_token() -> None:
-    """Law: where operators have an account, no stranger locks them out by a request that strangers may send."""
+    """Law: where operators have an account, only a signed request of it may name a token, so that strangers cannot lock operators out."""
     attacked = Attacked()
     ext = {"topic": "orders", "operatorToken": "500"}
 
@@ -204,9 +207,9 @@ def test_only_who_proves_itself_may_name_a_token() -> None:
 
 @pytest.mark.parametrize("code", sorted(ADMIN_CODES | {RequestCode.UPDATE_CONSUMER_OFFSET}))
 def test_no_account_of_a_client_may_name_a_token(code: int) -> None:
-    """Law: a right to consume is none to say who operates.
+    """Law: an account with rights of a client may not name a token.
 
-    A commit with the greatest token that brokers believe locked the operator out, and the next one moved that on.
+    Otherwise an offset commit with the greatest credible token would lock the operator out.
     """
     attacked = Attacked(enable=True)
     reader = AccountSet(
@@ -226,7 +229,10 @@ def test_no_account_of_a_client_may_name_a_token(code: int) -> None:
 
 @pytest.mark.parametrize("code", [20503, 20504])
 def test_members_and_leaders_are_not_changed_by_a_former_operator(code: int) -> None:
-    """Law: the leader that serves refuses them, too. Their entries are raft's and name no token; a record of its own does."""
+    """Law: the serving leader also refuses membership changes and transfers of a former operator.
+
+    These are raft's own entries without a token, so a separate record stores it.
+    """
     group = SimulatedGroup()
     leader = group.elect()
 

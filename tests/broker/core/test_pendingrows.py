@@ -1,4 +1,4 @@
-"""Limits of tables count what is under way: requests of one round trip do not pass together."""
+"""The limits of tables count uncommitted requests, so that concurrent requests do not pass a limit together."""
 
 from collections.abc import Callable
 
@@ -77,7 +77,7 @@ def leave_member(shell: Shell) -> None:
 def test_requests_of_one_round_trip_find_room_for_one(
     leave: Callable[[Shell], None], ask: Callable[[Shell, int], int]
 ) -> None:
-    """Law: what is under way counts; what is lost, or applied, does not count twice."""
+    """Law: of two concurrent requests for one free row, one is refused; rows that were lost or applied do not count twice."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     open_half(shell, 9)

@@ -1,4 +1,4 @@
-"""How far groups have pulled, as mqadmin of 5.x shows it: Inflight is what was pulled and is not committed."""
+"""How far consumer groups have pulled, as mqadmin 5.x shows it: "Inflight" is pulled but not committed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ from tests.broker.store.memory import MemoryStore
 
 @pytest.fixture
 def consumed(admin: AdminShell) -> AdminShell:
-    """Billing has committed two of five messages and has pulled four."""
+    """Consumer group billing has committed two of five messages and has pulled four."""
     create_topic(admin, queues=1)
     create(admin, GroupSet("billing"))
     for _ in range(5):
@@ -38,14 +38,14 @@ def consumed(admin: AdminShell) -> AdminShell:
 
 
 def offsets(admin: AdminShell, group: str = "billing") -> tuple[int, int, int]:
-    """Return where queue 0 ends, is pulled to, and is committed to."""
+    """Return the end of queue 0, the pulled offset and the committed offset."""
     table = admin.read(208, consumerGroup=group, topic="orders")["offsetTable"]
     row = table[MessageQueue("orders", "broker-a", 0)]
     return row["brokerOffset"], row["pullOffset"], row["consumerOffset"]
 
 
 def test_what_is_pulled_and_not_committed_is_in_flight(consumed: AdminShell) -> None:
-    """208 and 317 name the next offset of the last answer; a lower one counts as well, after a retry or another member."""
+    """Law: 208 and 317 show the next offset of the last pull's answer, also if it is lower, after a retry or by another member."""
     assert offsets(consumed) == (5, 4, 2)
     everything = consumed.read(317, isOrder=False)
     (row,) = everything["consumeStatsList"]
@@ -60,7 +60,7 @@ def test_what_is_pulled_and_not_committed_is_in_flight(consumed: AdminShell) -> 
 
 
 def test_a_group_that_has_pulled_nothing_has_nothing_in_flight(admin: AdminShell) -> None:
-    """Tools of 5.x subtract: without the figure they would show what is committed as negative."""
+    """Law: without a pull, the pulled offset equals the committed one; tools of 5.x subtract them and would show a negative number."""
     create_topic(admin, queues=1)
     create(admin, GroupSet("billing"))
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_a_group_that_has_pulled_nothing_has_nothing_in_flight(admin: AdminShell
 
 
 def test_what_a_tool_reads_is_not_in_flight(admin: AdminShell) -> None:
-    """A group without members consumes nothing, whoever reads under its name."""
+    """Law: a tool's pull does not count, because a consumer group without members consumes nothing."""
     create_topic(admin, queues=1)
     create(admin, GroupSet("billing"))
     send(admin)
@@ -82,7 +82,7 @@ def test_what_a_tool_reads_is_not_in_flight(admin: AdminShell) -> None:
 
 
 def test_nothing_is_in_flight_after_a_reset(consumed: AdminShell) -> None:
-    """Its members begin again at the offset that was set."""
+    """Law: after a reset of offsets, members start at the new offset, and nothing is in flight."""
     consumed.tool(222, topic="orders", group="billing", timestamp=0, isForce=True)
 
     assert offsets(consumed) == (5, 0, 0)
@@ -122,7 +122,7 @@ def _make_again(admin: AdminShell, *gone: Any) -> None:
 def test_a_position_goes_with_its_group_topic_and_leader(
     consumed: AdminShell, end: Callable[[AdminShell], object], committed: tuple[int, int, int]
 ) -> None:
-    """What is left is what is stored."""
+    """Law: a position is dropped with its consumer group, its topic or the leadership; then the committed offset is shown."""
     end(consumed)
     consumed.settle()
 
@@ -131,7 +131,7 @@ def test_a_position_goes_with_its_group_topic_and_leader(
 
 
 def test_no_more_queues_are_noted_than_there_is_room_for() -> None:
-    """Those that are known are kept; what goes makes room."""
+    """Law: the number of positions is limited; known ones are updated, and dropped ones free their place."""
     members = MemberTable(MemoryStore())
     members.see(MemberSeen("billing", "alice", "192.0.2.1:1"), TableWrites())
     positions = PullPositions(members)

@@ -1,4 +1,4 @@
-"""The table of what addresses and accounts use."""
+"""The table of the requests and bytes that addresses and accounts use."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_an_address_counts_for_what_one_machine_has(host: str, network: str) -> 
 
 
 def test_the_table_of_addresses_is_bounded() -> None:
-    """A stranger with many addresses costs a bounded sum, and those that are connected stay counted."""
+    """Law: many addresses of a stranger cost bounded memory, and connected addresses stay counted."""
     quotas = Quotas(Quota(requests_per_s=1))
     held = peer(0, "192.0.2.1")
     assert quotas.of_address(request(), held, at(0)) == ""
@@ -85,7 +85,10 @@ def test_connections_are_counted_until_they_close() -> None:
 
 
 def test_bytes_count_that_come_and_that_are_handed_out() -> None:
-    """A message larger than a second's worth passes, and is worked off before the next one."""
+    """Law: received and delivered bytes count.
+
+    A message larger than one second's rate passes, but the next must wait for it.
+    """
     quotas = Quotas(Quota())
     quota = Quota(bytes_per_s=1_000)
     shop = peer(1, account="shop")
@@ -112,7 +115,7 @@ def test_a_debt_of_bytes_costs_no_heartbeat() -> None:
 
 
 def test_requests_that_keep_a_client_alive_have_one_more_second() -> None:
-    """And no more than that: a flood of heartbeats ends as well."""
+    """Law: heartbeats have one more second of quota than other requests, and no more."""
     quotas = Quotas(Quota(requests_per_s=10))
 
     sends = [quotas.of_address(request(SEND), peer(1), at(0)) == "" for _ in range(12)]

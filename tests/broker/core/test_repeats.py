@@ -1,4 +1,4 @@
-"""Repeats of sends that are under way: they wait for the first ones, some of them, and are answered once."""
+"""Repeated sends while the first is uncommitted: a limited number waits for the first, and each is answered once."""
 
 import sys
 from types import FrameType
@@ -20,13 +20,13 @@ AS_BATCH = send_ext("orders", m="true")
 
 
 def codes(shell: Shell, opaques: list[int]) -> list[int | None]:
-    """Return what each request was answered, None for nothing yet."""
+    """Return the answer code of each request, or None for no answer yet."""
     replies = [shell.reply_to(opaque) for opaque in opaques]
     return [None if reply is None else reply.code for reply in replies]
 
 
 def calls_for_a_repeat(count: int) -> int:
-    """Return how many functions are called while a batch and its repeat are applied and answered."""
+    """Return the number of function calls while a batch and its repeat are applied and answered."""
     shell = Shell().lead()
     create(shell, ORDERED)
     opaques = []
@@ -50,12 +50,12 @@ def calls_for_a_repeat(count: int) -> int:
 
 
 def test_a_repeated_batch_costs_what_its_messages_cost() -> None:
-    """Law: four times as many messages take four times as long, not sixteen: the leader must be heard of meanwhile."""
+    """Law: the work for a repeated batch grows in proportion to its messages, not with their square: the leader must not be silent long."""
     assert calls_for_a_repeat(2_000) < 6 * calls_for_a_repeat(500)
 
 
 def test_a_batch_that_is_applied_while_its_repeat_is_read_answers_the_repeat(shell: Shell) -> None:
-    """Law: the repeat has found some messages on their way and the others stored."""
+    """Law: a repeat that finds some of its messages uncommitted and others stored is answered with the first send's places."""
     create(shell, ORDERED)
     body = many(READ_COUNT_MAX + READ_COUNT_MAX // 2)
     first = shell.submit(320, AS_BATCH, body)
@@ -74,7 +74,7 @@ def test_a_batch_that_is_applied_while_its_repeat_is_read_answers_the_repeat(she
 def test_repeats_that_become_known_together_are_answered_some_at_a_time(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: who has sent one message a hundred thousand times takes no other client's turn."""
+    """Law: repeats are answered some per turn, so that a message sent a hundred thousand times does not block other clients."""
     create(shell, ORDERED)
     monkeypatch.setattr(repeats, "ANSWERED_MAX", 4)
     ext = send_ext("orders", "UNIQ_KEY\x01U")
@@ -88,7 +88,7 @@ def test_repeats_that_become_known_together_are_answered_some_at_a_time(
         answered.append(len([each for each in codes(shell, [*opaques, *batches]) if each == 0]))
         shell.go_on()
 
-    # Of a batch each message counts; the first of each is answered when it is applied.
+    # Each message of a batch counts; the first send is answered when it is applied.
     assert answered == [2, 6, 9, 11]
     assert codes(shell, [*opaques, *batches]) == [0] * 12
     assert shell.core.context.view.repeats == 0
@@ -98,7 +98,7 @@ def test_repeats_that_become_known_together_are_answered_some_at_a_time(
 def test_repeats_of_a_send_are_refused_for_a_while_beyond_a_number(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, *, single: bool
 ) -> None:
-    """Law: while nothing commits, no client fills a leader's memory by sending again; nobody else has less room for it."""
+    """Law: beyond a number of waiting repeats, more are refused as busy, so that memory stays bounded; other requests keep their room."""
     create(shell, ORDERED, GroupSet("billing"))
     heartbeat(shell, "alice")
     monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 7)
@@ -123,7 +123,7 @@ def test_repeats_of_a_send_are_refused_for_a_while_beyond_a_number(
 def test_messages_handed_back_again_are_refused_for_a_while_beyond_a_number(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: the copy is stored once, and who waits for it is told."""
+    """Law: repeated returns of a message (code 36) beyond a number are refused as busy; the copy is stored once and all others are answered."""
     create(shell, ORDERED, GroupSet("billing"), TopicSet("%RETRY%billing", 1, 1))
     send(shell, props="UNIQ_KEY\x01U")
     monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 2)
@@ -141,7 +141,7 @@ def test_messages_handed_back_again_are_refused_for_a_while_beyond_a_number(
 def test_ends_of_a_transaction_are_refused_for_a_while_beyond_a_number(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, choice: int
 ) -> None:
-    """Law: who waits for no answer takes no room."""
+    """Law: repeated ends of a transaction are limited in the same way; one-way requests take no room."""
     create(shell, ORDERED)
     half = begin(shell)
     monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 2)
@@ -159,7 +159,7 @@ def test_ends_of_a_transaction_are_refused_for_a_while_beyond_a_number(
 def test_repeats_that_wait_when_leadership_is_lost_are_refused_with_the_first(
     shell: Shell,
 ) -> None:
-    """Law: they count no more in the next leadership."""
+    """Law: when leadership is lost, waiting repeats are refused with the first send and do not count in the next leadership."""
     create(shell, ORDERED)
     ext = send_ext("orders", "UNIQ_KEY\x01U")
     opaques = [shell.submit(310, ext, b"paid") for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Refusals that a client would take for success."""
+"""Refusals that a Go client would take for success."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ READS_CODES = [LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.PYTHON, Languag
 
 
 def consumer(language: LanguageCode) -> tuple[Shell, Callable[[int], RemotingCommand]]:
-    """Return a leader with a member and a message, and what makes a request of the member."""
+    """Return a leader with a member and a message, and a function that makes the member's requests."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing", retry_max_times=16))
     send(shell, props=properties(UNIQ_KEY="U1"))
@@ -32,7 +32,7 @@ def consumer(language: LanguageCode) -> tuple[Shell, Callable[[int], RemotingCom
 
 
 def codes(shell: Shell, request: RemotingCommand) -> list[int]:
-    """Return what *request* was answered, once nothing is under way."""
+    """Return the answer codes of *request*, once nothing is uncommitted."""
     shell.settle()
     reply = shell.reply_to(request.opaque)
     return [] if reply is None else [reply.code]
@@ -49,7 +49,7 @@ def lose(shell: Shell, request: RemotingCommand) -> None:
 
 
 def lose_a_repeat(shell: Shell, request: RemotingCommand) -> None:
-    """A repeat waits for the first, and is kept without what it does not need."""
+    """Let a repeat wait for the first request, stored without the fields that it does not need."""
     shell.submit(36, dict(request.ext))
     lose(shell, request)
 
@@ -78,10 +78,10 @@ REFUSALS = [
 def test_gos_client_gets_no_answer_that_it_would_take_for_success(
     code: RequestCode, refuse: Callable[[Shell, RemotingCommand], None]
 ) -> None:
-    """Law: a message that is handed back and not stored stays with its consumer, and so do its queues when nobody knows the members.
+    """Law: a Go client gets no answer to certain refused requests, so that it keeps its message or its queues.
 
-    Go's client reads no code: after any answer it goes past the message, or has no members to share the queues with. Its time-out
-    is what it heeds, and what else it has asked on its connection goes on.
+    Go's client reads no code: after any answer it skips the message, or sees no members to share the queues with. It heeds its
+    time-out, and its other requests on the connection go on.
     """
     shell, asked = consumer(LanguageCode.GO)
 
@@ -95,7 +95,7 @@ def test_gos_client_gets_no_answer_that_it_would_take_for_success(
 def test_who_reads_codes_gets_every_refusal(
     language: LanguageCode, code: RequestCode, refuse: Callable[[Shell, RemotingCommand], None]
 ) -> None:
-    """Law: it keeps what it has, and need not wait for a time-out."""
+    """Law: a client that reads codes gets every refusal, and need not wait for a time-out."""
     shell, asked = consumer(language)
 
     refuse(shell, asked(code))
@@ -106,7 +106,7 @@ def test_who_reads_codes_gets_every_refusal(
 
 @pytest.mark.parametrize("code", [36, 38])
 def test_gos_client_gets_every_answer_of_success(code: int) -> None:
-    """Law: it goes on when it may."""
+    """Law: a Go client gets every answer of success."""
     shell, asked = consumer(LanguageCode.GO)
 
     shell.run(shell.core.handle(asked(code), ALICE, shell.now))

@@ -1,4 +1,4 @@
-"""The bytes that a proposal counts, the time for which it counts, and the bytes that an entry takes."""
+"""The bytes that a proposal counts, how long they count, and the bytes of an entry."""
 
 import re
 from collections import deque
@@ -15,7 +15,7 @@ from tests.broker.processors.requests import create
 
 
 def test_a_proposal_without_messages_counts_what_it_takes(shell: Shell) -> None:
-    """And one of messages alone its records and the room beside them."""
+    """Law: without messages, a proposal counts its encoded records; with messages, the stored messages and their records."""
     create(shell, ORDERS)
     entries = shell.core.context.entries
     records: list[Record] = [DelayProgress(1, 0, 2), MemberLeft("g", "c")]
@@ -30,7 +30,7 @@ def test_a_proposal_without_messages_counts_what_it_takes(shell: Shell) -> None:
 
 
 def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> None:
-    """Those of a leadership that is over count no more, though their fate comes later."""
+    """Law: a proposal's bytes count until it is committed or lost; those of an earlier leadership no longer count, even if they end later."""
     create(shell, ORDERS)
     entries = shell.core.context.entries
     assert entries.uncommitted == 0
@@ -56,7 +56,7 @@ def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> 
 
 
 def test_all_texts_of_a_record_count(shell: Shell) -> None:
-    """The key and the identity of a send stand in the record of the message as well."""
+    """Law: the unique key and the identity of a send count too, because they are in the message's record."""
     create(shell, ORDERS)
     sizes = []
     for unique_key, identity, keys in (("", b"", ""), ("abc", b"", ""), ("", b"12345", "kk")):
@@ -72,7 +72,7 @@ def test_all_texts_of_a_record_count(shell: Shell) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_proposal_may_be_as_large_as_the_limit(shell: Shell, over: int) -> None:
-    """And not a byte larger."""
+    """Law: a proposal may have exactly the limit's size, and not a byte more."""
     create(shell, ORDERS)
     entries = shell.core.context.entries
     orders = shell.state.topics.by_name["orders"]
@@ -86,7 +86,7 @@ def test_a_proposal_may_be_as_large_as_the_limit(shell: Shell, over: int) -> Non
 
 
 def test_what_follows_a_message_at_the_limit_counts_too(shell: Shell) -> None:
-    """A proposal whose first message takes the whole limit has no room for a second one."""
+    """Law: if the first message takes the whole limit, a second one is refused."""
     create(shell, ORDERS)
     entries = shell.core.context.entries
     orders = shell.state.topics.by_name["orders"]
@@ -99,7 +99,7 @@ def test_what_follows_a_message_at_the_limit_counts_too(shell: Shell) -> None:
 
 
 def test_a_batch_above_the_limit_is_not_laid_out_to_its_end(shell: Shell) -> None:
-    """Its refusal costs no more than the limit allows, however large it would become."""
+    """Law: laying out a batch stops at the limit, so that the refusal costs no more however large the batch is."""
     create(shell, ORDERS)
     orders = shell.state.topics.by_name["orders"]
     drafts = [message(orders, body=bytes(1 << 20)) for _ in range(20)]
@@ -113,7 +113,7 @@ def test_a_batch_above_the_limit_is_not_laid_out_to_its_end(shell: Shell) -> Non
 
 
 def test_an_entry_takes_proposals_up_to_its_usual_size() -> None:
-    """Exactly that much shares one; a byte more goes into the next."""
+    """Law: proposals share an entry up to exactly its usual size; one byte more goes into the next."""
     for sizes, taken in (
         ([ENTRY_SIZE_USUAL - 1, 1, 1], 2),
         ([ENTRY_SIZE_USUAL, 1], 1),

@@ -1,4 +1,4 @@
-"""The limit on topics: as many as name servers take, in one registration."""
+"""The limit on topics: as many as name servers take in one registration."""
 
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import ROWS_SIZE_MAX, ROWS_SIZE_RESERVED
@@ -12,7 +12,7 @@ from tests.broker.processors.requests import create
 def test_dead_letters_and_the_broker_itself_have_room_above_the_limit_of_names(
     shell: Shell,
 ) -> None:
-    """A message must not be lost, nor a leader fail to begin, because clients have made too many topics."""
+    """Law: dead-letter topics and the broker's own topics may exceed the limit, so that no message is lost and a leader can start."""
     entries = shell.core.context.entries
     entries.names_max = len(shell.state.topics.by_name)
     asked = [
@@ -25,7 +25,7 @@ def test_dead_letters_and_the_broker_itself_have_room_above_the_limit_of_names(
 
 
 def test_the_topics_of_a_group_fit_into_one_registration(shell: Shell) -> None:
-    """Law: however long the names are that clients choose, name servers learn of all topics in one frame."""
+    """Law: for any topic names, all topics of a broker group fit into one registration frame."""
 
     def size() -> int:
         return len(b"".join(body_pieces(shell.state)))
@@ -52,5 +52,5 @@ def test_the_topics_of_a_group_fit_into_one_registration(shell: Shell) -> None:
     create(shell, *map(TopicDeleted, names[:5]))
     assert entries.admit(make(names[-1])) is None
     shell.state.topics.check()
-    # Room beside the topics: a header and the names of cluster and group.
+    # The rest of the frame holds a header and the names of cluster and broker group.
     assert ROWS_SIZE_MAX + ROWS_SIZE_RESERVED < codec.FRAME_SIZE_MAX - 100_000

@@ -1,4 +1,4 @@
-"""The leader's view of what is on its way: first sends, and the turns of queues."""
+"""The leader's view of uncommitted requests: first sends, and the round robin over queues."""
 
 from collections import Counter
 
@@ -14,14 +14,14 @@ from tests.broker.store.memory import MemoryStore
 
 
 def window(cancelled_ms: int = 0) -> DedupWindow:
-    """Return a window that knows one send, of identity k."""
+    """Return a window of known sends that holds one, of identity k."""
     found = DedupWindow(MemoryStore())
     found.sends[b"k"] = FirstSend(1, 2, 3, 4, cancelled_ms)
     return found
 
 
 def test_a_first_send_is_found_on_its_way_and_then_where_it_is_stored() -> None:
-    """Law: what is on its way comes first; what nobody has sent has no place."""
+    """Law: a send's first place is looked up among uncommitted sends, then among stored ones; an unknown identity has none."""
     view, pending = LeaderView(), PendingSend()
     before = [view.first_send(key, window()) for key in (b"k", b"other")]
 
@@ -45,7 +45,7 @@ def test_a_first_send_is_found_on_its_way_and_then_where_it_is_stored() -> None:
 def test_what_was_taken_back_may_be_sent_again(
     cancelled_ms: int, taken_back: dict[int, int], *, known: bool, says_ms: int
 ) -> None:
-    """Law: from the moment on in which that is proposed; a cancellation says when it was."""
+    """Law: a send that was taken back may be repeated from the moment when that is proposed; its cancellation time is known."""
     view = LeaderView()
     view.taken_back.update(taken_back)
 
@@ -55,7 +55,7 @@ def test_what_was_taken_back_may_be_sent_again(
 
 
 def test_queues_of_a_topic_take_turns() -> None:
-    """Law: each topic for itself; one that nobody may write still names a queue."""
+    """Law: queues are chosen in turn, separately for each topic; a topic without writable queues yields queue 0."""
     view = LeaderView()
     first, second, shut = (
         Topic(number, TopicSet(f"t{number}", queues, queues))
@@ -68,7 +68,7 @@ def test_queues_of_a_topic_take_turns() -> None:
 
 
 def test_a_send_that_ends_answers_all_that_waited() -> None:
-    """Law: in their order, and each sees what became of it."""
+    """Law: when a send ends, all waiters are answered in order with its outcome."""
     pending, seen = PendingSend(), []
 
     def waiter(number: int) -> list[Effect]:
@@ -85,7 +85,7 @@ def test_a_send_that_ends_answers_all_that_waited() -> None:
 
 
 def test_what_is_counted_down_to_none_is_forgotten() -> None:
-    """Law: other counts stay as they are."""
+    """Law: a count that reaches zero is removed; other counts stay."""
     counts = Counter({"a": 2, "b": 1, "c": 5})
 
     count_down(counts, ["a", "b"])
@@ -96,7 +96,7 @@ def test_what_is_counted_down_to_none_is_forgotten() -> None:
 
 
 def test_a_view_begins_with_nothing_on_its_way() -> None:
-    """Law: whoever becomes leader counts from zero."""
+    """Law: a new leader's view starts empty, with all counts at zero."""
     view = LeaderView()
 
     assert (view.repeats, view.creating_bytes, view.fetching_bytes, view.operator_token) == (0,) * 4

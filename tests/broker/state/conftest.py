@@ -1,4 +1,4 @@
-"""Fixtures: a replica whose invariants are checked when a test ends."""
+"""Fixtures: a replica whose invariants are checked when the test ends."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tests.broker.state.entries import Replica
 
 @pytest.fixture
 def replica() -> Iterator[Replica]:
-    """A replica of an empty log; at the end it is consistent and survives a restart."""
+    """A replica of an empty log; at the end its state is consistent and survives a restart."""
     fresh = Replica()
     yield fresh
     fresh.state.check_invariants()

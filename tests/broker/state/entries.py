@@ -1,4 +1,4 @@
-"""Entries as a leader writes them, and a replica that applies them through a store."""
+"""Entries as a leader writes them, and a replica that applies them to a store."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ def stored(
     queue_id: int = 0,
     properties: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return a stored record at these offsets."""
+    """Return a message as it is stored at these offsets."""
     template = RecordTemplate(
         topic=b"orders",
         queue_id=queue_id,
@@ -40,7 +40,7 @@ def stored(
 
 
 class Replica:
-    """A machine and its store."""
+    """A state machine and its store."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
@@ -63,7 +63,7 @@ class Replica:
     def take(
         self, *records: Record, messages: Sequence[bytes] = (), wall_ms: int = WALL_MS
     ) -> list[Outcome]:
-        """Apply records as one entry at the end of this replica's log."""
+        """Apply records as one entry at the end of this replica's log; return their outcomes."""
         data = encode_entry(encode_records(records), messages, self.state.physical_end, wall_ms)
         return self.apply(data)
 
@@ -98,7 +98,7 @@ class Replica:
         return self.take(record, messages=[message])[0]
 
     def restarted(self) -> "Replica":
-        """Return a replica that starts from this one's store."""
+        """Return a replica that starts from the data in this one's store."""
         return Replica(self.store)
 
     def topic_id(self, name: str = "orders") -> int:

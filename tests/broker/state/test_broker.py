@@ -1,4 +1,4 @@
-"""The state of a broker as a whole: what replicas compare, and what always holds."""
+"""The state of a broker as a whole: its digest, which replicas compare, and its invariants."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ def known() -> Replica:
     ids=lambda record: type(record).__name__,
 )
 def test_replicas_that_differ_in_anything_have_different_digests(record: Record) -> None:
-    """Law: a replica that has lost a single row is found at the next comparison."""
+    """Law: a replica that differs in a single row has another digest, so that the next comparison finds it."""
     one, other = known(), known()
     assert one.state.digest() == other.state.digest()
 
@@ -71,14 +71,14 @@ def test_replicas_that_differ_in_anything_have_different_digests(record: Record)
 
 
 def test_a_digest_is_as_long_as_a_hash_of_128_bits() -> None:
-    """It is compared as a text and printed in the lines of the log."""
+    """Law: a digest is a text of 32 hexadecimal digits (128 bits); replicas compare it and log it."""
     digest = BrokerState(MemoryStore()).digest()
 
     assert (len(digest), len(bytes.fromhex(digest))) == (32, 16)
 
 
 def test_an_empty_store_is_the_state_before_the_first_entry() -> None:
-    """Nothing is applied, and the log begins at its first byte."""
+    """Law: with an empty store nothing is applied, and the log begins at its first byte."""
     state = Replica().state
 
     assert (state.applied_index, state.physical_end, state.floor) == (0, 0, 0)
@@ -86,7 +86,7 @@ def test_an_empty_store_is_the_state_before_the_first_entry() -> None:
 
 
 def test_a_restart_brings_back_how_far_the_log_has_come() -> None:
-    """All of it, the greatest token of an operator and the newest store time as well."""
+    """Law: a restart restores the position in the log, the newest store time and the greatest operator token."""
     replica = known()
     replica.append(replica.topic_id(), 1, timestamp=WALL_MS + 5)
     replica.append(replica.topic_id(), 0, timestamp=WALL_MS + 3)
@@ -94,7 +94,7 @@ def test_a_restart_brings_back_how_far_the_log_has_come() -> None:
 
     again = replica.restarted().state
 
-    # The newest of all queues, also when another one was written last.
+    # The newest time of all queues counts, even if another queue was written last.
     assert again.last_timestamp == WALL_MS + 5
     assert again.applied_index == replica.state.applied_index
     assert (again.physical_end, again.floor) == (replica.state.physical_end, 1)
@@ -102,7 +102,7 @@ def test_a_restart_brings_back_how_far_the_log_has_come() -> None:
 
 
 def test_what_is_left_of_a_queue_without_its_topic_is_passed_over() -> None:
-    """Law: a row that nobody owns keeps no replica from its start."""
+    """Law: a queue's row whose topic is gone is skipped and does not keep a replica from starting."""
     replica = known()
     (queue,) = load_queues(replica.store).values()
     writes, batch = TableWrites(), Batch()
@@ -118,7 +118,7 @@ def test_what_is_left_of_a_queue_without_its_topic_is_passed_over() -> None:
 
 
 def _broken(state: BrokerState) -> dict[str, Callable[[], object]]:
-    """Return a way to break each table, by its name."""
+    """Return the ways to break each table, by the table's name."""
     return {
         "topics": lambda: state.topics.by_name.pop("orders"),
         "locks": lambda: setattr(state.locks, "held_count", 7),
@@ -136,7 +136,7 @@ def _broken(state: BrokerState) -> dict[str, Callable[[], object]]:
 @pytest.mark.interpreted
 @pytest.mark.parametrize("table", list(_broken(BrokerState(MemoryStore()))))
 def test_a_state_that_contradicts_itself_is_found_out(table: str) -> None:
-    """Law: every table is checked with the whole."""
+    """Law: the check of invariants compares every table with the others and finds a contradiction."""
     state = known().state
     state.check_invariants()
 
@@ -153,7 +153,7 @@ def test_a_state_that_contradicts_itself_is_found_out(table: str) -> None:
 def test_a_group_is_ordered_by_its_settings_or_by_its_first_lock(
     orderly: bool, locks: bool, ordered: bool
 ) -> None:
-    """Either is enough; a group that nobody knows is not."""
+    """Law: a consumer group is ordered if its settings say so or if it has taken a lock; an unknown one is not."""
     replica = Replica()
     replica.take(TopicSet("orders", 4, 4), GroupSet("billing", orderly=orderly))
     if locks:

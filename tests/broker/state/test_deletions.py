@@ -1,4 +1,4 @@
-"""Rows that go with a topic and with a group: no row of a table is left that nobody would remove."""
+"""The rows that are deleted with a topic or a consumer group: no table keeps a row that nothing would remove."""
 
 from orderlymq_broker.state.groups.lockrecords import LocksRequested
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked, KeyReleased
@@ -25,7 +25,7 @@ from tests.broker.state.entries import WALL_MS, Replica
 
 
 def every_table(replica: Replica) -> None:
-    """Give a topic and a group a row in each table that has any for them."""
+    """Give a topic and a consumer group a row in each table that can hold one."""
     place = ("orders", 0)
     replica.take(TopicSet("orders", 2, 2, order=True), GroupSet("g"))
     replica.take(LocksRequested("g", "c", "h:1", 1_000, (place, ("orders", 1))))
@@ -60,7 +60,10 @@ def tables(replica: Replica) -> set[Table]:
 
 
 def test_a_deleted_topic_takes_its_rows_of_every_table_along(replica: Replica) -> None:
-    """The group stays, and stays one that takes locks; a second deletion changes nothing."""
+    """Law: a deleted topic's rows leave every table; its consumer groups stay, still ordered.
+
+    A second deletion changes nothing.
+    """
     every_table(replica)
     version = replica.state.topics_version
 
@@ -73,7 +76,10 @@ def test_a_deleted_topic_takes_its_rows_of_every_table_along(replica: Replica) -
 
 
 def test_a_deleted_group_takes_its_rows_of_every_table_along(replica: Replica) -> None:
-    """The topic stays with its queues and its expansion; a second deletion changes nothing."""
+    """Law: a deleted consumer group's rows leave every table; topics stay with their queues and expansions.
+
+    A second deletion changes nothing.
+    """
     every_table(replica)
     version = replica.state.groups.version.counter
 
@@ -87,7 +93,7 @@ def test_a_deleted_group_takes_its_rows_of_every_table_along(replica: Replica) -
 
 
 def test_many_rows_of_a_topic_go_as_one_range(replica: Replica) -> None:
-    """One by one they would keep the leader from its followers; what is put after the range stays."""
+    """Law: many rows of a topic are deleted as a range, because single deletions would block the leader; rows written afterwards stay."""
     count = 300
     names = tuple(("orders", queue) for queue in range(count))
     commits = tuple(Commit("g", "orders", queue, 0) for queue in range(count))
@@ -109,7 +115,7 @@ def test_many_rows_of_a_topic_go_as_one_range(replica: Replica) -> None:
 
 
 def test_what_a_group_has_in_many_topics_goes_as_one_range(replica: Replica) -> None:
-    """Law: a group may have half a million rows, and its deletion is one turn of every replica's loop; what others have stays."""
+    """Law: a consumer group's rows in many topics are deleted as one range, because it may have half a million; rows of others stay."""
     names = [f"t{number}" for number in range(300)]
     replica.take(*(TopicSet(name, 1, 1) for name in names), GroupSet("g"), GroupSet("g2"))
     for group, client, wanted in (("g", "d", names[:1]), ("g", "c", names), ("g2", "c", names)):

@@ -1,4 +1,4 @@
-"""The state machine: appends, deletions, retention, and the same state everywhere."""
+"""The state machine: appends, deletions, retention, and the same state on every replica."""
 
 from collections.abc import Sequence
 
@@ -76,7 +76,7 @@ def keys(replica: Replica, family: Family) -> list[bytes]:
 
 
 def test_an_append_writes_queue_entry_indexes_and_window_in_one_batch(replica: Replica) -> None:
-    """The layout of the hot path is the store's own."""
+    """Law: an append writes the queue entry, the index rows and the window of known sends in one batch."""
     replica.take(TopicSet("orders", 1, 1))
     topic_id = replica.topic_id()
 
@@ -98,7 +98,7 @@ def test_an_append_writes_queue_entry_indexes_and_window_in_one_batch(replica: R
 
 
 def test_the_index_is_written_with_the_entry(replica: Replica) -> None:
-    """Applied index and effects are one batch; raft's own entries count too."""
+    """Law: the applied index is written in the same batch as the effects; raft's own entries count too."""
     replica.take(TopicSet("orders", 1, 1))
     batch = Batch()
     replica.machine.apply_noop(2, 3, batch)
@@ -119,7 +119,7 @@ def test_the_index_is_written_with_the_entry(replica: Replica) -> None:
     ],
 )
 def test_an_append_that_does_not_fit_stops_the_replica(wrong: dict[str, int]) -> None:
-    """Offsets that are not dense mean that log and state disagree: no guessing."""
+    """Law: an append whose offset does not follow the last one stops the replica, because log and state disagree."""
     replica = Replica()
     replica.take(TopicSet("orders", 1, 1))
     replica.append(replica.topic_id())
@@ -133,7 +133,7 @@ def test_an_append_that_does_not_fit_stops_the_replica(wrong: dict[str, int]) ->
 
 
 def test_entries_are_applied_in_order_and_once() -> None:
-    """An index that does not follow is refused."""
+    """Law: an entry whose index does not follow the applied one is refused."""
     replica = Replica()
     parts = split_entry(encode_entry(encode_records([]), [], 0, WALL_MS))
 
@@ -142,7 +142,7 @@ def test_entries_are_applied_in_order_and_once() -> None:
 
 
 def test_a_message_for_a_deleted_topic_is_in_no_queue(replica: Replica) -> None:
-    """Refused, and its bytes still count: physical offsets are dense over the log."""
+    """Law: a message for a deleted topic is refused, but its bytes count, because physical offsets have no gaps."""
     replica.take(TopicSet("orders", 1, 1))
     topic_id = replica.topic_id()
     replica.take(TopicDeleted("orders"))
@@ -154,7 +154,7 @@ def test_a_message_for_a_deleted_topic_is_in_no_queue(replica: Replica) -> None:
 
 
 def test_a_topic_made_again_begins_empty(replica: Replica) -> None:
-    """Another id: neither old messages nor old offsets come back."""
+    """Law: a topic that is created again has a new id; no messages or offsets of the old one return."""
     replica.take(TopicSet("orders", 1, 1), GroupSet("billing"))
     first = replica.topic_id()
     replica.append(first, keys="k")
@@ -177,7 +177,7 @@ def test_a_topic_made_again_begins_empty(replica: Replica) -> None:
 
 
 def test_a_topic_deleted_in_the_entry_of_its_last_message_leaves_nothing(replica: Replica) -> None:
-    """A batch applies its range deletions before its puts; what was put must go too."""
+    """Law: a topic deleted in the same entry as its last message leaves nothing, although a batch applies range deletions before its puts."""
     replica.take(TopicSet("orders", 1, 1))
     message = stored(0, 0)
     record = Append(replica.topic_id(), 0, 0, 0, len(message), 0, WALL_MS, "U", "k")
@@ -189,7 +189,7 @@ def test_a_topic_deleted_in_the_entry_of_its_last_message_leaves_nothing(replica
 
 
 def test_several_entries_may_share_one_batch(replica: Replica) -> None:
-    """A row that one entry writes and the next deletes is gone afterwards."""
+    """Law: several entries may share a batch; a row that one writes and the next deletes is gone."""
     batch = Batch()
     entries: Sequence[Sequence[Record]] = (
         [TopicSet("orders", 1, 1), MemberSeen("g", "c", "h:1")],
@@ -207,7 +207,7 @@ def test_several_entries_may_share_one_batch(replica: Replica) -> None:
 
 
 def test_configuration_changes_move_the_version_and_repetitions_do_not(replica: Replica) -> None:
-    """Name servers compare the counter."""
+    """Law: a change of a topic or consumer group raises its version; a repetition does not. Name servers compare it."""
     assert replica.take(TopicSet("orders", 1, 1)) == [TopicChanged("orders", changed=True)]
     assert replica.take(TopicSet("orders", 1, 1)) == [TopicChanged("orders", changed=False)]
     assert replica.take(TopicSet("orders", 9, 9, only_if_absent=True)) == [
@@ -223,7 +223,7 @@ def test_configuration_changes_move_the_version_and_repetitions_do_not(replica: 
 
 
 def test_a_deleted_group_keeps_its_offsets_unless_the_record_drops_them(replica: Replica) -> None:
-    """Locks and members go; epochs rise all the same, so that an old holder is never taken for a new one."""
+    """Law: a deleted consumer group loses locks and members, and offsets only if the record says so. Epochs go on rising, so that an old holder is recognised."""
     replica.take(TopicSet("orders", 1, 1))
     for clean in (False, True):
         replica.take(
@@ -245,7 +245,7 @@ def test_a_deleted_group_keeps_its_offsets_unless_the_record_drops_them(replica:
 
 
 def test_a_commit_of_a_former_life_moves_nothing(replica: Replica) -> None:
-    """Accepted before a topic is deleted and applied after it, also when it has been made again."""
+    """Law: a commit for a topic or consumer group that was deleted meanwhile changes nothing, even if it was created again."""
     late = OffsetsCommitted((Commit("billing", "orders", 0, 7, epoch=1),))
     replica.take(
         TopicSet("orders", 1, 1),
@@ -261,7 +261,7 @@ def test_a_commit_of_a_former_life_moves_nothing(replica: Replica) -> None:
 
 
 def test_delay_progress_is_dense(replica: Replica) -> None:
-    """A repeated or skipped step would deliver twice or not at all."""
+    """Law: progress of delayed messages has no gap or repetition, which would skip a message or deliver it twice."""
     assert replica.take(DelayProgress(3, 0, 5)) == [Done()]
     assert replica.restarted().state.delay == {3: 5}
 
@@ -270,7 +270,7 @@ def test_delay_progress_is_dense(replica: Replica) -> None:
 
 
 def test_retention_trims_queues_then_messages(replica: Replica) -> None:
-    """Floors never fall; an emptied queue remembers where it is."""
+    """Law: retention trims queues, then stored messages. Minimum offsets never fall, and an emptied queue keeps its position."""
     replica.take(TopicSet("orders", 2, 2))
     topic_id = replica.topic_id()
     for _ in range(4):
@@ -294,7 +294,7 @@ def test_retention_trims_queues_then_messages(replica: Replica) -> None:
 
 
 def test_a_dead_client_is_gone_everywhere(replica: Replica) -> None:
-    """One record for locks and memberships in all groups."""
+    """Law: one record removes a dead client's locks and memberships in all consumer groups."""
     replica.take(TopicSet("orders", 2, 2), GroupSet("a"), GroupSet("b"))
     for group in ("a", "b"):
         replica.take(
@@ -314,7 +314,7 @@ def test_a_dead_client_is_gone_everywhere(replica: Replica) -> None:
 
 
 def test_keys_are_indexed_up_to_a_limit(replica: Replica) -> None:
-    """A message with many thousand keys must not cost as many writes; nor a batch of such, see test_query.py."""
+    """Law: at most 1,024 keys of a message are indexed, so that one message does not cost thousands of writes (batches: test_query.py)."""
     replica.take(TopicSet("orders", 1, 1))
 
     replica.append(replica.topic_id(), keys=" ".join(f"k{n}" for n in range(5_000)))
@@ -326,7 +326,7 @@ def test_keys_are_indexed_up_to_a_limit(replica: Replica) -> None:
 def test_an_append_without_key_or_identity_leaves_its_message_in_its_queue_alone(
     replica: Replica,
 ) -> None:
-    """No index row, nothing in the window, and no timer; the newest message is in memory."""
+    """Law: a message without keys or identity writes no index row, no known send and no timer."""
     replica.take(TopicSet("orders", 1, 1))
 
     record = replica.append(replica.topic_id())
@@ -345,7 +345,7 @@ def test_an_append_without_key_or_identity_leaves_its_message_in_its_queue_alone
 def test_an_index_row_holds_the_store_time_and_its_text_no_more_than_the_limit(
     replica: Replica,
 ) -> None:
-    """A query by time reads the row alone; a key without end must not become a key of the store."""
+    """Law: an index row holds the store time, which a query by time reads; its key text is cut at the limit."""
     replica.take(TopicSet("orders", 1, 1))
     topic_id = replica.topic_id()
 
@@ -358,7 +358,7 @@ def test_an_index_row_holds_the_store_time_and_its_text_no_more_than_the_limit(
 
 
 def test_only_entries_with_messages_say_where_the_log_of_messages_ends() -> None:
-    """A place that does not fit stops the replica; without messages there is none to compare."""
+    """Law: only an entry with messages is checked against the end of the message log; a wrong place stops the replica."""
     replica = Replica()
     replica.take(TopicSet("orders", 1, 1))
     replica.append(replica.topic_id())
@@ -373,7 +373,7 @@ def test_only_entries_with_messages_say_where_the_log_of_messages_ends() -> None
 
 
 def test_what_is_true_only_of_a_stored_message_is_refused_with_it(replica: Replica) -> None:
-    """A half without its message, and the end of one without its copy; other records go on."""
+    """Law: if a message is refused, so are records that depend on it, such as opening or ending a half message; others are applied."""
     replica.take(TopicSet("orders", 1, 1))
     topic_id = replica.topic_id()
     replica.take(*(HalfOpened(n, n, "p", "orders", "U", WALL_MS) for n in (0, 1)))
@@ -398,7 +398,7 @@ def test_what_is_true_only_of_a_stored_message_is_refused_with_it(replica: Repli
 
 
 def test_a_dead_client_is_a_member_of_no_group_any_more(replica: Replica) -> None:
-    """Others stay, and what the dead one subscribed to is forgotten."""
+    """Law: a dead client leaves every consumer group; other members stay."""
     replica.take(*(MemberSeen(group, "c", "h:1") for group in ("a", "b")))
     replica.take(MemberSeen("b", "d", "h:1"))
 
@@ -411,7 +411,7 @@ def test_a_dead_client_is_a_member_of_no_group_any_more(replica: Replica) -> Non
 
 
 def test_a_floor_that_is_not_above_is_passed_over_and_the_next_one_counts(replica: Replica) -> None:
-    """Of a deleted topic, of a queue nobody wrote to, and one that stands there already."""
+    """Law: a new minimum offset is skipped for a deleted topic, an unwritten queue or one that is already there; the others count."""
     replica.take(TopicSet("gone", 1, 1), TopicSet("orders", 3, 3))
     gone, topic_id = replica.topic_id("gone"), replica.topic_id()
     for queue in (0, 0, 0, 1, 1, 2):
@@ -430,7 +430,7 @@ def test_a_floor_that_is_not_above_is_passed_over_and_the_next_one_counts(replic
 
 
 def test_messages_go_no_farther_than_the_log_reaches(replica: Replica) -> None:
-    """A floor behind the end stops there, and a lower one does not bring it back."""
+    """Law: the floor of the message log does not pass its end and never falls."""
     replica.take(TopicSet("orders", 1, 1))
     replica.append(replica.topic_id())
     end = replica.state.physical_end
@@ -445,7 +445,7 @@ def test_messages_go_no_farther_than_the_log_reaches(replica: Replica) -> None:
 
 
 def test_an_offset_that_is_set_lets_a_released_key_fail_again(replica: Replica) -> None:
-    """Without it a letter that an administrator released once would hold nothing any more."""
+    """Law: after a reset of the offset, a key that was released once can be parked again."""
     replica.take(TopicSet("orders", 1, 1), GroupSet("g"))
     replica.take(LocksRequested("g", "c", "h:1", 1_000, (("orders", 0),)))
     parked = KeyParked("g", "orders", 0, "k", 1, "M", 1)
@@ -459,7 +459,7 @@ def test_an_offset_that_is_set_lets_a_released_key_fail_again(replica: Replica) 
 
 
 def test_the_greatest_token_of_an_operator_wins_and_is_kept(replica: Replica) -> None:
-    """The same one may go on, a smaller one is refused, and the broker itself needs none."""
+    """Law: the greatest operator token is kept over a restart; a smaller one is refused, an equal one or none is accepted."""
     dead = MembersChanged(())
     assert replica.take(ClientDead("c", "p", 7), ClientDead("c", "p", 7)) == [dead, dead]
     assert replica.take(ClientDead("c", "p", 6), ClientDead("c", "p")) == [
@@ -475,7 +475,7 @@ GROUPS = st.sampled_from(["billing", "audit"])
 CLIENTS = st.sampled_from(["c1", "c2"])
 QUEUES = st.integers(0, 1)
 RECORDS: st.SearchStrategy[Record | tuple[str, int]] = st.one_of(
-    st.tuples(NAMES, QUEUES),  # an append
+    st.tuples(NAMES, QUEUES),  # An append.
     st.builds(TopicSet, NAMES, st.just(2), st.just(2), order=st.booleans()),
     st.builds(TopicDeleted, NAMES),
     st.builds(GroupSet, GROUPS, orderly=st.booleans()),
@@ -524,7 +524,7 @@ RECORDS: st.SearchStrategy[Record | tuple[str, int]] = st.one_of(
 
 
 def entry(replica: Replica, wanted: Sequence[Record | tuple[str, int]]) -> bytes:
-    """Return an entry of these records, with appends where their queues end."""
+    """Return an entry of these records, with appends at the ends of their queues."""
     records: list[Record] = []
     messages: list[bytes] = []
     ends: dict[tuple[int, int], int] = {}
@@ -557,7 +557,7 @@ def entry(replica: Replica, wanted: Sequence[Record | tuple[str, int]]) -> bytes
 def test_every_replica_that_has_applied_the_same_log_has_the_same_state(
     entries: list[list[Record | tuple[str, int]]], data: st.DataObject
 ) -> None:
-    """One applies it in one life, the other is restarted in the middle from its store."""
+    """Law: a replica that restarts in the middle of a log has the same state as one that never restarts."""
     steady, restarted = Replica(), Replica()
     middle = data.draw(st.integers(0, len(entries)), label="restart before entry")
     for number, wanted in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Records in the log."""
+"""The encoding of records in the log."""
 
 from typing import get_args
 
@@ -130,12 +130,12 @@ EXAMPLES: list[Record] = [
 
 
 def test_every_record_is_read_back_as_it_was_written() -> None:
-    """In any order, all kinds in one entry."""
+    """Law: all kinds of records in one entry are decoded as they were encoded."""
     assert decode_records(memoryview(encode_records(EXAMPLES))) == EXAMPLES
 
 
 def test_every_kind_has_an_example_and_a_tag_of_its_own() -> None:
-    """A tag that is used twice would make old logs unreadable."""
+    """Law: every kind of record has its own tag; a tag used twice would make old logs unreadable."""
     kinds = get_args(Record)
 
     assert {type(each) for each in EXAMPLES} == set(kinds)
@@ -144,7 +144,7 @@ def test_every_kind_has_an_example_and_a_tag_of_its_own() -> None:
 
 
 def test_an_older_record_without_its_newest_fields_is_still_read() -> None:
-    """New fields go to the end and have defaults."""
+    """Law: an older record without the newest fields can be read, because new fields come last and have defaults."""
     old = msgspec.msgpack.encode([[12, "billing"], [1, 5, 0, 1, 2, 3, 4, 5], [90, [[1, 2, 3]]]])
 
     assert decode_records(old) == [
@@ -156,6 +156,6 @@ def test_an_older_record_without_its_newest_fields_is_still_read() -> None:
 
 @pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x91\x91\xcc\xff", b"\x80"])
 def test_what_is_no_list_of_records_is_refused(garbage: bytes) -> None:
-    """With one kind of error, and never by guessing."""
+    """Law: data that is no list of records raises one kind of error."""
     with pytest.raises(msgspec.MsgspecError):
         decode_records(garbage)

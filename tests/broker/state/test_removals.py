@@ -1,4 +1,4 @@
-"""Records that take rows out of several tables: offsets that are set, fewer queues, dead clients, retention."""
+"""Records that remove rows from several tables: reset offsets, fewer queues, dead clients, retention."""
 
 from cProfile import Profile
 
@@ -31,7 +31,7 @@ COMMITS = (Commit("g", "t", 0, 5),)
 
 
 def with_copies(replica: Replica, group: GroupSet) -> dict[bytes, str]:
-    """Store a copy of a failed message of each of two topics where two groups retry, and where their dead letters are."""
+    """Store copies of failed messages of two topics, in the retry and dead-letter topics of two consumer groups."""
     found = {}
     names = [f"%{kind}%{name}" for kind in ("RETRY", "DLQ") for name in ("g", "h")]
     replica.take(*(TopicSet(name, 1, 1) for name in ("t", "u", *names)), group)
@@ -66,7 +66,7 @@ OF_G = {each for each in ALL if "%g " in each}
 def test_what_is_consumed_once_more_may_fail_once_more(
     replica: Replica, group: GroupSet, before: tuple[Commit, ...], record: Record, gone: set[str]
 ) -> None:
-    """Law: copies of before are forgotten, of that group and topic alone; where an offset goes on, none is."""
+    """Law: when an offset is set back, the known copies of that consumer group and topic are forgotten, so that a message may fail again."""
     copies = with_copies(replica, group)
     replica.take(OffsetsCommitted(before))
 
@@ -78,7 +78,7 @@ def test_what_is_consumed_once_more_may_fail_once_more(
 
 
 def test_a_group_by_key_that_is_set_onwards_may_fail_once_more(replica: Replica) -> None:
-    """Law: its lanes have completed much behind its offset."""
+    """Law: for a consumer group by key, copies are forgotten even if the offset is set forward, because lanes completed messages ahead of it."""
     copies = with_copies(replica, GroupSet("g"))
     replica.take(OffsetsCommitted(COMMITS), GroupSet("g", concurrency="Key"))
 
@@ -93,7 +93,7 @@ def test_a_group_by_key_that_is_set_onwards_may_fail_once_more(replica: Replica)
 def test_an_offset_that_is_set_ends_an_epoch_where_that_is_asked_for(
     replica: Replica, *, fences: bool
 ) -> None:
-    """Law: of the queues that it names alone; their holder stays."""
+    """Law: a reset with *fences* raises the epoch of the queues that it names; their holder keeps the locks."""
     replica.take(TopicSet("t", 2, 2), GroupSet("g"))
     replica.take(LocksRequested("g", "c", "h:1", 1_000, (("t", 0), ("t", 1))))
 
@@ -106,7 +106,7 @@ def test_an_offset_that_is_set_ends_an_epoch_where_that_is_asked_for(
 
 
 def test_lanes_begin_again_where_an_offset_is_set() -> None:
-    """Law: what was owed before is looked at once more."""
+    """Law: lanes start over at an offset that is set; messages from there on are scanned again."""
     world = LaneWorld(["x", "x"])
     world.fetch(scan=2)
 
@@ -116,7 +116,10 @@ def test_lanes_begin_again_where_an_offset_is_set() -> None:
 
 
 def test_a_topic_keeps_queues_that_somebody_still_has_to_read(replica: Replica) -> None:
-    """Law: with the queue and the group in the refusal; empty queues and consumed ones may go."""
+    """Law: a queue that a consumer group has not read to its end is not removed; the refusal names both.
+
+    Empty and consumed queues may go.
+    """
     replica.take(TopicSet("t", 3, 3), GroupSet("g"), OffsetsCommitted((Commit("g", "t", 0, 0),)))
     replica.append(replica.topic_id("t"), 1)
 
@@ -132,7 +135,7 @@ def test_a_topic_keeps_queues_that_somebody_still_has_to_read(replica: Replica) 
 
 
 def test_a_queue_that_retention_has_emptied_may_go(replica: Replica) -> None:
-    """Law: nothing of it is left to read, however far its groups were."""
+    """Law: a queue that retention has emptied may be removed, however far its consumer groups were."""
     replica.take(TopicSet("t", 2, 2), GroupSet("g"), OffsetsCommitted((Commit("g", "t", 0, 0),)))
     replica.append(replica.topic_id("t"), 1)
     replica.take(RetentionAdvanced((QueueFloor(replica.topic_id("t"), 1, 1),)))
@@ -143,7 +146,7 @@ def test_a_queue_that_retention_has_emptied_may_go(replica: Replica) -> None:
 
 
 def test_reading_queues_alone_keep_what_is_in_them(replica: Replica) -> None:
-    """Law: fewer queues for writing are no reason, and neither is what is created where it exists."""
+    """Law: only fewer read queues are checked; fewer write queues, or creating a topic that exists, are never refused."""
     replica.take(TopicSet("t", 2, 2), GroupSet("g"), OffsetsCommitted((Commit("g", "t", 0, 0),)))
     replica.append(replica.topic_id("t"), 1)
 
@@ -161,7 +164,7 @@ def test_reading_queues_alone_keep_what_is_in_them(replica: Replica) -> None:
 def test_a_client_that_was_seen_elsewhere_is_not_dead(
     replica: Replica, addresses: tuple[str, ...] | None, *, is_dead: bool
 ) -> None:
-    """Law: a proof is about the program behind these addresses."""
+    """Law: a proof of death counts only if the client was last seen at an address in the proof."""
     replica.take(TopicSet("t", 1, 1), GroupSet("g"), MemberSeen("g", "c", "h:1"))
     replica.take(LocksRequested("g", "c", "h:1", 1_000, (("t", 0),)))
 
@@ -177,7 +180,7 @@ def test_a_client_that_was_seen_elsewhere_is_not_dead(
 def test_a_member_with_lanes_that_was_seen_elsewhere_is_not_dead(
     addresses: tuple[str, ...], *, is_dead: bool
 ) -> None:
-    """Law: lanes have no address, so that of their member counts."""
+    """Law: for lanes, which have no address, the address of their member counts in a proof of death."""
     world = LaneWorld(["x"])
     world.fetch(scan=1)
     lanes = world.replica.state.lanes
@@ -190,7 +193,7 @@ def test_a_member_with_lanes_that_was_seen_elsewhere_is_not_dead(
 
 
 def test_lanes_at_the_dead_address_do_not_prove_the_locks_dead() -> None:
-    """Law: whoever took a lock from elsewhere lives, though a member of its name does not."""
+    """Law: a proof of death spares a client's locks that were taken from another address."""
     world = LaneWorld(["x"])
     world.fetch(scan=1)
     world.replica.take(GroupSet("other"))
@@ -203,7 +206,7 @@ def test_lanes_at_the_dead_address_do_not_prove_the_locks_dead() -> None:
 
 
 def test_a_client_that_holds_much_goes_in_pieces(replica: Replica) -> None:
-    """Law: it is a member until the last piece."""
+    """Law: a dead client with many locks is removed in several records, and stays a member until the last one."""
     replica.take(TopicSet("t", 2, 2), GroupSet("g"), MemberSeen("g", "c", "h:1"))
     replica.take(LocksRequested("g", "c", "h:1", 1_000, (("t", 0), ("t", 1))))
 
@@ -215,7 +218,7 @@ def test_a_client_that_holds_much_goes_in_pieces(replica: Replica) -> None:
 
 
 def test_retention_counts_what_goes_now(replica: Replica) -> None:
-    """Law: what went before is not counted again."""
+    """Law: retention counts only the messages that this record removes."""
     replica.take(TopicSet("t", 1, 1))
     topic_id = replica.topic_id("t")
     for _ in range(5):
@@ -229,7 +232,7 @@ def test_retention_counts_what_goes_now(replica: Replica) -> None:
 
 
 def test_retention_leaves_what_lanes_owe() -> None:
-    """Law: from the first message on that one of them has not completed."""
+    """Law: retention keeps messages from the first one on that a lane has not completed."""
     world = LaneWorld(["x", "y", "x"])
     for each in world.fetch(scan=3):
         if 0 in each.offsets:
@@ -244,7 +247,10 @@ def test_retention_leaves_what_lanes_owe() -> None:
 
 
 def test_retention_leaves_the_log_from_the_first_open_half_on(replica: Replica) -> None:
-    """Law: one that was given up goes, and its message may be sent again."""
+    """Law: retention keeps the log from the first open half message on.
+
+    A half that was given up is removed, and its message may be sent again.
+    """
     replica.take(TopicSet("t", 1, 1), GroupSet("g"))
     places = [replica.state.physical_end]
     for number in range(3):
@@ -263,7 +269,7 @@ def test_retention_leaves_the_log_from_the_first_open_half_on(replica: Replica) 
 
 
 def consumed() -> Replica:
-    """Return a replica with a message in each queue, which every group has consumed."""
+    """Return a replica with a message in each queue, all consumed by every consumer group."""
     replica = Replica()
     replica.take(TopicSet("orders", QUEUES, QUEUES))
     for number in range(QUEUES):
@@ -274,7 +280,7 @@ def consumed() -> Replica:
 
 
 def test_fewer_queues_cost_a_look_up_for_each_offset_that_is_there() -> None:
-    """Law: a replica applies it in one go, and of offsets there is a limit."""
+    """Law: removing queues costs one look-up per existing offset, because a replica applies the record without a pause."""
     state = consumed().state
     profile = Profile()
 
@@ -284,7 +290,7 @@ def test_fewer_queues_cost_a_look_up_for_each_offset_that_is_there() -> None:
 
 
 def test_one_queue_that_one_group_has_not_consumed_stays() -> None:
-    """The refusal names both."""
+    """Law: one queue that one consumer group has not consumed is kept; the refusal names both."""
     replica = consumed()
     replica.append(replica.topic_id(), 7)
     replica.take(

@@ -1,4 +1,4 @@
-"""A restored state: what of the former cluster's clients counts no more, and what stays."""
+"""A state restored from a backup: what of the former cluster's clients no longer counts, and what stays."""
 
 import msgspec
 
@@ -37,7 +37,7 @@ def copied(store: MemoryStore) -> MemoryStore:
 
 
 def restored(replica: Replica) -> Replica:
-    """Return a replica that begins with the fenced state of a copy of this one."""
+    """Return a replica that starts from a fenced copy of this one's state."""
     copy = Replica(copied(replica.store))
     writes, batch = TableWrites(), Batch()
     fence(copy.state, writes, taken_ms=WALL_MS, restored_ms=RESTORED_MS)
@@ -50,13 +50,13 @@ def restored(replica: Replica) -> Replica:
 
 
 def test_locks_are_free_and_every_later_epoch_is_above_those_of_before(replica: Replica) -> None:
-    """Law: also for a queue that nobody had held at the time of the backup."""
+    """Law: after a restore all locks are free, and new epochs are above all former ones, also for queues without a lock in the backup."""
     replica.take(TopicSet("t", 4, 4), GroupSet("g"))
     wanted = LocksRequested("g", "a", "a:1", 1_000, (("t", 0), ("t", 1)))
     replica.take(wanted)
     replica.take(LocksReleased("g", "a", (("t", 1),)))
     after = restored(replica)
-    # The former cluster goes on for a while.
+    # The former cluster goes on working for a while.
     former = msgspec.structs.replace(wanted, client_id="b", queues=(("t", 1), ("t", 2)))
     (old,) = replica.take(former)
 
@@ -74,7 +74,7 @@ def test_locks_are_free_and_every_later_epoch_is_above_those_of_before(replica: 
 
 
 def test_lanes_in_hand_are_handed_out_again_under_numbers_of_their_own() -> None:
-    """Law: what a member of before says about its attempt is stale, and its lanes wait for the next fetch."""
+    """Law: after a restore, attempts of the former members are stale; their lanes are handed out again with new numbers."""
     world = LaneWorld(["x", "y", "x"])
     old = world.fetch(scan=3)
     world.replica = restored(world.replica)
@@ -93,7 +93,7 @@ def test_lanes_in_hand_are_handed_out_again_under_numbers_of_their_own() -> None
 def test_members_assignments_and_the_operators_token_go_and_the_rest_stays(
     replica: Replica,
 ) -> None:
-    """Law: offsets, topics, groups and accounts are as they were; an operator that counts from the beginning is heard."""
+    """Law: a restore drops members, assignments and the operator token; topics, offsets, consumer groups and accounts stay."""
     replica.take(
         TopicSet("t", 4, 4),
         GroupSet("g"),
@@ -116,7 +116,7 @@ def test_members_assignments_and_the_operators_token_go_and_the_rest_stays(
 
 
 def test_ages_count_from_the_restore(replica: Replica) -> None:
-    """Law: what was restored is as old as the restore is, after a restart and a second restore, too; all else is as ever."""
+    """Law: restored data counts as old as the restore, also after a restart and a second restore."""
     day_ms = RESTORED_MS - WALL_MS
     twice = restored(restored(replica).restarted()).state
 
@@ -124,6 +124,6 @@ def test_ages_count_from_the_restore(replica: Replica) -> None:
     assert twice.oldest_kept_ms(RESTORED_MS + day_ms, day_ms) == 0
     assert twice.oldest_kept_ms(RESTORED_MS + day_ms + 1, day_ms) == RESTORED_MS + 1
     assert replica.state.oldest_kept_ms(RESTORED_MS, day_ms) == WALL_MS
-    # It is no part of what replicas agree on: they are restored one after the other.
+    # The time of the restore is not in the digest, because replicas are restored one after the other.
     twice.restored_ms += 1
     assert twice.digest() == restored(restored(replica)).state.digest()

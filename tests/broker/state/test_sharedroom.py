@@ -1,4 +1,4 @@
-"""Whoever takes what he can of a room that all share, who comes later finds some."""
+"""Room that all owners share: even if one takes all that it can, newcomers find some."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ SIZE = 1_000
 
 @given(greedy=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 400)), max_size=60))
 def test_nobody_has_more_than_a_multiple_of_what_is_left(greedy: list[tuple[int, int]]) -> None:
-    """Law: in whatever order and pieces others take, a new one has room for three quarters of the rest."""
+    """Law: however others take their parts, a new owner may take three quarters of the rest."""
     room = SharedRoom(SIZE)
     for owner, more in greedy:
         if room.has_room(owner, more):
@@ -29,7 +29,10 @@ def test_nobody_has_more_than_a_multiple_of_what_is_left(greedy: list[tuple[int,
 
 
 def test_what_is_on_its_way_takes_room_of_its_owner_and_of_all() -> None:
-    """Law: of eight one has six at most; what is pending of it is its own, what is pending of all is nobody's to take."""
+    """Law: uncommitted use counts too: an owner's own against its part, all owners' against the rest.
+
+    Of eight places one owner gets at most six.
+    """
     room = SharedRoom(8)
 
     def most(pending: int = 0, pending_of_all: int = 0) -> int:

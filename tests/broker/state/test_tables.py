@@ -1,4 +1,4 @@
-"""Locks, offsets, members, the window and the tail, table by table."""
+"""Locks, offsets, members, the window of known sends and the tail cache, table by table."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ from orderlymq_broker.store.pendingwrites import Layer
 from tests.broker.state.entries import WALL_MS, Replica
 from tests.broker.store.memory import MemoryStore
 
-# The records that locks and offsets need.
+# The topics and consumer groups that locks and offsets need.
 KNOWN = (TopicSet("t", 16, 16), GroupSet("g"))
 
 
@@ -69,7 +69,7 @@ def freed(*queues: int, reason: str) -> LocksFreed:
 
 
 def test_the_life_of_a_lock(replica: Replica) -> None:
-    """Free, held, renewed, refused to another, released, expired, with its epochs."""
+    """Law: a lock is granted, renewed, refused to others, released and expired, with the right epochs."""
     replica.take(*KNOWN)
     script: list[tuple[Record, object]] = [
         (request("a", 0, 1), granted("a", (0, 1), (1, 1))),
@@ -94,7 +94,7 @@ def test_the_life_of_a_lock(replica: Replica) -> None:
 
 
 def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Replica) -> None:
-    """Its members never renew it and must go on pulling."""
+    """Law: a broadcasting member's lock does not make its consumer group ordered, because such members never renew it."""
     replica.take(*KNOWN)
     replica.take(LocksRequested("g", "a", "h:1", 1_000, (("t", 0),), orderly=False))
     assert not replica.state.locks.takes_locks("g")
@@ -106,7 +106,7 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
 
 
 def test_what_is_held_is_ordered_whatever_is_declared(replica: Replica) -> None:
-    """Law: a lock that was on its way through the log fences its queue until it ends; the declaration changes no lock."""
+    """Law: a held queue counts as ordered, whatever the consumer group declares, until its lock ends; a declaration changes no lock."""
     replica.take(*KNOWN, request("a", 0), GroupSet("g", retry_max_times=3))
     replica.take(GroupSet("g", concurrent=True))
     assert replica.state.is_ordered("g")
@@ -121,10 +121,10 @@ def test_what_is_held_is_ordered_whatever_is_declared(replica: Replica) -> None:
 
 
 def test_an_old_record_of_a_group_declares_nothing() -> None:
-    """Law: it has as many fields as its version knew; an older version passes over the new one."""
+    """Law: records of older and newer versions can be read; missing fields have their defaults."""
     row = encode_records([GroupSet("g", concurrent=True, retry_pause_max_ms=7)])
     (fields,) = msgspec.msgpack.decode(row)
-    # The tag stands before the fields.
+    # The tag is before the fields.
     before = 1 + GroupSet.__struct_fields__.index("concurrent")
 
     assert decode_records(msgspec.msgpack.encode([fields[:before]])) == [GroupSet("g")]
@@ -135,7 +135,7 @@ def test_an_old_record_of_a_group_declares_nothing() -> None:
 
 @pytest.mark.parametrize("gone", [TopicDeleted("t"), GroupDeleted("g", clean_offsets=True)])
 def test_rows_of_locks_go_and_epochs_rise_even_so(replica: Replica, gone: Record) -> None:
-    """Whatever is made again under an old name begins above every epoch that was given before."""
+    """Law: rows of locks are deleted with topics and consumer groups, but epochs go on rising over re-creations."""
     for round_number in range(1, 4):
         replica.take(*KNOWN)
         for client in ("a", "b"):
@@ -157,7 +157,7 @@ def test_rows_of_locks_go_and_epochs_rise_even_so(replica: Replica, gone: Record
 
 
 def test_what_comes_behind_a_deletion_leaves_no_row(replica: Replica) -> None:
-    """Locks and offsets of a topic or group that is gone would be nobody's to remove."""
+    """Law: a lock or offset that is applied after its topic or consumer group was deleted leaves no row."""
     replica.take(*KNOWN)
     commits = (Commit("g", "t", 0, 1),)
     replica.take(TopicDeleted("t"), request("a", 0), OffsetsCommitted(commits))
@@ -171,7 +171,7 @@ def test_what_comes_behind_a_deletion_leaves_no_row(replica: Replica) -> None:
 
 @pytest.mark.parametrize("others", [10, 1_000])
 def test_a_client_that_goes_costs_what_it_held(replica: Replica, others: int) -> None:
-    """Not a look at every lock that there is: rows of the table are counted."""
+    """Law: removing a client costs only what it held; not all locks are visited."""
     replica.take(TopicSet("t", 2_000, 2_000), GroupSet("g"))
     replica.take(request("many", *range(others)))
     replica.take(request("few", 1_500, 1_501))
@@ -184,7 +184,7 @@ def test_a_client_that_goes_costs_what_it_held(replica: Replica, others: int) ->
 
 
 class _CountingRows:
-    """Counts the walks over the rows of a table of locks, row by row."""
+    """A table of locks that counts the rows that are visited."""
 
     def __init__(self, table: LockTable) -> None:
         self.count = 0
@@ -210,8 +210,9 @@ class _CountingRows:
 
 
 def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
-    """Lower ones, those of an epoch before the newest, and a tool's while somebody holds the queue
-    are passed over; a reset sets."""
+    """Law: a commit counts only if it is higher and of the newest epoch; without an epoch, only if nobody holds the queue.
+    A reset always sets the offset.
+    """
     replica.take(*KNOWN)
     replica.take(request("a", 0))
 
@@ -235,7 +236,7 @@ def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
 
 
 def test_the_subscription_of_a_group_is_its_members_newest(replica: Replica) -> None:
-    """Topic by topic; a member that leaves takes its subscriptions along."""
+    """Law: a consumer group subscribes to each topic as its newest member says; a member that leaves takes its subscriptions with it."""
 
     def see(client: str, *subscriptions: Subscription) -> object:
         return replica.take(MemberSeen("g", client, "h:1", subscriptions=subscriptions))[0]
@@ -258,7 +259,7 @@ def test_the_subscription_of_a_group_is_its_members_newest(replica: Replica) -> 
 
 
 def test_the_first_send_of_an_identity_stands_until_the_window_passes(replica: Replica) -> None:
-    """A second one changes nothing; trimming forgets what is below the floor."""
+    """Law: the first send of an identity counts until the window has moved past it; a second one changes nothing."""
     replica.take(TopicSet("orders", 2, 2))
     topic_id = replica.topic_id()
     first = replica.append(topic_id, 1, identity=b"A")
@@ -279,7 +280,7 @@ def test_the_first_send_of_an_identity_stands_until_the_window_passes(replica: R
 
 
 class _CountedIdentity(bytes):
-    """An identity that counts how often anything looks into it."""
+    """An identity that counts how often it is hashed or compared."""
 
     read = 0
 
@@ -289,7 +290,7 @@ class _CountedIdentity(bytes):
 
 
 def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
-    """A group set back costs its own copies from that topic, once, however many sends are known; also after a start."""
+    """Law: a reset of a consumer group's offset costs only its own copies from that topic, however many sends are known, also after a restart."""
     store, batch = MemoryStore(), Batch()
     window = DedupWindow(store)
 
@@ -321,7 +322,7 @@ def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
 
 
 def test_an_identity_is_topic_key_tries_and_body() -> None:
-    """Each part distinguishes two sends; without a usable key there is none."""
+    """Law: topic, key, tries and body each distinguish two sends; without a usable key a send has no identity."""
     plain = send_identity(1, "U", 0, 5, {}, 0)
 
     assert len({plain, *(send_identity(*parts, {}, 0) for parts in DIFFERENT)}) == 5
@@ -333,7 +334,7 @@ DIFFERENT = [(2, "U", 0, 5), (1, "V", 0, 5), (1, "U", 1, 5), (1, "U", 0, 6)]
 
 
 def test_the_tail_keeps_the_newest_messages_of_all_queues() -> None:
-    """First in, first out, whatever the queue; tails stay at the ends of their queues."""
+    """Law: the tail cache keeps the newest messages of all queues, first in, first out."""
     cache = TailCache(250)
     queues = [Queue(1, 0), Queue(1, 1)]
     for number in range(6):
@@ -351,7 +352,7 @@ def test_the_tail_keeps_the_newest_messages_of_all_queues() -> None:
 
 
 def test_rows_are_written_once_with_their_last_value() -> None:
-    """A batch has one operation per row and entry; a row of an earlier entry can be taken back."""
+    """Law: a row is written once per batch with its last value; a row that an earlier entry wrote can be taken back."""
     replica = Replica()
     writes, batch = TableWrites(), Batch()
     writes.put(Table.TOPICS, "a", value=1)
@@ -368,7 +369,7 @@ def test_rows_are_written_once_with_their_last_value() -> None:
 
 
 class _CountingKey(bytes):
-    """A key that counts how often anything compares it."""
+    """A key that counts its comparisons."""
 
     compared = 0
 
@@ -389,7 +390,7 @@ class _CountingKey(bytes):
 
 @pytest.mark.parametrize("count", [100, 400])
 def test_removing_rows_looks_at_no_other_row_of_the_batch(count: int) -> None:
-    """Many entries share a batch: a row that goes must cost the same however many it holds."""
+    """Law: removing a row compares no other keys, however many rows the batch holds."""
     batch = Batch()
     keys = [_CountingKey(number.to_bytes(4, "big")) for number in range(count)]
     for key in keys:
@@ -406,7 +407,7 @@ def test_removing_rows_looks_at_no_other_row_of_the_batch(count: int) -> None:
 
 @pytest.mark.parametrize("count", [100, 400])
 def test_many_ranges_that_go_sort_the_keys_of_a_layer_once(count: int) -> None:
-    """Retention ends a range per queue: a few comparisons each, not one per key that waits."""
+    """Law: many deleted ranges, one per queue in a retention, cost a few comparisons each and not one per key."""
     batch = Batch()
     for number in range(count):
         batch.put(Family.CONSUME_QUEUE, _CountingKey(number.to_bytes(4, "big")), b"")
@@ -423,7 +424,7 @@ def test_many_ranges_that_go_sort_the_keys_of_a_layer_once(count: int) -> None:
 
 
 def test_a_batch_has_the_effect_of_the_order_it_was_filled_in() -> None:
-    """Removed and put again is there, put and removed is not, by key and by range."""
+    """Law: a batch acts in the order in which it was filled: a row removed and put again exists, one put and removed does not."""
     store = MemoryStore()
     family = Family.TABLES
     batch = Batch()
@@ -442,7 +443,7 @@ def test_a_batch_has_the_effect_of_the_order_it_was_filled_in() -> None:
 
 
 def test_a_large_table_is_read_in_pages() -> None:
-    """More rows than one page, each once."""
+    """Law: a table of several pages is read completely, each row once."""
     replica = Replica()
     writes, batch = TableWrites(), Batch()
     for number in range(2_500):
@@ -465,7 +466,7 @@ def flushed(store: MemoryStore, writes: TableWrites) -> None:
 
 
 def test_a_range_that_goes_takes_its_rows_and_no_neighbour() -> None:
-    """Law: also those that the same entry has set; what is set behind it stays, and the next entry deletes nothing again."""
+    """Law: a deleted range takes its own rows only, also those that the same entry wrote; rows written after it stay."""
     store, writes = MemoryStore(), TableWrites()
     start, end = table_bounds(Table.OFFSETS, "g", "t")
     (name, begin, next_) = (table_key(Table.OFFSETS, "g", each) for each in ("s", "t", "u"))
@@ -488,7 +489,7 @@ def test_a_range_that_goes_takes_its_rows_and_no_neighbour() -> None:
 
 
 def test_a_topic_goes_from_all_groups_and_from_nothing_else() -> None:
-    """Law: groups of many queues lose a range, those of few a row for each, in one turn; what stands beside stays."""
+    """Law: a deleted topic leaves the offsets of all consumer groups: as a range where it has many queues, else row by row. Other rows stay."""
     store, writes = MemoryStore(), TableWrites()
     offsets = OffsetTable(MemoryStore())
     rows = [
@@ -513,7 +514,7 @@ def test_a_topic_goes_from_all_groups_and_from_nothing_else() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 1_023, 1_024, 1_025, 2_048, 2_049])
 def test_every_row_is_read_once_whatever_page_it_is_on(count: int) -> None:
-    """Law: in key order, also one whose key only adds a zero byte to the last one of a page."""
+    """Law: rows are read in key order over page bounds, also if a key is the last one of a page plus a zero byte."""
     store, batch = MemoryStore(), Batch()
     keys = [bytes((Table.OFFSETS,)) + f"{number:04}".encode() for number in range(count)]
     keys += [key + b"\x00" for key in keys[1_023::1_024]]
@@ -525,7 +526,7 @@ def test_every_row_is_read_once_whatever_page_it_is_on(count: int) -> None:
 
 
 def in_batch(writes: TableWrites) -> tuple[int, int]:
-    """Return how many rows and ranges leave with an entry."""
+    """Return how many rows and ranges an entry deletes."""
     batch = Batch()
     writes.flush(batch)
     return len(batch.puts), len(batch.range_deletes)
@@ -533,7 +534,7 @@ def in_batch(writes: TableWrites) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("count", "rows", "ranges"), [(255, 255, 0), (256, 0, 1)])
 def test_many_rows_go_as_a_range_and_few_one_by_one(count: int, rows: int, ranges: int) -> None:
-    """Law: of one queue list, of several of a group, and of one topic in several groups, where each counts for itself."""
+    """Law: many rows are deleted as a range and a few one by one; each consumer group's part is counted by itself."""
     writes, found = TableWrites(), []
 
     writes.delete_numbered(Table.OFFSETS, "g", "t", numbers=range(count))
@@ -547,7 +548,7 @@ def test_many_rows_go_as_a_range_and_few_one_by_one(count: int, rows: int, range
 
 
 def test_few_rows_that_go_are_those_that_were_meant() -> None:
-    """Law: a row for each number, and none of another list."""
+    """Law: a few rows are deleted one by one, and no other rows."""
     store, writes = MemoryStore(), TableWrites()
     places = [(group, topic, number) for group in "gh" for topic in "tu" for number in range(3)]
     for place in places:

@@ -1,4 +1,4 @@
-"""Locks and offsets against a twin that keeps everything it ever received, and searches it."""
+"""Locks and offsets, compared with a twin that keeps and searches everything it received."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ Place = tuple[str, str, int]
 
 @dataclass
 class Held:
-    """The twin's knowledge about a queue of a group that somebody has held."""
+    """What the twin knows about a queue that a consumer group has held."""
 
     epoch: int
     client: str = ""
@@ -43,7 +43,7 @@ class Held:
 
 @dataclass
 class Twin:
-    """The rules of ``state/groups/locks.py`` and ``state/groups/offsets.py`` in the plainest words."""
+    """The rules of ``state/groups/locks.py`` and ``state/groups/offsets.py``, written as simply as possible."""
 
     locks: dict[Place, Held] = field(default_factory=dict)
     offsets: dict[Place, int] = field(default_factory=dict)
@@ -132,7 +132,7 @@ def _ends(record: LocksReleased | LocksExpired | ClientDead, place: Place, lock:
             return record.client_id == lock.client
 
 
-# Most of it happens in one place, so that records meet.
+# Most records are about one place, so that they meet.
 _places = st.tuples(st.sampled_from(("t", "t", "t", "s")), st.sampled_from((0, 0, 1)))
 _groups, _clients = st.sampled_from(("g", "g", "g", "h")), st.sampled_from(("a", "a", "b"))
 _commits = st.builds(
@@ -179,7 +179,7 @@ _records: st.SearchStrategy[Record] = st.one_of(
 @hypothesis_settings(max_examples=60)
 @given(st.lists(_records, min_size=6, max_size=20))
 def test_locks_and_offsets_are_what_the_twin_says(records: list[Record]) -> None:
-    """Law: one holder, epochs that never fall, offsets that only a reset moves back."""
+    """Law: a queue has one holder, epochs never fall, and only a reset moves an offset back."""
     replica, twin = Replica(), Twin()
     replica.take(*(TopicSet(topic, 2, 2) for topic in TOPICS), *(GroupSet(name) for name in GROUPS))
 

@@ -1,4 +1,4 @@
-"""The table of accounts: what changes it, what each change says, and what replicas compare."""
+"""The table of accounts: what changes it, the outcome of each change, and what replicas compare."""
 
 from orderlymq_broker.state.admin.accessrecords import (
     AccessChanged,
@@ -14,7 +14,10 @@ BOB = AccountSet("bob", "secret")
 
 
 def test_accounts_and_addresses_change_once_and_move_the_version_by_one(replica: Replica) -> None:
-    """A change that is effective already changes nothing; each answer tells whether it changed something."""
+    """Law: each change of accounts or addresses raises the version by one; a change without effect does not.
+
+    The outcome says which.
+    """
     script: list[tuple[Record, bool, int]] = [
         (BOB, True, 1),
         (BOB, False, 1),
@@ -38,7 +41,7 @@ def test_accounts_and_addresses_change_once_and_move_the_version_by_one(replica:
 
 
 def test_a_restarted_replica_knows_accounts_addresses_and_version(replica: Replica) -> None:
-    """Without them it would refuse or admit others than its leader."""
+    """Law: a restarted replica has accounts, addresses and version, so that it admits the same clients as its leader."""
     replica.take(BOB, ALICE, WhiteAddressesSet(("10.0.0.1", "10.0.1.*")))
 
     again = replica.restarted().state.access
@@ -51,7 +54,7 @@ def test_a_restarted_replica_knows_accounts_addresses_and_version(replica: Repli
 def test_replicas_compare_everything_about_accounts_in_the_order_of_their_keys(
     replica: Replica,
 ) -> None:
-    """Whatever the order in which they came."""
+    """Law: replicas compare accounts in the order of their keys, independent of the order of arrival."""
     assert list(replica.state.access.rows()) == [(0, 0, ())]
 
     replica.take(BOB, ALICE, WhiteAddressesSet(("10.0.0.1",)))

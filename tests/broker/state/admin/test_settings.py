@@ -1,11 +1,11 @@
-"""The table of settings that were changed at run time: which are kept, and when the version moves."""
+"""The table of settings changed at run time: which are kept, and when the version rises."""
 
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
 from tests.broker.state.entries import WALL_MS, Replica
 
 
 def test_a_setting_is_kept_until_it_is_the_manifests_value_again(replica: Replica) -> None:
-    """Others stay as they are; what changes nothing does not move the version."""
+    """Law: a changed setting is kept until it has the manifest's value again; a change without effect does not raise the version."""
     script: list[tuple[dict[str, tuple[str, str]], bool, dict[str, tuple[str, str]]]] = [
         ({"a": ("1", "1")}, False, {}),
         ({"a": ("2", "1"), "b": ("5", "5")}, True, {"a": ("2", "1")}),
@@ -28,7 +28,7 @@ def test_a_setting_is_kept_until_it_is_the_manifests_value_again(replica: Replic
 
 
 def test_replicas_compare_settings_in_the_order_of_their_names(replica: Replica) -> None:
-    """Whatever the order in which they came."""
+    """Law: replicas compare settings in the order of their names, independent of the order of arrival."""
     assert list(replica.state.overrides.rows()) == [(0, 0, [])]
 
     replica.take(SettingsSet({"b": ("6", "5")}), SettingsSet({"a": ("2", "1")}))

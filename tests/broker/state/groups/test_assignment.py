@@ -1,4 +1,4 @@
-"""Assignments: which are kept, how many, and who gets what nobody has decided."""
+"""Assignments: which are kept, how many, and who gets queues that no assignment names."""
 
 import pytest
 
@@ -23,7 +23,7 @@ OWNERS = (("broker-a", 0, "c1"), ("broker-a", 1, "c2"))
 
 
 def test_beyond_the_bound_only_what_is_there_may_change() -> None:
-    """Law: a new assignment is refused, one that is there can be replaced and ended."""
+    """Law: beyond the limit a new assignment is refused; existing ones can be replaced and removed."""
     table, writes = AssignmentTable(MemoryStore()), TableWrites()
     for number in range(ASSIGNMENTS_MAX):
         table.set(AssignmentSet(f"g{number}", "t", OWNERS), writes)
@@ -44,7 +44,7 @@ def test_beyond_the_bound_only_what_is_there_may_change() -> None:
 
 
 def test_who_said_it_is_no_part_of_an_assignment(replica: Replica) -> None:
-    """Law: the next operator that says the same changes nothing."""
+    """Law: an equal assignment of another operator changes nothing, because the token is not part of it."""
     said = [AssignmentSet("g", "t", OWNERS, token=token) for token in (5, 6)]
 
     assert replica.take(*said) == [
@@ -55,7 +55,7 @@ def test_who_said_it_is_no_part_of_an_assignment(replica: Replica) -> None:
 
 
 def test_an_assignment_is_found_by_its_group_and_topic(replica: Replica) -> None:
-    """By both; without one there is none."""
+    """Law: an assignment is found by consumer group and topic together."""
     replica.take(
         AssignmentSet("g", "u", OWNERS[:1]),
         AssignmentSet("g", "t", OWNERS),
@@ -80,7 +80,7 @@ def test_an_assignment_is_found_by_its_group_and_topic(replica: Replica) -> None
 def test_what_goes_takes_its_assignments_along(
     replica: Replica, gone: GroupDeleted | TopicDeleted, left: list[tuple[str, str]]
 ) -> None:
-    """And those of no other group or topic, in the store as in memory."""
+    """Law: a deleted topic or consumer group takes its own assignments with it, in memory and in the store."""
     replica.take(TopicSet("t", 2, 2), TopicSet("u", 2, 2))
     for group, topic in (("g", "t"), ("g", "u"), ("h", "t")):
         replica.take(AssignmentSet(group, topic, OWNERS))
@@ -96,19 +96,22 @@ def test_what_goes_takes_its_assignments_along(
     [
         ({}, {}, {}),
         ({0: "a"}, {"b": 1}, {0: "b", 1: "b", 2: "b"}),
-        # Of equally many the newest takes, then the next one.
+        # Among members with equally few queues the newest gets one, then the next newest.
         ({}, {"old": 1, "new": 2}, {0: "new", 1: "old", 2: "new"}),
-        # The member that has fewest, whatever its age.
+        # The member with the fewest queues gets one, whatever its age.
         ({0: "new"}, {"old": 1, "new": 2}, {0: "new", 1: "old", 2: "new"}),
         ({2: "old"}, {"old": 1, "new": 2}, {2: "old", 0: "new", 1: "new"}),
-        # Of the same age the first by name; what was decided for a queue that is gone counts for nobody.
+        # Members of the same age are ordered by name; assignments of queues that are gone do not count.
         ({9: "a"}, {"b": 1, "a": 1}, {0: "a", 1: "b", 2: "a"}),
     ],
 )
 def test_what_nobody_decided_goes_to_the_newest_of_those_with_fewest(
     decided: dict[int, str], members: dict[str, int], owners: dict[int, str]
 ) -> None:
-    """Law: in a rolling restart what an old one takes has to move again."""
+    """Law: an unassigned queue goes to the newest of the members with the fewest queues.
+
+    In a rolling restart, queues of old members would move again.
+    """
     queues = [("broker-a", number) for number in range(3)]
 
     found = full_assignment({("broker-a", q): who for q, who in decided.items()}, queues, members)

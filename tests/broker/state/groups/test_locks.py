@@ -1,4 +1,4 @@
-"""Locks: what the table answers about those that are held, were given back, or never were."""
+"""Locks: what the table answers about held, released and never held queues."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def lock(replica: Replica, client: str, *queues: int, group: str = "g", topic: s
 
 
 def test_a_queue_that_nobody_ever_held_has_no_lock_and_no_epoch(replica: Replica) -> None:
-    """Also beside one that somebody holds."""
+    """Law: a queue that was never held has no lock and epoch 0, even if another queue is held."""
     lock(known(replica), "a", 0)
     locks = replica.state.locks
 
@@ -37,7 +37,7 @@ def test_a_queue_that_nobody_ever_held_has_no_lock_and_no_epoch(replica: Replica
 
 
 def test_a_lock_names_its_holder_and_since_when(replica: Replica) -> None:
-    """Law: a renewal moves the stamp, and neither the epoch nor the time of the grant."""
+    """Law: a renewal raises a lock's stamp, but not its epoch or the time of its grant."""
     lock(known(replica), "a", 0)
     first = Lock("g", "t", 0, "a", 1, 1_000, "a:1", replica.state.applied_index, WALL_MS)
     found = [replica.state.locks.get("g", "t", 0)]
@@ -51,7 +51,7 @@ def test_a_lock_names_its_holder_and_since_when(replica: Replica) -> None:
 
 
 def test_a_renewal_keeps_the_time_of_the_grant(replica: Replica) -> None:
-    """And the next holder has its own."""
+    """Law: a renewal keeps the time of the grant; the next holder has its own."""
     known(replica)
     times = []
     for client, later_ms in (("a", 0), ("a", 7), ("b", 9)):
@@ -67,7 +67,10 @@ def test_a_renewal_keeps_the_time_of_the_grant(replica: Replica) -> None:
 
 
 def test_only_a_lock_that_was_given_back_remembers_its_holder(replica: Replica) -> None:
-    """Law: its last holder may still commit; one whose lease was over, or that died, may not."""
+    """Law: only a released lock remembers its holder, which may still commit.
+
+    After an expired lease or a death nobody may.
+    """
     lock(known(replica), "a", 0, 1, 2, 3)
     stamp = replica.state.applied_index
     replica.take(
@@ -94,7 +97,7 @@ def test_only_a_lock_that_was_given_back_remembers_its_holder(replica: Replica) 
 
 
 def test_the_questions_about_holders_agree(replica: Replica) -> None:
-    """By group, by client and by topic."""
+    """Law: look-ups of holders by consumer group, by client and by topic agree."""
     known(replica)
     lock(replica, "a", 0, 1)
     lock(replica, "a", 2, group="h", topic="u")
@@ -123,7 +126,7 @@ def test_the_questions_about_holders_agree(replica: Replica) -> None:
 
 
 def test_who_has_lost_its_last_lock_holds_nothing(replica: Replica) -> None:
-    """Group by group; what it holds in another one stays."""
+    """Law: a client that lost its last lock in a consumer group holds nothing there; its locks in others stay."""
     known(replica)
     lock(replica, "a", 0, 1)
     lock(replica, "a", 0, group="h")
@@ -140,7 +143,7 @@ def test_who_has_lost_its_last_lock_holds_nothing(replica: Replica) -> None:
 
 
 def test_epochs_of_a_new_topic_begin_above_all_that_went(replica: Replica) -> None:
-    """Law: the floor is the greatest epoch of any row that went, and never falls."""
+    """Law: epochs in a topic that is created again begin above the greatest epoch of all deleted rows."""
     known(replica)
     for client in ("a", "b", "c"):
         lock(replica, client, 0)
@@ -162,7 +165,7 @@ def test_epochs_of_a_new_topic_begin_above_all_that_went(replica: Replica) -> No
 
 @pytest.mark.parametrize("gone", [TopicDeleted("t"), GroupDeleted("g")])
 def test_a_group_without_locks_is_not_kept(replica: Replica, gone: Record) -> None:
-    """Law: whoever asks for the groups that held queues meets none whose locks all went."""
+    """Law: a consumer group whose locks are all gone is not listed."""
     lock(known(replica), "a", 0, 1)
     lock(replica, "b", 0, group="h", topic="u")
 
@@ -172,7 +175,7 @@ def test_a_group_without_locks_is_not_kept(replica: Replica, gone: Record) -> No
 
 
 def test_a_topic_that_goes_with_many_locks_takes_no_call_for_each(replica: Replica) -> None:
-    """Law: replicas drop all of them in one go; what a holder has of other topics stays."""
+    """Law: deleting a topic with many locks takes no call per lock; the holder's locks in other topics stay."""
     known(replica)
     calls = []
     for count in (300, 600):

@@ -38,7 +38,7 @@ def member(client: str, *topics: str, group: str = "g", **more: str) -> MemberSe
 def test_the_others_are_notified_of_a_new_member_and_of_other_topics(
     replica: Replica, seen: MemberSeen, told: bool
 ) -> None:
-    """Law: another address is nobody else's business, and is kept all the same."""
+    """Law: other members are notified of a new member and of changed topics; a new address is stored without notice."""
     replica.take(member("a", "t"))
 
     assert replica.take(seen) == [MembersChanged(("g",) if told else ())]
@@ -46,7 +46,7 @@ def test_the_others_are_notified_of_a_new_member_and_of_other_topics(
 
 
 def test_who_leaves_is_gone_and_its_group_with_the_last(replica: Replica) -> None:
-    """In the group that it leaves, and in no other."""
+    """Law: a member that leaves is removed from that consumer group only; with its last member the group is no longer listed."""
     replica.take(member("a", "t"), member("b", "t"), member("a", "t", group="h"))
     members, seen = replica.state.members, []
     for client in ("a", "b"):
@@ -59,7 +59,7 @@ def test_who_leaves_is_gone_and_its_group_with_the_last(replica: Replica) -> Non
 
 
 def test_of_equal_versions_the_first_client_decides(replica: Replica) -> None:
-    """Law: all replicas give the same answer, in whatever order their members came."""
+    """Law: of equal subscription versions that of the first client by name counts, so that all replicas agree."""
     for client in ("b", "a"):
         subscription = Subscription("t", client, version=1)
         replica.take(MemberSeen("g", client, "h:1", subscriptions=(subscription,)))
@@ -68,7 +68,7 @@ def test_of_equal_versions_the_first_client_decides(replica: Replica) -> None:
 
 
 def test_a_member_that_broadcasts_says_nothing_about_the_others(replica: Replica) -> None:
-    """Of g one broadcasts, of h none, of i all."""
+    """Law: is_broadcasting is True if any member broadcasts, all_broadcast only if all do."""
     replica.take(member("a", "t"), member("b", "t", group="h"))
     replica.take(member("b", "t", message_model="BROADCASTING"))
     replica.take(member("c", "t", group="i", message_model="BROADCASTING"))
@@ -79,7 +79,7 @@ def test_a_member_that_broadcasts_says_nothing_about_the_others(replica: Replica
 
 
 def test_a_member_is_as_old_as_its_newest_subscription() -> None:
-    """And without one as old as the clock."""
+    """Law: a member is as old as its newest subscription; without a version its age is 0."""
     subscriptions = (Subscription("t", version=5), Subscription("u", version=9), Subscription("v"))
 
     assert since_ms(MemberSeen("g", "a", "h:1", subscriptions=subscriptions)) == 9
@@ -87,7 +87,7 @@ def test_a_member_is_as_old_as_its_newest_subscription() -> None:
 
 
 def test_a_subscription_goes_out_as_it_came_in() -> None:
-    """Field by field."""
+    """Law: a subscription is sent as it was received, field by field."""
     subscription = Subscription("t", "a > 1", "SQL92", 7, (3, 4), ("x", "y"))
 
     assert subscription_data(subscription) == SubscriptionData(
@@ -101,7 +101,7 @@ def test_a_subscription_goes_out_as_it_came_in() -> None:
 
 
 def test_a_new_subscription_counts_whichever_member_has_asked_before(replica: Replica) -> None:
-    """Law: what the group wants is read from its members as they are, also by who asked a moment ago."""
+    """Law: a new subscription counts immediately, even if the subscriptions were asked for just before."""
 
     def wanted() -> dict[str, str]:
         found = replica.state.members.subscriptions("g")
@@ -117,7 +117,7 @@ def test_a_new_subscription_counts_whichever_member_has_asked_before(replica: Re
 
 
 def test_what_a_group_wants_is_what_its_members_say(replica: Replica) -> None:
-    """Law: any topic while nobody says anything; then theirs and the group's retry topic, and no name is kept that has no members."""
+    """Law: without subscriptions a consumer group may want any topic; else its members' topics and its retry topic."""
     members = replica.state.members
     before = [members.may_want("g", topic) for topic in ("t", "u", "%RETRY%g")]
     replica.take(member("a", "t"), member("b", "v"))
@@ -130,7 +130,7 @@ def test_what_a_group_wants_is_what_its_members_say(replica: Replica) -> None:
 
 
 def test_all_that_a_member_says_counts_for_its_size() -> None:
-    """Law: each subscription, code and tag, and each character, takes memory on every replica."""
+    """Law: a member's size counts each subscription, code, tag and character, because all take memory on every replica."""
 
     def size(*wishes: Subscription) -> int:
         return size_of(MemberSeen("g", "a", "h:1", subscriptions=wishes))

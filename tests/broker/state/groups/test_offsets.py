@@ -1,4 +1,4 @@
-"""Offsets: which commits count, and what goes with a topic or a group."""
+"""Offsets: which commits count, and what is deleted with a topic or a consumer group."""
 
 from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.groups.offsets import OffsetTable
@@ -24,7 +24,7 @@ def commit(group: str, topic: str, queue: int, offset: int, epoch: int = 0) -> O
 
 
 def test_a_first_commit_counts_whatever_it_says(replica: Replica) -> None:
-    """Law: zero is an offset; where nobody committed there is none."""
+    """Law: the first commit of a queue counts, also 0; without a commit there is no offset."""
     replica.take(*TOPICS)
 
     assert replica.take(commit("g", "t", 0, 0), commit("g", "t", 0, 0)) == [
@@ -38,7 +38,7 @@ def test_a_first_commit_counts_whatever_it_says(replica: Replica) -> None:
 
 
 def test_a_commit_without_an_epoch_counts_while_nobody_holds_the_queue(replica: Replica) -> None:
-    """Law: of a group that never took a lock always; of one that did, for the queues that are free."""
+    """Law: a commit without an epoch counts if the consumer group never took a lock, or if nobody holds that queue."""
     replica.take(*TOPICS, GroupSet("g"))
     moved = [replica.take(commit("g", "t", 0, 1))[0]]
     replica.take(LocksRequested("g", "a", "h:1", 1_000, (("t", 0),)))
@@ -49,7 +49,7 @@ def test_a_commit_without_an_epoch_counts_while_nobody_holds_the_queue(replica: 
 
 
 def test_the_lock_of_a_broadcasting_member_is_in_no_commits_way(replica: Replica) -> None:
-    """Law: it does not make its group one that takes locks."""
+    """Law: a broadcasting member's lock does not block commits without an epoch."""
     replica.take(*TOPICS, GroupSet("g"))
     replica.take(LocksRequested("g", "a", "h:1", 1_000, (("t", 0),), orderly=False))
 
@@ -57,7 +57,7 @@ def test_the_lock_of_a_broadcasting_member_is_in_no_commits_way(replica: Replica
 
 
 def test_a_commit_with_an_epoch_needs_that_very_lock(replica: Replica) -> None:
-    """Law: neither an older one nor one that was never given, held or free."""
+    """Law: a commit with an epoch counts only if it is the newest epoch of that queue, held or released."""
     replica.take(*TOPICS, GroupSet("g"))
     for client in ("a", "b"):
         replica.take(LocksRequested("g", client, "h:1", 1_000, (("t", 0),)))
@@ -70,7 +70,7 @@ def test_a_commit_with_an_epoch_needs_that_very_lock(replica: Replica) -> None:
 
 
 def test_each_commit_of_a_record_is_judged_by_itself(replica: Replica) -> None:
-    """Those of a topic that is gone are passed over, by a reset as well."""
+    """Law: each commit of a record is checked by itself; commits and resets of a deleted topic are skipped."""
     replica.take(*TOPICS, commit("g", "t", 0, 5))
     commits = (Commit("g", "t", 0, 4), Commit("g", "gone", 0, 9), Commit("g", "u", 1, 7))
 
@@ -82,7 +82,7 @@ def test_each_commit_of_a_record_is_judged_by_itself(replica: Replica) -> None:
 
 
 def test_a_topic_takes_its_offsets_along_and_leaves_the_others(replica: Replica) -> None:
-    """In the store as in memory: the fixture compares a restart."""
+    """Law: a deleted topic takes its own offsets with it, in memory and in the store (the fixture compares a restart)."""
     replica.take(*TOPICS)
     replica.take(commit("g", "t", 0, 1), commit("g", "u", 0, 2), commit("h", "t", 1, 3))
 
@@ -93,7 +93,7 @@ def test_a_topic_takes_its_offsets_along_and_leaves_the_others(replica: Replica)
 
 
 def test_a_group_takes_its_offsets_along_when_the_record_says_so(replica: Replica) -> None:
-    """And those of no other group."""
+    """Law: a deleted consumer group takes its own offsets with it if the record says so."""
     replica.take(*TOPICS, GroupSet("g"))
     replica.take(commit("g", "t", 0, 1), commit("g", "u", 0, 2), commit("h", "t", 1, 3))
 
@@ -103,7 +103,7 @@ def test_a_group_takes_its_offsets_along_when_the_record_says_so(replica: Replic
 
 
 def test_all_that_moves_is_counted(replica: Replica) -> None:
-    """Two of three commits of one record."""
+    """Law: the outcome counts the commits that moved an offset and those that did not."""
     replica.take(*TOPICS, commit("g", "t", 0, 5))
     commits = (Commit("g", "t", 0, 4), Commit("g", "t", 1, 9), Commit("g", "u", 1, 7))
 
@@ -111,7 +111,7 @@ def test_all_that_moves_is_counted(replica: Replica) -> None:
 
 
 def test_the_offset_of_a_queue_by_key_only_rises() -> None:
-    """Law: what its lanes have completed is not owed again."""
+    """Law: the offset of a queue by key only rises, because completed messages must not be owed again."""
     offsets, seen = OffsetTable(MemoryStore()), list[int | None]()
 
     for offset in (0, 5, 3, 7):

@@ -1,4 +1,4 @@
-"""Parked keys: who may hold, what follows is counted once, and how long a release is remembered."""
+"""Parked keys: who may park one, how later messages are counted, and how long a release is remembered."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def known(replica: Replica) -> Replica:
 
 
 def test_what_follows_counts_from_the_message_that_failed_and_once(replica: Replica) -> None:
-    """Law: neither what came before it, nor itself, nor what was counted already."""
+    """Law: only messages after the failed one count as following, each once."""
     known(replica).take(park(5))
 
     found = replica.take(*(follow(offset) for offset in (4, 5, 6, 6, 9, 8)))
@@ -69,7 +69,10 @@ def test_what_follows_counts_from_the_message_that_failed_and_once(replica: Repl
 
 
 def test_only_the_newest_holder_of_a_queue_parks_and_counts(replica: Replica) -> None:
-    """Law: also after it has given the queue back; what is held already is reported to everybody."""
+    """Law: only the newest holder of a queue may park and count, also after it has released the queue.
+
+    A key that is held already is reported to others.
+    """
     known(replica)
     replica.take(LocksReleased("g", "a", None))
     own = replica.take(park(5), follow(6))
@@ -90,14 +93,14 @@ def test_only_the_newest_holder_of_a_queue_parks_and_counts(replica: Replica) ->
 def test_a_message_that_is_consumed_already_holds_nothing(
     replica: Replica, committed: int, held: bool
 ) -> None:
-    """Law: the committed offset is that of the next message, which may still fail."""
+    """Law: a message below the committed offset parks nothing; the committed offset itself is the next message and may still fail."""
     known(replica).take(OffsetsCommitted((Commit("g", "t", 0, committed, 1),)))
 
     assert replica.take(park(5)) == [ParkedFound(row(5) if held else None)]
 
 
 def test_a_group_parks_as_many_keys_as_it_may(replica: Replica) -> None:
-    """Law: over all its queues; one that is released makes room for one."""
+    """Law: a consumer group may park a limited number of keys over all queues; a release frees one place."""
     known(replica)
     replica.take(*(park(5, f"k{number}", queue=number % 2) for number in range(PARKED_KEYS_MAX)))
 
@@ -119,7 +122,7 @@ def test_a_group_parks_as_many_keys_as_it_may(replica: Replica) -> None:
 def test_a_letter_that_was_asked_for_before_a_release_holds_nothing(
     replica: Replica, offset: int, held: bool
 ) -> None:
-    """Law: up to the last that followed; what fails behind it holds again."""
+    """Law: after a release, a late request for one of the released messages parks nothing; a message behind them parks the key again."""
     known(replica).take(park(5), follow(7))
 
     assert replica.take(RELEASE) == [KeysReleased((row(5, behind=1, last=7),))]
@@ -139,7 +142,7 @@ def test_a_letter_that_was_asked_for_before_a_release_holds_nothing(
 def test_a_release_is_forgotten_with_the_next_when_nobody_can_ask_again(
     replica: Replica, then: list[Record], remembered: bool
 ) -> None:
-    """Law: its letters are consumed, or another client holds the queue."""
+    """Law: a remembered release is removed at the next one once its messages are consumed or another client holds the queue."""
     known(replica).take(park(5), follow(7), RELEASE)
 
     replica.take(*then, KeyReleased("g", "t", "nothing"))
@@ -154,7 +157,7 @@ def test_a_release_is_forgotten_with_the_next_when_nobody_can_ask_again(
     ids=lambda record: type(record).__name__,
 )
 def test_a_release_goes_with_what_it_was_about(replica: Replica, gone: Record) -> None:
-    """Law: what fails again after a reset is to hold again."""
+    """Law: a remembered release is removed with its topic or consumer group and by a reset, so that messages may park the key again."""
     known(replica).take(park(5), RELEASE)
 
     replica.take(gone)
@@ -163,7 +166,7 @@ def test_a_release_goes_with_what_it_was_about(replica: Replica, gone: Record) -
 
 
 def test_a_release_frees_the_key_in_every_queue_and_no_other(replica: Replica) -> None:
-    """In the order of age, topic, key and queue."""
+    """Law: a release frees the key in all queues, and no other key."""
     known(replica).take(park(6, queue=1), park(5), park(5, "other"))
 
     assert replica.take(RELEASE) == [KeysReleased((row(5), row(6, queue=1)))]
@@ -175,7 +178,7 @@ def test_a_release_frees_the_key_in_every_queue_and_no_other(replica: Replica) -
 
 
 def test_what_other_groups_hold_stays_when_a_group_goes(replica: Replica) -> None:
-    """Law: held keys and those that were released."""
+    """Law: a deleted consumer group leaves the held and released keys of others."""
     known(replica).take(GroupSet("h"), LocksRequested("h", "a", "h:1", 1_000, (("t", 0),)))
     parked, released = (KeyParked("h", "t", 0, key, 5, "M5", 1) for key in ("k", "other"))
     replica.take(park(5), parked, released, KeyReleased("h", "t", "other"))
@@ -186,7 +189,7 @@ def test_what_other_groups_hold_stays_when_a_group_goes(replica: Replica) -> Non
 
 
 def test_a_release_of_a_first_message_is_remembered_without_a_commit(replica: Replica) -> None:
-    """Law: where nothing was committed yet, nothing is consumed, also of the message at offset 0."""
+    """Law: without a commit nothing counts as consumed, so a release of the message at offset 0 is remembered."""
     known(replica).take(park(0), RELEASE)
 
     replica.take(KeyReleased("g", "t", "nothing"))

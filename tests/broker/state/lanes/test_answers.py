@@ -1,4 +1,4 @@
-"""Answers about attempts that are over, and the fate of a message that fails, stops its queue or dies."""
+"""Answers about attempts that have ended, and what becomes of a message that fails, stops its queue or dies."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def stop(world: LaneWorld, granted: Granted) -> str:
 
 
 def test_each_lane_that_stops_its_queue_counts_once() -> None:
-    """Law: the queue goes on when all of them are free, however often each has failed meanwhile."""
+    """Law: each lane that stops its queue counts once, however often it failed; the queue goes on when all of them are free."""
     world = LaneWorld(["x", "y"])
     for granted in world.fetch(scan=2):
         stop(world, granted)
@@ -44,7 +44,7 @@ def test_each_lane_that_stops_its_queue_counts_once() -> None:
 
 
 def test_where_nothing_is_tried_again_the_first_failure_is_the_last() -> None:
-    """Law: a maximum of none is a maximum."""
+    """Law: with a maximum of 0 tries, the first failure is the last."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
 
@@ -55,7 +55,7 @@ def test_where_nothing_is_tried_again_the_first_failure_is_the_last() -> None:
 def test_a_suspect_that_ends_one_more_member_is_dead_by_the_maximum_of_its_group(
     tries_max: int, state: LaneState
 ) -> None:
-    """Law: not before it was in hand as a suspect, and never where the group tries for ever."""
+    """Law: a message that was in hand of several dead members is dead after the maximum of its consumer group, and never without a maximum."""
     world = LaneWorld(["x"])
     world.take(GroupSet(GROUP, concurrency="Key", retry_max_times=tries_max))
     world.fetch("a", scan=1)
@@ -70,7 +70,7 @@ def test_a_suspect_that_ends_one_more_member_is_dead_by_the_maximum_of_its_group
 
 
 def test_only_who_waits_for_a_time_learns_of_it() -> None:
-    """Law: a held lane waits for an administrator, so no time is promised for it."""
+    """Law: only a parked lane is answered with a time; a held lane waits for an administrator."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
     held = Report(0, x.lane, x.attempt, Said.RETRY, -1, 9, 1, DeadPolicy.HOLD)
@@ -83,7 +83,7 @@ def test_only_who_waits_for_a_time_learns_of_it() -> None:
 
 
 def test_a_failure_that_is_reported_for_an_older_attempt_is_stale() -> None:
-    """Law: only the newest attempt's end may be reported twice; the lane may have failed for another reason since."""
+    """Law: only the end of the newest attempt may be reported twice; a failure reported for an older attempt is stale."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
     world.say("a", Said.RETRY, x)
@@ -97,7 +97,7 @@ def test_a_failure_that_is_reported_for_an_older_attempt_is_stale() -> None:
 
 
 def test_an_attempt_that_ended_in_one_way_has_not_ended_in_another() -> None:
-    """Law: who failed has not released, who released is not done, and who is done has nothing to release."""
+    """Law: a repeated report must say the same end; an attempt that failed is not released, and one that was released is not done."""
     world = LaneWorld(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
     world.say("a", Said.RETRY, x)
@@ -110,7 +110,7 @@ def test_an_attempt_that_ended_in_one_way_has_not_ended_in_another() -> None:
 
 
 def test_a_letter_that_nobody_waits_for_moves_nothing() -> None:
-    """Law: neither a lane that is gone, nor one whose message is in hand; and nobody is asked to look."""
+    """Law: a stored dead letter changes nothing if its lane is gone or its message is in hand again."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
     world.done(y)
@@ -124,7 +124,7 @@ def test_a_letter_that_nobody_waits_for_moves_nothing() -> None:
 
 
 def test_a_reset_leaves_no_index_behind() -> None:
-    """Law: what was owed there would come again behind what is found again."""
+    """Law: a reset removes the lane's index in the store; else its messages would be owed twice."""
     count = 2 * RUN_MAX
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count)

@@ -1,4 +1,4 @@
-"""Lanes that an administrator frees: those that were named, wherever they are, and no others."""
+"""Lanes that an administrator frees: exactly those that the request names."""
 
 import msgspec
 
@@ -20,7 +20,7 @@ FREED = LaneFreed(GROUP, TOPIC, "x")
 
 
 def parked_in_both() -> LaneWorld:
-    """Return a world whose queues 0 and 1 have a parked lane of the key x each."""
+    """Return a world whose queues 0 and 1 each have a parked lane of the key x."""
     world = LaneWorld(["x"], queues=2)
     world.replica.append(world.replica.topic_id(TOPIC), 1)
     plan = world.plan("a", scan=1)
@@ -42,7 +42,7 @@ def places(outcome: Outcome) -> list[tuple[int, str]]:
 
 
 def test_a_key_is_freed_where_the_administrator_saw_it() -> None:
-    """Law: its lane in another queue waits on, whichever of them comes first."""
+    """Law: with a queue named, the key's lane in another queue stays parked, whichever comes first."""
     world = parked_in_both()
 
     second = world.take(msgspec.structs.replace(FREED, queue_id=1))
@@ -53,7 +53,7 @@ def test_a_key_is_freed_where_the_administrator_saw_it() -> None:
 
 
 def test_a_key_is_freed_everywhere_when_no_queue_is_named() -> None:
-    """Law: those who wait for lanes of the topic are woken."""
+    """Law: with no queue named, the key is freed in all queues, and members that wait for lanes of the topic are woken."""
     world = parked_in_both()
 
     freed = world.take(FREED)
@@ -64,7 +64,7 @@ def test_a_key_is_freed_everywhere_when_no_queue_is_named() -> None:
 
 
 def test_a_key_that_is_idle_in_one_queue_is_freed_in_the_others() -> None:
-    """Law: also when the administrator named the message at which it stood."""
+    """Law: a key that has no lane in one queue is freed in the others, even if the request names a message."""
     world = parked_in_both()
     world.take(msgspec.structs.replace(FREED, queue_id=0))
     (x,) = world.fetch()
@@ -76,7 +76,7 @@ def test_a_key_that_is_idle_in_one_queue_is_freed_in_the_others() -> None:
 
 
 def test_a_lane_that_stands_at_another_message_is_not_freed() -> None:
-    """Law: what the administrator saw is complete by now; the message behind it has failed for itself."""
+    """Law: a lane that has moved to another message than the named one is not freed."""
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
     world.done(x)
@@ -90,7 +90,7 @@ def test_a_lane_that_stands_at_another_message_is_not_freed() -> None:
 
 
 def test_of_messages_without_a_key_the_one_that_was_seen_is_freed() -> None:
-    """Law: each is a lane of its own, known by its offset alone."""
+    """Law: of messages without a key, only the one at the named offset is freed, because each is its own lane."""
     world = LaneWorld(["", "", ""])
     for granted in world.fetch(scan=3):
         world.say("a", Said.RETRY, granted)
@@ -102,7 +102,7 @@ def test_of_messages_without_a_key_the_one_that_was_seen_is_freed() -> None:
 
 
 def test_a_lane_that_stops_its_queue_is_freed_unless_a_member_has_it() -> None:
-    """Law: nobody takes a message out of a member's hand; one that waits after its member's death is freed."""
+    """Law: a lane that stops its queue is not freed while a member has it in hand; once released it can be freed."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
     world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)

@@ -1,4 +1,4 @@
-"""A lane by itself, and how many of them a record moves."""
+"""A single lane, and how many lanes a record moves."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 
 def test_a_lane_owes_what_is_in_its_head_and_in_its_index() -> None:
-    """Law: nothing is counted twice or left out."""
+    """Law: a lane owes the messages of its head and of its index, each counted once."""
     owed = [Lane(1, "k", head, behind=behind).owed for head in ((), (7, 9)) for behind in (0, 5)]
 
     assert owed == [0, 5, 2, 7]
@@ -39,7 +39,7 @@ def test_a_lane_owes_what_is_in_its_head_and_in_its_index() -> None:
 def test_an_attempt_ends_its_lane_when_it_has_all_that_is_owed(
     head: tuple[int, ...], taken: int, behind: int, offset: int, *, ends: bool
 ) -> None:
-    """Law: and its last message is complete; a lane that owes nothing has nothing to end."""
+    """Law: an attempt ends its lane if it holds all owed messages and completed the last of them."""
     assert Lane(1, "k", head, taken=taken, behind=behind).ends_at(offset) == ends
 
 
@@ -60,7 +60,7 @@ def test_an_attempt_ends_its_lane_when_it_has_all_that_is_owed(
     ],
 )
 def test_a_record_that_moves_many_lanes_says_how_many(record: Record, moved: int) -> None:
-    """Law: who hands it in learns what it costs; a record that names its lanes, or moves none, says nothing."""
+    """Law: a record that moves lanes without naming them says how many; other records say 0."""
     world = LaneWorld(["x", "y", "z"])
     world.fetch(scan=2)
     world.take(world.plan("b", scan=1, ready=0, sequence=2))
@@ -79,7 +79,7 @@ def test_a_record_that_moves_many_lanes_says_how_many(record: Record, moved: int
 def test_a_group_that_may_not_change_yet_hears_what_is_in_the_way(
     wanted: GroupSet, says: str
 ) -> None:
-    """Law: in words that a person understands."""
+    """Law: the refusal to change a consumer group says in plain words what must end first."""
     world = LaneWorld(["x", "y"])
     world.fetch(scan=2)
 
@@ -90,7 +90,7 @@ def test_a_group_that_may_not_change_yet_hears_what_is_in_the_way(
 
 
 def test_the_first_that_is_owed_is_that_of_the_queue_that_is_asked_about() -> None:
-    """Law: neither a queue without lanes nor one that owes nothing keeps a message."""
+    """Law: first_owed answers for the queue that is asked about; a queue without owed messages has none."""
     world = LaneWorld(["x", "y"], queues=2)
     before = [world.replica.state.lanes.first_owed(TOPIC, queue) for queue in (0, 1)]
     world.fetch(scan=2)

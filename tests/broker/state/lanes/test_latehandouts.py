@@ -1,4 +1,4 @@
-"""Hand-outs that were planned before something else was applied: they change what still is so, and nothing else."""
+"""Hand-outs that were planned before another record was applied: only the parts that are still right take effect."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 
 def released(keys: list[str]) -> LaneWorld:
-    """Return a world whose first lane waits for a member again, and the others as well."""
+    """Return a world whose lanes all wait for a member again."""
     world = LaneWorld(keys)
     for granted in world.fetch(scan=len(keys)):
         world.say("a", Said.RELEASE, granted)
@@ -33,7 +33,7 @@ def fetched(world: LaneWorld, *hand_outs: HandOut, found: tuple[Found, ...] = ()
 
 
 def test_a_lane_that_has_gone_to_another_member_stays_there() -> None:
-    """Law: a key has one attempt, however many fetches were planned for it."""
+    """Law: a key has at most one attempt, even if several fetches were planned for it."""
     world = released(["x"])
     late = world.plan("b", scan=0)
     (x,) = world.fetch("a")
@@ -45,7 +45,7 @@ def test_a_lane_that_has_gone_to_another_member_stays_there() -> None:
 
 
 def test_a_lane_that_is_idle_by_now_is_handed_to_nobody() -> None:
-    """Law: what is complete comes to no member."""
+    """Law: a lane whose messages are all complete is handed to no member."""
     world = released(["x", "y"])
     late = world.plan("b", scan=0)
     for granted in world.fetch("a"):
@@ -58,7 +58,7 @@ def test_a_lane_that_is_idle_by_now_is_handed_to_nobody() -> None:
 
 
 def test_a_run_that_is_in_memory_already_is_loaded_once() -> None:
-    """Law: every owed offset stands in one place, so that none is lost and none comes twice."""
+    """Law: a run that is in memory already is not loaded again, so that no offset is lost or doubled."""
     count = 3 * RUN_MAX
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count, take=RUN_MAX)
@@ -75,7 +75,7 @@ def test_a_run_that_is_in_memory_already_is_loaded_once() -> None:
 
 
 def test_the_last_run_that_is_loaded_leaves_no_index() -> None:
-    """Law: with one run left in the index the lane knows its end, with none it has no end there."""
+    """Law: after its last run is loaded, a lane has no index and no end in it."""
     count = 3 * RUN_MAX
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count, take=RUN_MAX)
@@ -95,7 +95,7 @@ def test_the_last_run_that_is_loaded_leaves_no_index() -> None:
 
 
 def test_a_hand_out_of_nothing_begins_no_attempt() -> None:
-    """Law: a member is asked to handle at least one message, or none of the lane."""
+    """Law: a hand-out without messages begins no attempt."""
     world = released(["x", "x", "y"])
     x, y = world.lane("x").number, world.lane("y").number
 
@@ -108,7 +108,7 @@ def test_a_hand_out_of_nothing_begins_no_attempt() -> None:
 
 
 def test_what_a_member_may_not_have_yet_waits_for_the_next_one() -> None:
-    """Law: a key that is found beyond what the member may have is owed, and in nobody's hand."""
+    """Law: a key that was found, but that the member may not have yet, waits as ready."""
     world = released(["x", "y"])
     world.keys.append("z")
     world.replica.append(world.replica.topic_id(TOPIC))
@@ -121,7 +121,7 @@ def test_what_a_member_may_not_have_yet_waits_for_the_next_one() -> None:
 
 
 def test_what_follows_in_a_busy_lane_is_kept() -> None:
-    """Law: a message of a key that is in hand is owed from the scan that has found it, also after a restart."""
+    """Law: a message found for a key that is in hand is owed from then on, also after a restart."""
     world = LaneWorld(["x", "x"])
     world.fetch("a", scan=1)
     world.fetch("b", scan=1)
@@ -131,7 +131,7 @@ def test_what_follows_in_a_busy_lane_is_kept() -> None:
 
 
 def test_what_a_renewal_completes_is_kept() -> None:
-    """Law: it comes to nobody again, also after a restart."""
+    """Law: messages that a renewal completes are never handed out again, also after a restart."""
     world = LaneWorld(["x", "x", "x"])
     (x,) = world.fetch(scan=3, take=3)
     world.say("a", Said.RENEW, x, 0)
@@ -142,7 +142,7 @@ def test_what_a_renewal_completes_is_kept() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_attempts_are_numbered_without_a_gap_and_never_twice(times: int) -> None:
-    """Law: the first attempt has its lane's number, which nothing else has; each further one has the next."""
+    """Law: attempt numbers have no gap and never repeat; the first attempt has its lane's number."""
     world = LaneWorld(["x", "y"])
     x, y = world.fetch(scan=2)
     attempts = [x.attempt]
@@ -159,7 +159,7 @@ def test_attempts_are_numbered_without_a_gap_and_never_twice(times: int) -> None
 
 
 def test_messages_that_are_gone_are_taken_out_once() -> None:
-    """Law: a message that is owed is delivered, also when two fetches were planned from one state."""
+    """Law: messages that are gone are removed once, even if two fetches were planned from the same state."""
     world = released(["x", "x", "x"])
     x = world.lane("x")
     assert x.head == (0, 1, 2)
@@ -173,7 +173,7 @@ def test_messages_that_are_gone_are_taken_out_once() -> None:
 
 
 def test_what_retention_has_taken_by_now_is_owed_by_nobody() -> None:
-    """Law: the leader looks again, from the first message that is there."""
+    """Law: a fetch that found messages which retention has removed meanwhile is refused; the leader scans again."""
     world = LaneWorld(["x", "y"])
     late = world.plan("a", scan=2)
     floor = QueueFloor(world.replica.topic_id(TOPIC), 0, 1)

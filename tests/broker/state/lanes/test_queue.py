@@ -1,4 +1,4 @@
-"""Key lanes: one attempt per lane, order in the lane, and what is owed until it is complete."""
+"""Key lanes: one attempt per lane, order within the lane, and the owed messages."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +28,7 @@ Make = Callable[..., LaneWorld]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """Makes worlds whose replicas are consistent and survive a restart when the test ends."""
+    """A factory of worlds; at the end of the test their replicas are consistent and survive a restart."""
     made: list[LaneWorld] = []
 
     def build(keys: list[str]) -> LaneWorld:
@@ -43,7 +43,7 @@ def make() -> Iterator[Make]:
 def test_messages_of_one_key_come_one_after_the_other_and_other_keys_beside_them(
     make: Make,
 ) -> None:
-    """A lane that is in hand keeps what follows it back, and nothing else."""
+    """Law: messages of a key come one after the other, in parallel to other keys; a lane in hand holds back only its own later messages."""
     world = make(["x", "x", "y", "", ""])
 
     first = world.fetch(scan=5)
@@ -61,7 +61,7 @@ def test_messages_of_one_key_come_one_after_the_other_and_other_keys_beside_them
 
 
 def test_a_lane_that_owes_nothing_has_no_state(make: Make) -> None:
-    """Complete messages leave nothing but the place of the scan."""
+    """Law: a lane whose messages are all complete has no state; only the position of the scan stays."""
     world = make(["x", "y", "x"])
 
     for granted in world.fetch(scan=3, take=2):
@@ -71,7 +71,7 @@ def test_a_lane_that_owes_nothing_has_no_state(make: Make) -> None:
 
 
 def test_the_committed_offset_is_the_first_that_is_owed(make: Make) -> None:
-    """Later completions do not move it, the one that was missing moves it past them all."""
+    """Law: the committed offset is the first owed message; completions behind it count when that one is complete."""
     world = make(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
 
@@ -81,7 +81,7 @@ def test_the_committed_offset_is_the_first_that_is_owed(make: Make) -> None:
 
 
 def test_what_is_said_twice_is_answered_the_same_and_changes_nothing(make: Make) -> None:
-    """A lost answer may be asked for again: done, parked and released are said as the first time."""
+    """Law: a repeated report (done, parked, released) gets the same answer and changes nothing."""
     world = make(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
 
@@ -92,7 +92,7 @@ def test_what_is_said_twice_is_answered_the_same_and_changes_nothing(make: Make)
 
 
 def test_a_former_holder_changes_nothing(make: Make) -> None:
-    """When the lane has gone to another member, what the first one says is stale for that lane alone."""
+    """Law: after a lane went to another member, reports of the former one are stale, for that lane only."""
     world = make(["x", "y"])
     x, y = world.fetch("a", scan=2)
     world.take(LanesExpired(GROUP, (LaneRef(TOPIC, 0, x.lane, x.attempt),)))
@@ -107,7 +107,7 @@ def test_a_former_holder_changes_nothing(make: Make) -> None:
 
 
 def test_what_was_never_handed_out_is_nobodys_to_complete(make: Make) -> None:
-    """A stranger's numbers, another member's and made up ones reach no lane."""
+    """Law: reports of other members or with invented numbers are stale and change no lane."""
     world = make(["x"])
     (x,) = world.fetch("a", scan=1)
     made_up = [
@@ -120,7 +120,7 @@ def test_what_was_never_handed_out_is_nobodys_to_complete(make: Make) -> None:
 
 
 def test_a_failed_message_parks_its_lane_from_that_message_on(make: Make) -> None:
-    """Messages before it in the attempt are complete; messages behind it wait with it."""
+    """Law: a failed message parks its lane; messages before it in the attempt are complete, those behind it wait."""
     world = make(["x", "x", "x", "y"])
     x, y = world.fetch(scan=4, take=3)
 
@@ -143,7 +143,7 @@ def test_a_failed_message_parks_its_lane_from_that_message_on(make: Make) -> Non
 def test_after_as_many_tries_as_the_group_allows_the_policy_decides(
     make: Make, policy: DeadPolicy, state: LaneState, verdict: str
 ) -> None:
-    """Continue lets the message die, HoldKey holds the lane, StopQueue tries for ever and stops the queue."""
+    """Law: after the maximum of tries, Continue makes a dead letter, HoldKey holds the lane, and StopQueue stops the queue and tries for ever."""
     world = make(["x"])
     (first,) = world.fetch(scan=1)
     said = [world.say("a", Said.RETRY, first, tries_max=2, policy=policy)]
@@ -156,7 +156,7 @@ def test_after_as_many_tries_as_the_group_allows_the_policy_decides(
 
 
 def test_nothing_is_held_for_a_message_without_a_key(make: Make) -> None:
-    """It is alone: under HoldKey it becomes a dead letter immediately."""
+    """Law: a failed message without a key holds nothing; under HoldKey it becomes a dead letter immediately."""
     world = make([""])
     (alone,) = world.fetch(scan=1)
 
@@ -164,7 +164,7 @@ def test_nothing_is_held_for_a_message_without_a_key(make: Make) -> None:
 
 
 def test_a_dead_letter_lets_its_lane_go_on_once_it_is_stored(make: Make) -> None:
-    """Until then nobody gets the lane; the record of another message changes nothing."""
+    """Law: a lane with a dead letter waits until that letter is stored; a record about another message changes nothing."""
     world = make(["x", "x"])
     (x,) = world.fetch(scan=2)
     world.say("a", Said.RETRY, x, tries_max=1)
@@ -181,7 +181,7 @@ def test_a_dead_letter_lets_its_lane_go_on_once_it_is_stored(make: Make) -> None
 
 @pytest.mark.parametrize("skip", [False, True])
 def test_an_administrator_frees_a_held_lane(make: Make, *, skip: bool) -> None:
-    """Retry hands the message out again with all its tries, skip makes it a dead letter."""
+    """Law: an administrator's retry hands a held message out again with all its tries; a skip makes it a dead letter."""
     world = make(["x", "y"])
     x, y = world.fetch(scan=2)
     world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.HOLD)
@@ -196,7 +196,7 @@ def test_an_administrator_frees_a_held_lane(make: Make, *, skip: bool) -> None:
 
 
 def test_renewal_keeps_the_attempt_and_what_is_complete(make: Make) -> None:
-    """A member that is half through says so, and nothing of it comes again when it dies."""
+    """Law: a renewal keeps the attempt and stores the messages completed so far; they do not come again if the member dies."""
     world = make(["x", "x", "x"])
     (x,) = world.fetch(scan=3, take=3)
 
@@ -211,7 +211,7 @@ def test_renewal_keeps_the_attempt_and_what_is_complete(make: Make) -> None:
     "record", [ClientDead("a", "gone"), LanesReturned(GROUP, "a")], ids=["dead", "leaves"]
 )
 def test_a_member_that_goes_costs_its_own_lanes(make: Make, record: ClientDead) -> None:
-    """They are handed out again from their first message; what others have stays theirs."""
+    """Law: the lanes of a member that leaves are handed out again from their first message; others keep theirs."""
     world = make(["x", "y", "z"])
     x, y = world.fetch("a", scan=2)
     (z,) = world.fetch("b", scan=1)
@@ -226,7 +226,7 @@ def test_a_member_that_goes_costs_its_own_lanes(make: Make, record: ClientDead) 
 
 
 def test_the_backlog_of_a_busy_lane_is_on_disk(make: Make) -> None:
-    """Memory holds one run; the rest comes back run by run, in order, and leaves the index."""
+    """Law: memory holds one run of a lane's backlog; the rest is read from the store run by run, in order."""
     count = 3 * RUN_MAX + 5
     world = make(["x"] * count)
     (x,) = world.fetch(scan=count)
@@ -245,7 +245,7 @@ def test_the_backlog_of_a_busy_lane_is_on_disk(make: Make) -> None:
 
 
 def test_what_is_gone_from_the_store_is_passed_over(make: Make) -> None:
-    """A lane whose messages no store has is not stuck with them."""
+    """Law: a lane skips messages that are no longer stored."""
     world = make(["x", "x", "x"])
     (x,) = world.fetch(scan=3)
     world.say("a", Said.RELEASE, x)
@@ -257,7 +257,7 @@ def test_what_is_gone_from_the_store_is_passed_over(make: Make) -> None:
 
 
 def test_a_fetch_from_another_place_of_the_scan_is_void(make: Make) -> None:
-    """Two leaders, or two fetches, that looked at the same messages hand them out once."""
+    """Law: a fetch planned for another position of the scan is refused, so that messages are handed out once."""
     world = make(["x", "y"])
     plan = world.plan("a", scan=2)
     world.take(plan)
@@ -268,7 +268,7 @@ def test_a_fetch_from_another_place_of_the_scan_is_void(make: Make) -> None:
 
 @pytest.mark.parametrize("offset", [0, 2])
 def test_a_reset_leaves_a_lane_in_hand_until_its_attempt_ends(make: Make, offset: int) -> None:
-    """A member that still works on a key is alone with it, wherever the group begins again."""
+    """Law: a reset leaves a lane in hand to its member until the attempt ends; nobody else gets that key."""
     world = make(["x", "y", "x"])
     x, y = world.fetch(scan=3)
     world.done(y)
@@ -283,7 +283,7 @@ def test_a_reset_leaves_a_lane_in_hand_until_its_attempt_ends(make: Make, offset
 
 
 def test_parked_lanes_are_due_when_they_were_said_to_be(make: Make) -> None:
-    """Law: nobody looks at those that are due later, however many there are; a restart changes nothing."""
+    """Law: only lanes that are due are looked at, however many are due later; a restart changes nothing."""
     world = make([f"k{number}" for number in range(100)])
     lanes = world.fetch(scan=100)
     for number, lane in enumerate(lanes):
@@ -299,7 +299,7 @@ def test_parked_lanes_are_due_when_they_were_said_to_be(make: Make) -> None:
 
 
 class Lookups(dict[int, Lane]):
-    """Lanes that note which of them are asked for."""
+    """Lanes that record which of them are looked up."""
 
     def __init__(self, lanes: dict[int, Lane]) -> None:
         super().__init__(lanes)

@@ -1,4 +1,4 @@
-"""Lanes of groups and topics: what goes with them, and when a group may change how it consumes."""
+"""Lanes by consumer group and topic: what is deleted with them, and when a group may change its mode."""
 
 import gc
 import tracemalloc
@@ -60,7 +60,7 @@ def rows(world: LaneWorld) -> int:
 @pytest.mark.parametrize("record", [TopicDeleted(TOPIC), GroupDeleted(GROUP)])
 @pytest.mark.parametrize("at_once", [False, True], ids=["later", "in the same entry"])
 def test_lanes_go_with_their_topic_and_their_group(record: Record, *, at_once: bool) -> None:
-    """No row is left that nobody would remove, be it set before or in the same entry."""
+    """Law: no row of a lane outlives its topic or consumer group, also if it was written in the same entry."""
     world = LaneWorld(["x"] * 200 + ["y"])
     plan = world.plan("a", scan=201)
     if at_once:
@@ -76,7 +76,7 @@ def test_lanes_go_with_their_topic_and_their_group(record: Record, *, at_once: b
 
 
 def test_no_number_of_a_former_life_is_given_again() -> None:
-    """A member's report about an attempt of a deleted group reaches none of the group of now."""
+    """Law: attempt numbers are not reused after a consumer group is deleted and created again, so that old reports match nothing."""
     world = LaneWorld(["x", "y"])
     before = world.fetch(scan=2)
     world.take(GroupDeleted(GROUP, clean_offsets=True))
@@ -98,7 +98,7 @@ def test_no_number_of_a_former_life_is_given_again() -> None:
     ids=["reset and deleted", "deleted with its offsets"],
 )
 def test_a_fetch_of_a_former_life_begins_nothing(ends: tuple[Record, ...]) -> None:
-    """The leader saw the scan behind a message that is owed again: it would be passed over."""
+    """Law: a fetch planned before a reset or re-creation is refused; it would skip messages that are owed again."""
     world = LaneWorld(["x", "y"])
     world.fetch(scan=1)
     late = world.plan("a", scan=1, ready=0)
@@ -110,7 +110,10 @@ def test_a_fetch_of_a_former_life_begins_nothing(ends: tuple[Record, ...]) -> No
 
 
 def test_a_group_changes_to_keys_when_nobody_holds_a_lock() -> None:
-    """Lanes begin at the committed offset; a commit of the former holder comes too late."""
+    """Law: a consumer group changes to keys only if it holds no locks.
+
+    Lanes begin at the committed offset, and a late commit of the former holder counts nothing.
+    """
     world = LaneWorld(["x", "y", "z"])
     world.take(BY_QUEUE)
     world.replica.take(LOCK, OffsetsCommitted((Commit(GROUP, TOPIC, 0, 1, 1),)))
@@ -127,14 +130,14 @@ def test_a_group_changes_to_keys_when_nobody_holds_a_lock() -> None:
 
 
 def test_a_group_by_key_gives_no_queue_locks() -> None:
-    """A client that knows no lanes gets nothing, whenever its request comes."""
+    """Law: a consumer group by key grants no queue locks, so that clients that know no lanes get nothing."""
     world = LaneWorld(["x"])
 
     assert world.take(LOCK) == LocksGranted(GROUP, "a", 1_000, ())
 
 
 def test_a_group_changes_to_queues_when_nothing_is_in_hand() -> None:
-    """It goes on at the first message that was owed, and a fetch that comes late gets nothing."""
+    """Law: a consumer group changes to queues only if no lane is in hand; it goes on at the first owed message, and a late fetch is refused."""
     world = LaneWorld(["x", "y", "z"])
     x, y, z = world.fetch(scan=3)
     world.done(y)
@@ -151,7 +154,7 @@ def test_a_group_changes_to_queues_when_nothing_is_in_hand() -> None:
 
 
 def test_the_property_of_the_key_changes_when_nothing_is_owed() -> None:
-    """One message must not be in two lanes."""
+    """Law: the key property may change only while nothing is owed; else a message could be in two lanes."""
     world = LaneWorld(["x"])
     changed = GroupSet(GROUP, concurrency="Key", lane_key_property="orderId")
     (x,) = world.fetch(scan=1)
@@ -162,7 +165,7 @@ def test_the_property_of_the_key_changes_when_nothing_is_owed() -> None:
 
 
 def test_the_lanes_of_another_group_stay_when_a_group_goes() -> None:
-    """The digest knows of a group that went nothing but the floor of its numbers."""
+    """Law: a deleted consumer group leaves the lanes of others; of its own only the floor of its numbers stays."""
     world = LaneWorld(["x"])
     lanes = world.replica.state.lanes
     assert list(lanes.rows()) == []
@@ -188,7 +191,7 @@ def test_the_lanes_of_another_group_stay_when_a_group_goes() -> None:
     ids=["no such queue", "beyond its end", "an empty queue"],
 )
 def test_nothing_is_looked_at_where_nothing_is(keys: list[str], part: QueueFetch) -> None:
-    """A scan that were taken further would pass over what comes there later."""
+    """Law: a scan beyond the end of a queue or in a missing queue is refused; it would skip messages that come later."""
     world = LaneWorld(keys)
 
     assert isinstance(world.take(LanesFetched(GROUP, TOPIC, "a", 1, 1_000, (part,))), Refused)
@@ -196,7 +199,7 @@ def test_nothing_is_looked_at_where_nothing_is(keys: list[str], part: QueueFetch
 
 
 def test_a_queue_that_is_empty_still_may_be_looked_at() -> None:
-    """Its members ask before the first message comes."""
+    """Law: an empty queue may be scanned, because members ask before the first message comes."""
     world = LaneWorld([])
 
     assert world.fetch() == ()
@@ -204,7 +207,7 @@ def test_a_queue_that_is_empty_still_may_be_looked_at() -> None:
 
 
 def test_who_ends_attempts_learns_which() -> None:
-    """The leader forgets their leases by that."""
+    """Law: a record that ends attempts returns which, so that the leader drops their leases."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
 
@@ -214,7 +217,7 @@ def test_who_ends_attempts_learns_which() -> None:
 
 
 def test_what_does_not_concern_lanes_changes_while_messages_are_owed() -> None:
-    """Only what would put one message into two lanes waits for them."""
+    """Law: settings that do not move messages between lanes may change while messages are owed."""
     world = LaneWorld(["x"])
     world.fetch(scan=1)
 
@@ -224,7 +227,7 @@ def test_what_does_not_concern_lanes_changes_while_messages_are_owed() -> None:
 
 
 def test_a_report_about_a_queue_without_lanes_keeps_none_of_the_others_back() -> None:
-    """Each attempt is answered, in the order in which the member asks."""
+    """Law: a report about a queue without lanes is stale; the other reports of the record are answered in order."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
     stray = Report(9, x.lane, x.attempt, Said.DONE, 0)
@@ -237,7 +240,7 @@ def test_a_report_about_a_queue_without_lanes_keeps_none_of_the_others_back() ->
 
 
 def test_nobody_is_asked_to_look_when_no_attempt_has_ended() -> None:
-    """A renewal wakes no member that waits for lanes."""
+    """Law: a renewal wakes no member that waits for lanes."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
     renewal = Report(0, x.lane, x.attempt, Said.RENEW)
@@ -249,7 +252,7 @@ def test_nobody_is_asked_to_look_when_no_attempt_has_ended() -> None:
 
 
 def test_messages_without_a_key_are_freed_together() -> None:
-    """They have no name by which one of them could be meant; those with a key wait on."""
+    """Law: an administrator frees parked messages without a key together; lanes with a key stay parked."""
     world = LaneWorld(["", "x", ""])
     for granted in world.fetch(scan=3):
         world.say("a", Said.RETRY, granted)
@@ -268,14 +271,14 @@ def test_messages_without_a_key_are_freed_together() -> None:
 
 
 def test_who_is_no_member_gets_nothing() -> None:
-    """A fetch that comes behind the end of its member would give lanes to nobody."""
+    """Law: a fetch of a client that is no member any more is refused."""
     world = LaneWorld(["x"])
 
     assert isinstance(world.take(world.plan("c", scan=1)), Refused)
 
 
 def test_a_topic_that_is_made_again_begins_with_new_lanes() -> None:
-    """The scan of the former topic says nothing about the one of now."""
+    """Law: a topic that is created again begins with new lanes and a new scan."""
     world = LaneWorld(["x", "y"])
     world.fetch(scan=2)
     world.replica.take(TopicDeleted(TOPIC), TopicSet(TOPIC, 1, 1), MemberSeen(GROUP, "a", "h:1"))
@@ -285,7 +288,7 @@ def test_a_topic_that_is_made_again_begins_with_new_lanes() -> None:
 
 
 def begun(queues: int) -> LaneWorld:
-    """Return a group that has begun so many queues and has a lane in hand of the first."""
+    """Return a world whose group has scanned so many queues and has a lane of the first one in hand."""
     world = LaneWorld(["x"], queues=queues)
     parts = tuple(QueueFetch(number, 0, 0, begins=True) for number in range(1, queues))
     world.take(LanesFetched(GROUP, TOPIC, "a", 1, 1_000, parts))
@@ -294,7 +297,7 @@ def begun(queues: int) -> LaneWorld:
 
 
 def test_a_queue_without_lanes_takes_little_memory() -> None:
-    """A group may have begun a hundred thousand."""
+    """Law: a queue without lanes takes less than 500 bytes of memory, because a group may have scanned a hundred thousand."""
     world, count = begun(500), 500
     gc.collect()
 
@@ -309,7 +312,7 @@ def test_a_queue_without_lanes_takes_little_memory() -> None:
 
 
 def test_a_deletion_takes_no_step_per_queue_without_lanes() -> None:
-    """It counts as some hundred changes, however many queues the group has begun."""
+    """Law: a deletion takes no step per queue without lanes, because it counts as few changes."""
     tables = [begun(count).replica.state.lanes for count in (2, 200)]
 
     few, many = (calls_in(partial(each.drop, TableWrites(), group=GROUP)) for each in tables)
@@ -318,7 +321,7 @@ def test_a_deletion_takes_no_step_per_queue_without_lanes() -> None:
 
 
 def test_each_restore_begins_above_the_numbers_of_all_before() -> None:
-    """Law: in queues that have lanes and in those that get some later."""
+    """Law: each restore begins above all numbers given before, in queues with lanes and in others."""
     world = LaneWorld(["x"], queues=2)
     world.fetch(scan=1)
     lanes, serials = world.replica.state.lanes, []
@@ -333,7 +336,7 @@ def test_each_restore_begins_above_the_numbers_of_all_before() -> None:
 
 
 def test_a_fetch_gets_what_all_of_its_queues_give() -> None:
-    """Law: a lane that was handed out is known to its member; else it would wait for the end of a lease."""
+    """Law: a fetch from several queues returns the lanes of all of them; an unknown one would stay blocked until its lease ends."""
     world = LaneWorld(["x"], queues=2)
     world.replica.append(world.replica.topic_id(TOPIC), 1)
     plan = world.plan("a", scan=1)
@@ -347,7 +350,7 @@ def test_a_fetch_gets_what_all_of_its_queues_give() -> None:
 
 
 def test_a_queue_that_was_stopped_wakes_those_who_wait_for_it() -> None:
-    """Law: also when the member that has got past the dead message goes on with the next of the lane."""
+    """Law: when a queue no longer is stopped, members that wait are woken, also if the member goes on with the lane's next message."""
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
     world.say("a", Said.RETRY, x, tries_max=1, policy=DeadPolicy.STOP)
@@ -363,7 +366,7 @@ def test_a_queue_that_was_stopped_wakes_those_who_wait_for_it() -> None:
 
 
 def test_a_report_says_which_attempts_have_ended() -> None:
-    """Law: their leases end with them, and others may fetch what is free now."""
+    """Law: the outcome of a report names the attempts that ended, so that their leases end and others may fetch."""
     world = LaneWorld(["x"])
     (x,) = world.fetch(scan=1)
 
@@ -377,7 +380,7 @@ def test_a_report_says_which_attempts_have_ended() -> None:
 
 
 def test_offsets_are_set_where_no_lane_is() -> None:
-    """Law: an administrator may set them before any member has come."""
+    """Law: an offset may be set before any lane exists."""
     world = LaneWorld(["x", "y"])
 
     world.take(OffsetsReset((Commit(GROUP, TOPIC, 0, 1, 0),)))
@@ -387,7 +390,7 @@ def test_offsets_are_set_where_no_lane_is() -> None:
 
 
 def test_the_lanes_of_a_topic_that_goes_leave_those_of_the_others() -> None:
-    """Law: in memory, in the counts of the group and in the store."""
+    """Law: a deleted topic's lanes leave memory, counts and store; lanes of other topics stay."""
     world = LaneWorld(["x", "y"], queues=3)
     world.take(TopicSet("u", 1, 1))
     world.replica.append(world.replica.topic_id("u"))
@@ -399,7 +402,7 @@ def test_the_lanes_of_a_topic_that_goes_leave_those_of_the_others() -> None:
     world.take(
         LanesFetched(GROUP, "u", "a", 2, 1_000, (msgspec.structs.replace(part, found=found),))
     )
-    # A queue without lanes comes before one that has some.
+    # A queue without lanes comes before one with lanes.
     world.replica.append(world.replica.topic_id(TOPIC), 2)
     rest = [
         QueueFetch(1, 0, 0, begins=True),
@@ -417,7 +420,7 @@ def test_the_lanes_of_a_topic_that_goes_leave_those_of_the_others() -> None:
 
 
 def test_a_topic_that_no_group_has_looked_at_goes_without_a_change_of_lanes() -> None:
-    """Law: a deletion writes nothing for the groups that it does not concern."""
+    """Law: deleting a topic without lanes writes nothing to the lane tables."""
     world = LaneWorld(["x"])
     world.fetch(scan=1)
     writes, batch = TableWrites(), Batch()
@@ -429,7 +432,7 @@ def test_a_topic_that_no_group_has_looked_at_goes_without_a_change_of_lanes() ->
 
 
 def test_a_restore_ends_every_attempt_in_the_store_too() -> None:
-    """Law: a replica that starts behind it finds what the others have in memory."""
+    """Law: a restore ends every attempt in the store too, so that a restarted replica agrees with the others."""
     world = LaneWorld(["x", "y"], queues=2)
     x, _ = world.fetch(scan=2)
     world.take(LanesFetched(GROUP, TOPIC, "a", 2, 1_000, (QueueFetch(1, 0, 0, begins=True),)))

@@ -1,4 +1,4 @@
-"""Counts of a queue of lanes: what is owed, what stops it, and where its first owed message is."""
+"""Counters of a queue with lanes: owed messages, lanes that stop it, and its first owed message."""
 
 import tracemalloc
 from typing import Any, NoReturn
@@ -26,12 +26,12 @@ from tests.broker.state.entries import WALL_MS
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 RESET = OffsetsReset((Commit(GROUP, TOPIC, 0, 0),))
-# Outdated entries of the heap that finds the first owed message, and two for each lane.
+# Outdated entries that the heap of first owed messages may hold, in addition to two per lane.
 SLACK = 64
 
 
 def test_a_reset_forgets_all_that_is_owed_by_lanes_in_hand_too() -> None:
-    """Law: what is found again is owed once."""
+    """Law: after a reset, lanes in hand owe nothing until their messages are found again."""
     count = 2 * RUN_MAX
     world = LaneWorld(["x", "y"] * count)
     world.fetch(scan=2 * count)
@@ -44,7 +44,7 @@ def test_a_reset_forgets_all_that_is_owed_by_lanes_in_hand_too() -> None:
 
 
 def test_a_reset_forgets_the_lanes_that_nobody_has() -> None:
-    """Law: neither what they owe nor what they stop is left in the sums."""
+    """Law: a reset removes lanes that nobody has in hand from the counts of owed messages and stopping lanes."""
     world = LaneWorld(["z", "x", "x", "y"])
     z, x, y = world.fetch(scan=4)
     for each in (x, y):
@@ -60,7 +60,7 @@ def test_a_reset_forgets_the_lanes_that_nobody_has() -> None:
 
 
 def test_what_follows_a_backlog_on_disk_goes_behind_it() -> None:
-    """Law: memory takes nothing that is newer than what is on disk."""
+    """Law: newer messages of a lane with a backlog on disk are added behind that backlog, not in memory."""
     count = 2 * RUN_MAX + 10
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count - 10, take=RUN_MAX)
@@ -73,7 +73,7 @@ def test_what_follows_a_backlog_on_disk_goes_behind_it() -> None:
 
 
 def test_memory_holds_one_run_of_a_lane() -> None:
-    """Law: however it comes, in one scan or in several."""
+    """Law: memory holds one run of a lane, whether its messages were found in one scan or in several."""
     world = LaneWorld(["x"] * 120)
     world.fetch(scan=60)
     world.fetch("b", scan=60)
@@ -83,7 +83,7 @@ def test_memory_holds_one_run_of_a_lane() -> None:
 
 
 def test_the_first_owed_message_is_found_among_many_that_went() -> None:
-    """Law: one slow key holds the offset of its group, and what finds it stays as small as the lanes are few."""
+    """Law: the first owed message is found quickly, and the heap for it stays as small as the number of lanes."""
     count = 3 * SLACK
     world = LaneWorld(["x", "slow", *["x"] * count])
     x, _ = world.fetch(scan=count + 2)
@@ -97,7 +97,7 @@ def test_the_first_owed_message_is_found_among_many_that_went() -> None:
 
 
 def test_what_comes_and_goes_behind_a_parked_key_is_forgotten() -> None:
-    """Law: what finds the first owed message is as small as the lanes are few, be every message a key of its own."""
+    """Law: keys that come and go behind a parked one leave nothing in that heap."""
     world = LaneWorld(["parked", *(f"key-{number}" for number in range(5 * SLACK))])
     (parked,) = world.fetch(scan=1)
     world.say("a", Said.RETRY, parked)
@@ -114,7 +114,7 @@ def test_what_comes_and_goes_behind_a_parked_key_is_forgotten() -> None:
 
 
 def test_the_reason_of_a_failure_goes_with_its_message() -> None:
-    """Law: the next message of the lane is not blamed for it."""
+    """Law: a failure's reason and tries are removed with its message, and do not count for the next one."""
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
     world.say("a", Said.RETRY, x, reason="no such customer")
@@ -127,7 +127,7 @@ def test_the_reason_of_a_failure_goes_with_its_message() -> None:
 
 
 def test_a_lane_shows_since_when_it_waits() -> None:
-    """Law: the time of its last change of state, whatever else is said about it meanwhile."""
+    """Law: since_ms is the time of the lane's last change of state, whatever is reported meanwhile."""
     world = LaneWorld(["x", "x"])
     (x,) = world.fetch(scan=2)
     release = Report(0, x.lane, x.attempt, Said.RELEASE)
@@ -142,7 +142,7 @@ def test_a_lane_shows_since_when_it_waits() -> None:
 
 
 def test_lanes_wait_in_the_order_in_which_they_came_into_their_state() -> None:
-    """Law: also in a replica that has read them from its store, so that it names the same lanes first."""
+    """Law: lanes of a state are listed in the order in which they entered it, also after a restart."""
     world = LaneWorld(["x", "y", "z"])
     for seconds, granted in enumerate(reversed(world.fetch(scan=3))):
         report = Report(0, granted.lane, granted.attempt, Said.RETRY)
@@ -156,7 +156,7 @@ def test_lanes_wait_in_the_order_in_which_they_came_into_their_state() -> None:
 
 
 def test_a_lane_whose_failed_messages_are_gone_from_the_store_is_not_parked_for_them() -> None:
-    """Law: only a message that has failed is parked, and with it alone what an administrator skips."""
+    """Law: if a parked lane's failed message is gone from the store, the lane is ready and cannot be skipped."""
     count = RUN_MAX + 2
     world = LaneWorld(["x"] * count)
     (x,) = world.fetch(scan=count)
@@ -174,7 +174,7 @@ def test_a_lane_whose_failed_messages_are_gone_from_the_store_is_not_parked_for_
 def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
     head: int, size: int, mib_max: int
 ) -> None:
-    """Law: of as many as a group may have, with short keys and with the longest."""
+    """Law: lanes take no more memory than the limit per consumer group assumes, with short and with the longest keys."""
     counts = dict.fromkeys(LaneState, 0)
     queue = LaneQueue(
         (GROUP, TOPIC, 0),
@@ -200,14 +200,14 @@ def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
 
 
 class Unwalked(dict[str, Any]):
-    """Groups that nobody goes over."""
+    """A table of consumer groups that fails if it is iterated over."""
 
     def values(self) -> NoReturn:
         raise AssertionError("went over all groups")
 
 
 def test_what_a_queue_is_owed_of_is_found_without_a_walk_over_all_groups() -> None:
-    """Law: retention asks for each queue that it trims, and tens of thousands of groups may read other topics."""
+    """Law: first_owed of a queue visits no other consumer groups; retention asks for each queue, and there may be tens of thousands."""
     world = LaneWorld(["x", "y"])
     lanes = world.replica.state.lanes
     (x,) = world.fetch(scan=1)
@@ -219,7 +219,7 @@ def test_what_a_queue_is_owed_of_is_found_without_a_walk_over_all_groups() -> No
 
 
 def test_lanes_are_counted_without_a_walk_over_the_queues_of_a_group() -> None:
-    """Law: each plan, look and scrape asks, and a group may have looked at a hundred thousand queues."""
+    """Law: lanes are counted without a walk over the group's queues, because each fetch and scrape asks."""
     world = LaneWorld(["x", "y", "z"])
     lanes = world.replica.state.lanes
     x, y, _ = world.fetch(scan=3)

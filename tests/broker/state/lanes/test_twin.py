@@ -1,4 +1,4 @@
-"""Key lanes against a twin that keeps every message of every key in a plain list."""
+"""Key lanes, compared with a twin that keeps every message of every key in a list."""
 
 from dataclasses import dataclass, field
 
@@ -24,15 +24,15 @@ from tests.broker.state.lanes.world import GROUP, TOPIC, TRIES_MAX, LaneWorld
 
 @dataclass
 class Twin:
-    """Complete offsets and holders alone, without numbers, heads, runs or indexes."""
+    """The twin: completed offsets and holders only, without numbers, heads, runs or indexes."""
 
     keys: list[str]
     scanned: int = 0
     complete: set[int] = field(default_factory=set)
     committed: int = 0
-    # Attempt to (client, offsets); one that is over stays out.
+    # Maps an attempt to (client, offsets); ended attempts are not in it.
     hand: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
-    # Keys that nobody is to get, and offsets of those without a key.
+    # Keys that nobody may get, and offsets of messages without a key.
     stuck: set[str | int] = field(default_factory=set)
     given: set[int] = field(default_factory=set)
 
@@ -46,7 +46,7 @@ class Twin:
         return next(iter(self.owed()), self.scanned)
 
     def handed_out(self, client: str, granted: tuple[Granted, ...]) -> None:
-        """Check that a hand-out is the oldest of a free lane, and note it."""
+        """Check that a hand-out is the oldest message of a free lane, and note it."""
         for each in granted:
             assert each.attempt not in self.given, "a number was given twice"
             self.given.add(each.attempt)
@@ -64,7 +64,7 @@ class Twin:
 
 @dataclass
 class Run:
-    """The replica and the twin side by side."""
+    """The replica and the twin, which play the same steps."""
 
     world: LaneWorld
     twin: Twin
@@ -98,7 +98,7 @@ class Run:
             self.twin.stuck.add(self.twin.name(left[0]))
 
     def end(self, client: str) -> None:
-        """Forget what a client has in hand; what was in hand too often is dead."""
+        """End what a client has in hand; a message that was in hand too often is dead."""
         hand = self.twin.hand
         lanes = {each.attempt: each.lane for each in self.attempts}
         for attempt, (holder, offsets) in hand.items():
@@ -109,7 +109,7 @@ class Run:
         self.twin.hand = {number: each for number, each in hand.items() if each[0] != client}
 
     def letter(self) -> None:
-        """Store the dead letters that wait."""
+        """Store the dead letters that are due."""
         for lane in list(self.world.queue.in_state(LaneState.DYING)):
             offset = lane.first
             self.world.take(LaneLettered(GROUP, TOPIC, 0, lane.number, offset))
@@ -127,7 +127,7 @@ class Run:
             self.twin.stuck.add(key)
 
     def recreate(self) -> None:
-        """Delete the group with its offsets and create it again."""
+        """Delete the consumer group with its offsets and create it again."""
         self.world.take(GroupDeleted(GROUP, clean_offsets=True))
         self.world.create()
         self.twin.scanned = self.twin.committed = 0
@@ -227,7 +227,7 @@ def play(run: Run, step: tuple[object, ...]) -> None:
 def test_lanes_do_what_a_list_of_messages_does(
     keys: list[str], steps: list[tuple[object, ...]]
 ) -> None:
-    """Law: one holder per key, the oldest first, nothing lost, and the committed offset is the first that is owed."""
+    """Law: a key has one holder, its oldest message comes first, nothing is lost, and the committed offset is the first owed message."""
     run = Run(LaneWorld(keys), Twin(keys))
 
     for step in steps:
@@ -236,7 +236,7 @@ def test_lanes_do_what_a_list_of_messages_does(
 
 
 def test_a_reset_begins_again_where_it_says() -> None:
-    """Messages behind the reset come again; messages before it are owed no more."""
+    """Law: after a reset, messages from the new offset on come again; earlier ones are not owed any more."""
     world = LaneWorld(["x", "y", "x", "y"])
     for granted in world.fetch(scan=4):
         world.done(granted)

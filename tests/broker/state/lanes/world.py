@@ -1,4 +1,4 @@
-"""A queue of keyed messages, and a leader that hands its lanes out as plainly as can be."""
+"""A queue of messages with keys, and a leader that hands its lanes out in the simplest way."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ TRIES_MAX = 3
 
 
 class LaneWorld:
-    """A replica with one queue whose messages have *keys*, and members a and b."""
+    """A replica with one queue whose messages have the given *keys*, and the members a and b."""
 
     def __init__(self, keys: Sequence[str], queues: int = 1) -> None:
         self.keys = list(keys)
@@ -39,7 +39,7 @@ class LaneWorld:
             self.replica.append(self.replica.topic_id(TOPIC))
 
     def create(self) -> None:
-        """Create the group by key with its members."""
+        """Create the consumer group by key with its members."""
         self.replica.take(
             GroupSet(GROUP, concurrency="Key", retry_max_times=TRIES_MAX),
             *(MemberSeen(GROUP, each, "h:1") for each in "ab"),
@@ -62,17 +62,17 @@ class LaneWorld:
         return lane
 
     def runs(self, number: int) -> list[tuple[int, ...]]:
-        """Return the runs of a lane's index as they stand in the store."""
+        """Return the runs of a lane's index in the store."""
         bounds = table_bounds(Table.LANE_OFFSETS, GROUP, TOPIC, 0, number)
         pairs = self.replica.store.scan(Family.TABLES, *bounds, limit=100_000)
         return [msgspec.msgpack.decode(value, type=tuple[int, ...]) for _, value in pairs]
 
     def owed(self, lane: Lane) -> list[int]:
-        """Return all that a lane owes, head and index."""
+        """Return the owed offsets of a lane, from its head and its index."""
         return [*lane.head, *(offset for run in self.runs(lane.number) for offset in run)]
 
     def check(self) -> None:
-        """Check the invariants, and that a replica that has only the store has the same state."""
+        """Check the invariants, and that a replica started from the store has the same state."""
         state = self.replica.state
         state.check_invariants()
         again = self.replica.restarted().state
@@ -87,7 +87,7 @@ class LaneWorld:
     def plan(
         self, client: str, *, scan: int, take: int = 1, ready: int = 100, sequence: int = 1
     ) -> LanesFetched:
-        """Return a fetch that hands *ready* lanes out and looks at *scan* messages more."""
+        """Return a fetch that hands out *ready* lanes and scans *scan* more messages."""
         queues = self.replica.state.lanes.queues_of(GROUP, TOPIC)
         start = queues[0].scanned if 0 in queues else self.committed or 0
         free = list(queues[0].in_state(LaneState.READY)) if 0 in queues else []

@@ -1,4 +1,4 @@
-"""The table of timers: its rows, and the number and sum by which replicas compare them."""
+"""The table of timers: its rows, and their number and checksum, which replicas compare."""
 
 import pytest
 from msgspec import structs
@@ -40,7 +40,7 @@ def counted(table: TimerTable) -> tuple[int, int]:
 
 
 def test_timers_stand_in_the_store_by_time_and_by_place_until_they_end(timed: Replica) -> None:
-    """One scan finds what is due, the other the oldest message that waits."""
+    """Law: until it ends, a timer is in the store twice: by time, to find those that are due, and by place, to find the oldest message."""
     late, soon, last = (wait(timed, WALL_MS + due) for due in (9, 3, 12))
     assert rows(timed, Table.TIMERS) == [soon, late, last]
     assert rows(timed, Table.TIMER_PLACES) == [late, soon, last]
@@ -53,7 +53,7 @@ def test_timers_stand_in_the_store_by_time_and_by_place_until_they_end(timed: Re
 
 
 def test_number_and_sum_are_those_of_the_rows(timed: Replica) -> None:
-    """After each step, also for a replica that restarts, and both are 0 when nobody waits."""
+    """Law: after each step and a restart, number and checksum are those of the rows, and 0 without rows."""
     waiting = [wait(timed, WALL_MS + due) for due in (9, 3, 3)]
     assert counted(read_timers(timed.store)) == counted(timed.state.timers)
 
@@ -67,7 +67,7 @@ def test_number_and_sum_are_those_of_the_rows(timed: Replica) -> None:
 
 
 def test_more_cannot_end_than_wait(timed: Replica) -> None:
-    """The state would no longer be that of the log."""
+    """Law: ending more timers than there are stops the replica."""
     timer = wait(timed, WALL_MS + 1)
     writes = TableWrites()
 
@@ -83,7 +83,7 @@ def checksum(*records: Append) -> int:
 
 
 def test_the_sum_of_a_timer_is_the_same_in_every_release() -> None:
-    """It stands in the store, and replicas of two releases compare it while one is upgraded."""
+    """Law: a timer's checksum is the same in every release, because it is stored and compared during an upgrade."""
     assert checksum(FIRST) == GOLDEN
     assert checksum(FIRST, FIRST) == 2 * GOLDEN % 2**63
 
@@ -92,12 +92,12 @@ def test_the_sum_of_a_timer_is_the_same_in_every_release() -> None:
     "other", [{"tags_code": WALL_MS + 6}, {"queue_offset": 1}, {"physical": 1}]
 )
 def test_each_part_of_a_timer_counts_in_the_sum(other: dict[str, int]) -> None:
-    """Replicas that wait for different times or messages have different digests."""
+    """Law: each field of a timer changes the checksum."""
     assert checksum(structs.replace(FIRST, **other)) != checksum(FIRST)
 
 
 def test_the_sum_stays_a_signed_number_of_64_bits() -> None:
-    """It goes round instead of growing; the order in which timers came does not count."""
+    """Law: the checksum stays within 63 bits and does not depend on the order of the timers."""
     records = [structs.replace(FIRST, queue_offset=number) for number in range(64)]
     sums = [checksum(record) for record in records]
 

@@ -1,4 +1,4 @@
-"""The window of known sends: how far it moves, and what it forgets."""
+"""The window of known sends: how it moves, and what it forgets."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.broker.store.memory import MemoryStore
 
 
 def filled(replica: Replica, *times: int) -> list[int]:
-    """Send a message at each of *times*; return where they begin."""
+    """Send a message at each of *times*; return their physical offsets."""
     replica.take(TopicSet("orders", 2, 2))
     starts = []
     for number, time in enumerate(times):
@@ -31,7 +31,7 @@ def filled(replica: Replica, *times: int) -> list[int]:
 
 @pytest.mark.parametrize("floor", [0, 1, 2, 3])
 def test_what_lies_below_the_floor_is_forgotten_and_counted(replica: Replica, floor: int) -> None:
-    """Law: exactly that, in memory and in the store; what begins at the floor stays."""
+    """Law: a trim forgets exactly the sends below the floor, in memory and in the store, and counts them."""
     starts = filled(replica, 0, 1, 2)
     bounds = [*starts, replica.state.physical_end]
 
@@ -61,7 +61,7 @@ def test_what_lies_below_the_floor_is_forgotten_and_counted(replica: Replica, fl
 def test_the_window_is_bounded_by_number_and_by_age(
     replica: Replica, count_max: int, oldest: int, leave: int
 ) -> None:
-    """Law: a send leaves when either bound says so; at the bound itself it stays."""
+    """Law: a send leaves the window if its number or its age exceeds the limit; exactly at the limit it stays."""
     starts = filled(replica, 0, 1, 2)
 
     floor, _ = replica.state.dedup.floor(count_max=count_max, oldest_ms=WALL_MS + oldest, most=9)
@@ -71,12 +71,12 @@ def test_the_window_is_bounded_by_number_and_by_age(
 
 
 def test_an_empty_window_has_no_floor() -> None:
-    """There is nothing that should leave."""
+    """Law: an empty window has the floor 0."""
     assert DedupWindow(MemoryStore()).floor(count_max=0, oldest_ms=WALL_MS, most=9) == (0, True)
 
 
 def test_an_identity_that_was_forgotten_may_come_again(replica: Replica) -> None:
-    """Law: it is a first send then, with a place of its own."""
+    """Law: an identity that was forgotten counts as a first send again, with its own place."""
     (start,) = filled(replica, 0)
     replica.take(DedupTrimmed(start + 1))
     second = replica.state.physical_end
@@ -90,7 +90,7 @@ def test_an_identity_that_was_forgotten_may_come_again(replica: Replica) -> None
 
 
 def test_what_was_taken_back_is_forgotten_by_its_place(replica: Replica) -> None:
-    """Law: that send alone, in memory and in the store, and the window still moves past the others."""
+    """Law: a send that was taken back is removed by its place, in memory and in the store; the window goes on."""
     starts = filled(replica, 0, 1, 2)
     window, batch = replica.state.dedup, Batch()
 
@@ -106,7 +106,7 @@ def test_what_was_taken_back_is_forgotten_by_its_place(replica: Replica) -> None
 
 
 def test_what_was_cancelled_is_known_by_its_time_until_it_is_sent_again(replica: Replica) -> None:
-    """Law: it keeps its place in the window, also over a restart; the next send takes its identity over."""
+    """Law: a cancelled send is known by its time, also after a restart, until its identity is sent again."""
     starts = filled(replica, 0, 1)
     batch = Batch()
 
@@ -131,7 +131,7 @@ def test_what_was_cancelled_is_known_by_its_time_until_it_is_sent_again(replica:
 def test_copies_are_forgotten_in_memory_and_in_the_store_alike(
     pattern: str, range_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: whatever stands between them stays, also what the same entry has stored."""
+    """Law: copies are forgotten in memory and in the store alike; sends between them stay."""
     monkeypatch.setattr(duplicates, "_RANGE_MIN", range_min)
     store, batch = MemoryStore(), Batch()
     window = DedupWindow(store)
@@ -154,7 +154,7 @@ def test_copies_are_forgotten_in_memory_and_in_the_store_alike(
 
 
 def test_copies_that_fill_the_window_go_as_one_range() -> None:
-    """Law: a group that is set back, and has failed all, makes no replica write a hundred thousand rows in one turn."""
+    """Law: many adjacent copies are forgotten as one range, so that no replica deletes a hundred thousand rows in one turn."""
     window, batch = DedupWindow(MemoryStore()), Batch()
     for number in range(1_000):
         identity = with_origin(send_identity(7, f"U{number}", 1, 5, {}, None), f"t{number % 3}")
@@ -169,7 +169,7 @@ def test_copies_that_fill_the_window_go_as_one_range() -> None:
 
 @pytest.mark.parametrize("kept_each", [2, 7, 255])
 def test_copies_among_other_sends_cost_no_call_for_each(kept_each: int) -> None:
-    """Law: of a full window each call took a microsecond or more, in which the leader sends no heartbeats."""
+    """Law: forgetting copies takes no function call per send, because the leader sends no heartbeats meanwhile."""
 
     def calls(count: int) -> int:
         window, batch = DedupWindow(MemoryStore()), Batch()
@@ -186,7 +186,7 @@ def test_copies_among_other_sends_cost_no_call_for_each(kept_each: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, UNIQUE_KEY_LENGTH_MAX, UNIQUE_KEY_LENGTH_MAX + 1])
 def test_a_key_of_a_usual_length_makes_an_identity(length: int) -> None:
-    """And neither none nor a huge one."""
+    """Law: a key makes an identity only if it has between one and the maximum number of characters."""
     found = send_identity(1, "U" * length, 2, 3, {}, 0)
 
     usual = 0 < length <= UNIQUE_KEY_LENGTH_MAX
@@ -196,12 +196,12 @@ def test_a_key_of_a_usual_length_makes_an_identity(length: int) -> None:
 
 @pytest.mark.parametrize("key", ["\x01", "a\x01b", "ab\x01"])
 def test_a_key_with_the_separator_of_origins_makes_none(key: str) -> None:
-    """Its end would be taken for an origin; no client library makes such a key."""
+    """Law: a key that contains the separator of origins makes no identity, because its end would be read as an origin."""
     assert send_identity(1, key, 2, 3, {}, 0) == b""
 
 
 def test_an_origin_is_a_text_that_can_name_a_topic() -> None:
-    """What is behind a separator would be taken for another message's place."""
+    """Law: an origin is a valid topic name, without a separator that could be read as another message's place."""
     texts = ["orders", "o" * TOPIC_LENGTH_MAX, "o" * (TOPIC_LENGTH_MAX + 1), "orders\x01000A"]
 
     found = [origin_of({"RETRY_TOPIC": text}) for text in texts]
@@ -210,7 +210,7 @@ def test_an_origin_is_a_text_that_can_name_a_topic() -> None:
 
 
 def test_an_identity_is_the_same_in_every_process_and_release() -> None:
-    """Law: a new leader must know the sends of the last one; another hash makes every repeat a first send."""
+    """Law: an identity is the same in every process and release; otherwise a new leader would not recognise repeats."""
     said = {"TAGS": "a", "KEYS": "é", "WAIT": "true", "sw8": "1"}
 
     assert send_identity(1, "U", 2, 3, said, 0)[13:] == b"1048543f5f138f4d"

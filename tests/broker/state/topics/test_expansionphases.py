@@ -1,4 +1,4 @@
-"""The effect of each record of an expansion on a topic, and the obstacles in its way."""
+"""What each record of an expansion does to a topic, and what blocks a switch."""
 
 from cProfile import Profile
 from typing import Any
@@ -60,7 +60,7 @@ OPENED = ExpansionOpened("orders")
 
 
 def expansion(replica: Replica) -> Expansion | None:
-    """Return where the topic's expansion is; the topic itself says the same, also after a restart."""
+    """Return the state of the topic's expansion; the topic agrees with it, also after a restart."""
     found = replica.state.expansions.by_topic.get("orders")
     for each in (replica, replica.restarted()):
         topic = each.state.topics.get("orders")
@@ -74,7 +74,7 @@ def queues_of(replica: Replica) -> tuple[int, int]:
 
 
 def refused(replica: Replica, record: Record) -> bool:
-    """Apply a record; return whether it was refused, and then assert that it changed nothing."""
+    """Apply a record and return whether it was refused; a refusal must change nothing."""
     before = (expansion(replica), replica.state.topics.version.row())
     (outcome,) = replica.take(record)
     assert not isinstance(outcome, Refused) or before == (
@@ -109,7 +109,7 @@ BROADCASTER = member("g", message_model="BROADCASTING")
 
 
 def test_each_phase_keeps_what_it_needs_and_nothing_of_the_one_before(replica: Replica) -> None:
-    """Fence, switch, settling, open: the row, and the queues that are read and written."""
+    """Law: each phase (fence, switch, settling, open) keeps only what it needs, with the right queues to read and write."""
     replica.take(TOPIC)
     replica.append(replica.topic_id(), 1)
 
@@ -144,7 +144,7 @@ def test_each_phase_keeps_what_it_needs_and_nothing_of_the_one_before(replica: R
 def test_an_aborted_expansion_leaves_the_old_list_and_a_reason(
     replica: Replica, reason: str, kept: str
 ) -> None:
-    """The numbers of the valid list and of the attempt stay; who gives no reason gave up."""
+    """Law: an aborted expansion keeps the old queue list, the attempt's number and a reason."""
     replica.take(TOPIC, FENCE, SWITCH, PROPAGATE, OPENED)
     replica.take(ExpansionFenced("orders", 2, 16, 9, 60_000))
     assert queues_of(replica) == (9, 4)
@@ -181,7 +181,7 @@ def test_an_aborted_expansion_leaves_the_old_list_and_a_reason(
 def test_what_was_done_already_is_answered_with_the_phase_and_changes_nothing(
     replica: Replica, before: tuple[Record, ...], record: Record, phase: ExpansionPhase
 ) -> None:
-    """An operator that crashed asks again, and a late answer to an older list is none."""
+    """Law: a repeated or outdated request is answered with the present phase and changes nothing; an operator may have crashed."""
     replica.take(TOPIC, *before)
     kept = expansion(replica)
 
@@ -193,21 +193,21 @@ def test_what_was_done_already_is_answered_with_the_phase_and_changes_nothing(
 @pytest.mark.parametrize(
     ("before", "record"),
     [
-        # Another attempt while one is under way, and the same one when its fence is over.
+        # Another attempt while one is under way, and the same one after its fence is over.
         ((FENCE,), ExpansionFenced("orders", 2, 16, 8, 60_000)),
         ((FENCE, SWITCH), FENCE),
-        # Attempts rise, lists grow.
+        # Attempt numbers rise and lists grow.
         ((), ExpansionFenced("orders", 0, 8, 4, 60_000)),
         ((FENCE, ABORT), FENCE),
         ((FENCE, SWITCH, PROPAGATE, OPENED), ExpansionFenced("orders", 2, 8, 4, 60_000)),
         ((FENCE, SWITCH, PROPAGATE, OPENED), ExpansionFenced("orders", 2, 7, 4, 60_000)),
         ((), ExpansionFenced("orders", 1, 8, 1, 60_000)),
-        # Nothing to abort, another attempt than that, and no way back.
+        # Nothing to abort, another attempt than the present one, and an abort after the switch.
         ((), ABORT),
         ((FENCE,), ExpansionAborted("orders", 2, "")),
         ((FENCE, SWITCH), ABORT),
         ((FENCE, SWITCH, PROPAGATE), ABORT),
-        # A switch without a fence, of another attempt, to another list, after the fence is gone.
+        # A switch without a fence, of another attempt, to another list, or after the fence is over.
         ((), SWITCH),
         ((FENCE,), ExpansionSwitched("orders", 2, 8, 4)),
         ((FENCE,), ExpansionSwitched("orders", 1, 9, 4)),
@@ -227,14 +227,14 @@ def test_what_was_done_already_is_answered_with_the_phase_and_changes_nothing(
 def test_a_step_that_does_not_follow_from_the_phase_is_refused(
     replica: Replica, before: tuple[Record, ...], record: Record
 ) -> None:
-    """A late or wrong request changes neither the expansion nor the topic."""
+    """Law: a step that does not follow from the present phase is refused and changes nothing."""
     replica.take(TOPIC, *before)
 
     assert refused(replica, record)
 
 
 def test_a_topic_without_order_does_not_expand(replica: Replica) -> None:
-    """Nothing is to be drained there: its queues are simply configured."""
+    """Law: a topic that is not ordered does not expand; its queues are configured directly."""
     replica.take(TopicSet("orders", 2, 2))
 
     assert refused(replica, FENCE)
@@ -243,7 +243,7 @@ def test_a_topic_without_order_does_not_expand(replica: Replica) -> None:
 
 
 def test_an_expansion_may_leave_a_raft_group_with_the_queues_it_has(replica: Replica) -> None:
-    """The list grows elsewhere; the first attempt needs only to be above zero."""
+    """Law: a broker group may keep its number of queues in an expansion, because the list grows elsewhere. The first attempt has any number above 0."""
     replica.take(TOPIC)
 
     assert not refused(replica, ExpansionFenced("orders", 1, 1, 2, 60_000))
@@ -252,14 +252,14 @@ def test_an_expansion_may_leave_a_raft_group_with_the_queues_it_has(replica: Rep
 
 
 def test_a_given_up_expansion_is_followed_by_a_later_attempt(replica: Replica) -> None:
-    """The same list again, under a greater number."""
+    """Law: after an aborted expansion, the same list may be tried again with a greater attempt number."""
     replica.take(TOPIC, FENCE, ABORT)
 
     assert not refused(replica, ExpansionFenced("orders", 2, 8, 4, 60_000))
 
 
 def test_a_switch_makes_a_missing_topic_with_the_permission_it_says(replica: Replica) -> None:
-    """Ordered, with all its queues; readers begin at the first message of each."""
+    """Law: a switch creates a missing topic as ordered, with the permission that it names; readers begin at offset 0 of each queue."""
     record = ExpansionSwitched("orders", 3, 8, 2, ("g",), 4, keeps_ends=True)
 
     assert replica.take(record) == [ExpansionMoved("orders", SWITCHED, changed=True)]
@@ -273,7 +273,7 @@ def test_a_switch_makes_a_missing_topic_with_the_permission_it_says(replica: Rep
 
 
 def test_readers_get_an_offset_in_each_new_queue_and_in_no_other(replica: Replica) -> None:
-    """Those the operator names and those known here; who has one there already keeps it."""
+    """Law: a switch gives readers an offset in each new queue: the named ones and those known here. An offset that exists is kept."""
     replica.take(TOPIC, GroupSet("here"), GroupSet("ahead"), member("here"), FENCE)
     replica.take(OffsetsReset((Commit("ahead", "orders", 3, 5),)))
 
@@ -289,7 +289,7 @@ def test_readers_get_an_offset_in_each_new_queue_and_in_no_other(replica: Replic
 
 
 def test_an_expansion_goes_with_its_topic(replica: Replica) -> None:
-    """A row that stayed would stop the next start: it belongs to no topic."""
+    """Law: an expansion is deleted with its topic; a row that stayed would prevent the next start."""
     replica.take(TOPIC, FENCE)
 
     replica.take(TopicDeleted("orders"))
@@ -301,7 +301,7 @@ def test_an_expansion_goes_with_its_topic(replica: Replica) -> None:
 
 
 def test_a_blocked_switch_names_who_is_farthest_behind(replica: Replica) -> None:
-    """The topic stays fenced, with the queues it had."""
+    """Law: a blocked switch names the blocker that is farthest behind; the topic stays fenced with its old queues."""
     replica.take(TOPIC, GroupSet("g", orderly=True), lock("g", 0, 1))
     for queue in (0, 1, 1):
         replica.append(replica.topic_id(), queue)
@@ -317,7 +317,7 @@ def test_a_blocked_switch_names_who_is_farthest_behind(replica: Replica) -> None
 
 
 def test_readers_are_those_who_subscribe_committed_or_locked(replica: Replica) -> None:
-    """Of this topic, each once, in the order of their names."""
+    """Law: a topic's readers are the consumer groups that subscribe to it, committed in it or locked it, sorted by name."""
     replica.take(TOPIC, TopicSet("t", 2, 2))
     replica.take(*(GroupSet(name) for name in ("committed", "locked", "online", "other")))
     replica.take(
@@ -335,7 +335,7 @@ def test_readers_are_those_who_subscribe_committed_or_locked(replica: Replica) -
 def test_groups_of_other_topics_cost_the_search_for_readers_next_to_nothing(
     replica: Replica,
 ) -> None:
-    """A step of an expansion asks five times, and of 40,000 groups each question took the leader 60 ms."""
+    """Law: the search for readers does not grow with consumer groups of other topics; 40,000 of them took the leader 60 ms each time."""
     replica.take(TOPIC, TopicSet("t", 2, 2))
     calls: list[int] = []
     for begin in (0, 50):
@@ -349,7 +349,7 @@ def test_groups_of_other_topics_cost_the_search_for_readers_next_to_nothing(
 
 
 def _readers(replica: Replica, queues: int, groups: int) -> list[str]:
-    """Let ordered groups read a topic with one message in each queue."""
+    """Let ordered consumer groups read a topic with one message in each queue."""
     replica.take(replace(TOPIC, read_queues=queues, write_queues=queues))
     for number in range(queues):
         replica.append(replica.topic_id(), number)
@@ -370,7 +370,7 @@ def _switched_calls(replica: Replica, queues: int, outcome: type[Any]) -> int:
 def test_a_switch_that_is_refused_compares_some_blockers_alone(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: a replica applies it in one go, while the leader sends no heartbeats."""
+    """Law: a refused switch compares only some blockers, because the leader sends no heartbeats meanwhile."""
     monkeypatch.setattr(expansionphases, "BLOCKERS_COMPARED_MAX", 100)
     queues, groups = 100, 50
     _readers(replica, queues, groups)
@@ -380,7 +380,7 @@ def test_a_switch_that_is_refused_compares_some_blockers_alone(
 
 
 def test_a_switch_looks_up_only_offsets_that_are_there(replica: Replica) -> None:
-    """Law: what retention has emptied is not asked for by each group; of offsets there is a limit."""
+    """Law: a switch looks up existing offsets only, not one per queue and consumer group."""
     queues, groups = 100, 50
     names = _readers(replica, queues, groups)
     topic = replica.topic_id()
@@ -395,16 +395,16 @@ def test_a_switch_looks_up_only_offsets_that_are_there(replica: Replica) -> None
 @pytest.mark.parametrize(
     ("records", "blocks"),
     [
-        # By configuration, by a lock, and while nobody can say yet.
+        # Ordered by configuration, by a lock, or not known yet.
         ((GroupSet("g", orderly=True), member("g")), True),
         ((GroupSet("g"), member("g"), lock("g", 0)), True),
         ((GroupSet("g"), member("g")), True),
         ((GroupSet("g"), member("g"), OffsetsCommitted((Commit("g", "orders", 1, 0),))), True),
-        # One that has committed messages without a lock has no order to lose; nor has one that left.
+        # A group that committed without a lock has no order to lose, even if its member has left.
         ((GroupSet("g"), member("g"), OffsetsCommitted((Commit("g", "orders", 1, 1),))), False),
         ((GroupSet("g"), OffsetsCommitted((Commit("g", "orders", 1, 0),))), False),
         ((GroupSet("g", orderly=True), BROADCASTER), False),
-        # One that broadcasts has its queue once for itself, another one in order; by key it has nothing.
+        # A broadcasting member reads for itself, another one in order; a group by key has nothing to wait for.
         ((GroupSet("g"), BROADCASTER, replace(lock("g", 0), orderly=False)), False),
         ((GroupSet("g"), BROADCASTER, replace(lock("g", 0), client_id="away")), True),
         ((GroupSet("g", orderly=True), BROADCASTER, member("g", "d"), lock("g", 0)), True),
@@ -416,7 +416,7 @@ def test_a_switch_looks_up_only_offsets_that_are_there(replica: Replica) -> None
 def test_groups_are_waited_for_when_they_consume_in_order_or_may(
     replica: Replica, records: tuple[Record, ...], blocks: bool
 ) -> None:
-    """Groups of which all members broadcast, and groups without order, are not."""
+    """Law: a switch waits for consumer groups that consume in order or may do so; not for unordered ones or those whose members all broadcast."""
     replica.take(TOPIC)
     replica.append(replica.topic_id(), 0)
 
@@ -429,7 +429,7 @@ def test_groups_are_waited_for_when_they_consume_in_order_or_may(
 def test_a_switch_of_a_former_release_waits_for_no_group_with_a_broadcasting_member(
     replica: Replica, with_mixed: bool
 ) -> None:
-    """So a log of before gives the same state; what this release writes waits for the members that do not broadcast."""
+    """Law: a switch of an older release waits for no group with a broadcasting member, so that an old log gives the same state. The present release waits for the other members."""
     replica.take(TOPIC, GroupSet("g", orderly=True), BROADCASTER, member("g", "d"))
     replica.append(replica.topic_id(), 0)
     replica.take(FENCE)
@@ -438,7 +438,7 @@ def test_a_switch_of_a_former_release_waits_for_no_group_with_a_broadcasting_mem
 
 
 def test_a_group_that_is_not_waited_for_hides_nobody_behind_it(replica: Replica) -> None:
-    """Each reader is judged by itself."""
+    """Law: a consumer group that is not waited for does not hide others; each is checked by itself."""
     replica.take(TOPIC, GroupSet("a"), GroupSet("b", orderly=True), GroupSet("c", orderly=True))
     replica.append(replica.topic_id(), 0)
     replica.take(OffsetsCommitted((Commit("a", "orders", 0, 0), Commit("b", "orders", 0, 0))))
@@ -454,7 +454,7 @@ def test_a_group_that_is_not_waited_for_hides_nobody_behind_it(replica: Replica)
 def test_a_blocker_says_how_many_members_could_do_something_about_it(
     replica: Replica, clients: tuple[str, ...], online: str
 ) -> None:
-    """A person who reads it knows whether to wait."""
+    """Law: a blocker says how many members are online, so that a person knows whether to wait."""
     replica.take(TOPIC, GroupSet("g", orderly=True), lock("g", 0))
     replica.append(replica.topic_id(), 0)
 
@@ -466,7 +466,7 @@ def test_a_blocker_says_how_many_members_could_do_something_about_it(
 @pytest.mark.parametrize(
     ("committed", "holds", "left"),
     [
-        # A holder may have at hand what retention took; others begin where the queue does.
+        # A holder may still have messages that retention took; others begin where the queue does.
         (1, True, 4),
         (1, False, 2),
         (None, True, 5),
@@ -480,7 +480,7 @@ def test_a_blocker_says_how_many_members_could_do_something_about_it(
 def test_what_is_left_of_a_queue_begins_at_the_commit_or_where_retention_ended(
     replica: Replica, committed: int | None, holds: bool, left: int
 ) -> None:
-    """Five messages came, retention took three of them."""
+    """Law: remaining messages count from the committed offset, or from where retention ended (five messages came, three were taken)."""
     replica.take(TOPIC, GroupSet("g", orderly=True), member("g"))
     for _ in range(5):
         replica.append(replica.topic_id(), 0)
@@ -495,7 +495,7 @@ def test_what_is_left_of_a_queue_begins_at_the_commit_or_where_retention_ended(
 
 
 def test_retries_parked_keys_and_open_transactions_are_in_the_way(replica: Replica) -> None:
-    """Each by its number, those of other topics not at all; equal numbers by group."""
+    """Law: retries, parked keys and open transactions block a switch, with their number; those of other topics do not."""
     replica.take(TOPIC, TopicSet("t", 1, 1), TopicSet("%RETRY%g", 2, 2), TopicSet("%RETRY%h", 1, 1))
     replica.take(
         GroupSet("g", orderly=True), GroupSet("h", orderly=True), lock("g", 0), lock("h", 1)
@@ -523,7 +523,7 @@ def test_retries_parked_keys_and_open_transactions_are_in_the_way(replica: Repli
 def test_a_group_that_consumed_everything_is_not_in_the_way_whichever_member_left(
     replica: Replica,
 ) -> None:
-    """An empty queue and a consumed one leave nothing behind."""
+    """Law: a consumer group that consumed everything does not block, whichever member left."""
     replica.take(TOPIC, GroupSet("g", orderly=True), member("g"), lock("g", 0, 1))
     replica.append(replica.topic_id(), 0)
     replica.take(OffsetsReset((Commit("g", "orders", 0, 1),)), MemberLeft("g", "c"))
@@ -532,7 +532,7 @@ def test_a_group_that_consumed_everything_is_not_in_the_way_whichever_member_lef
 
 
 def test_a_switch_changes_nothing_of_a_topic_but_its_queues(replica: Replica) -> None:
-    """Law: what else stands in its configuration is its own, whatever the record says of a new one."""
+    """Law: a switch changes only the queue numbers of an existing topic."""
     mine = TopicSet("orders", 2, 2, perm=2, order=True, attributes={"+a": "b"})
     replica.take(mine, FENCE)
     before = replica.state.topics.by_name["orders"].config
@@ -544,7 +544,7 @@ def test_a_switch_changes_nothing_of_a_topic_but_its_queues(replica: Replica) ->
 
 
 def test_offsets_that_a_switch_may_give_are_counted_before(replica: Replica) -> None:
-    """Law: one for each reader, here or elsewhere, in each new queue; of a topic that is not here all queues are new."""
+    """Law: offsets_given counts the offsets that a switch would store: one per reader and new queue."""
     missing = offsets_given(replica.state, "orders", 3, ["g"])
     replica.take(TOPIC, GroupSet("here"), member("here"))
 
@@ -554,7 +554,7 @@ def test_offsets_that_a_switch_may_give_are_counted_before(replica: Replica) -> 
 
 
 def test_a_switch_of_a_former_release_makes_a_topic_without_barriers(replica: Replica) -> None:
-    """Law: a raft group that had no queue of it has nothing to wait for."""
+    """Law: a switch of an older release that creates the topic has no barriers, because there were no queues before."""
     replica.take(ExpansionSwitched("orders", 3, 8, 2, keeps_barriers=True))
 
     found = expansion(replica)

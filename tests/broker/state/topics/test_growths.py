@@ -1,4 +1,4 @@
-"""Since when and from where the queue list of a topic is valid, and what is kept of those before."""
+"""Since when a topic's queue list is valid, where the old queues ended, and what is kept of earlier growths."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ from tests.broker.state.topics.test_expansionphases import (
 
 
 def since(replica: Replica) -> int:
-    """Return since when the list is what it is."""
+    """Return the time since which the present list is valid."""
     found = expansion(replica)
     assert found is not None
     return found.list_since_ms
@@ -44,7 +44,7 @@ def since(replica: Replica) -> int:
 def test_an_expansion_that_is_given_up_does_not_move_the_time_of_growth(
     replica: Replica, expected: list[int], *, keeps_ends: bool
 ) -> None:
-    """Law: only the switch moves it; who reads behind a growth reads one list, fenced again or not. Older records open later."""
+    """Law: only a switch changes the time of growth, not a fence or an abort; records of older releases change it when they open."""
     fence, abort = ExpansionFenced("orders", 2, 16, 9, 60_000), ExpansionAborted("orders", 2, "")
     steps: tuple[Record, ...] = (
         FENCE,
@@ -66,9 +66,9 @@ def test_an_expansion_that_is_given_up_does_not_move_the_time_of_growth(
 
 
 def test_where_the_old_queues_ended_is_kept_until_the_next_growth(replica: Replica) -> None:
-    """Law: what is behind a barrier was sent by the present list; a fence that is lifted moves none."""
+    """Law: the ends of the old queues (barriers) are kept until the next growth; messages behind them were sent by the present list."""
     replica.take(TOPIC, FENCE)
-    # The copy of a transaction that was opened before the fence, and is committed during it.
+    # The copy of a transaction that began before the fence and is committed during it.
     replica.append(replica.topic_id(), 1)
     replica.take(SWITCH)
     replica.append(replica.topic_id(), 1)
@@ -93,7 +93,10 @@ def test_where_the_old_queues_ended_is_kept_until_the_next_growth(replica: Repli
 
 
 def test_earlier_growths_are_kept_while_the_list_grows_on(replica: Replica) -> None:
-    """Who is some growths behind reads list by list. Of one that a record of before has made the time is known."""
+    """Law: earlier growths are kept, up to a limit, for readers that are several growths behind.
+
+    For one by an older release only the time is known.
+    """
     replica.take(TOPIC, FENCE, replace(SWITCH, keeps_ends=False), PROPAGATE, OPENED)
     kept = []
     for total in range(9, 9 + EARLIER_MAX + 1):
@@ -132,7 +135,7 @@ def test_a_record_of_an_earlier_version_keeps_the_barriers_of_the_fence_or_none(
     *,
     keeps_barriers: bool,
 ) -> None:
-    """A replica that applies a log of before has the same rows as those that applied it then."""
+    """Law: a record of an older release keeps the barriers of the fence, or none, so that a replica that applies an old log has the same rows."""
     replica.take(TOPIC, FENCE)
     replica.append(replica.topic_id(), 1)
     replica.take(replace(SWITCH, keeps_ends=False, keeps_barriers=keeps_barriers), PROPAGATE)
@@ -158,7 +161,7 @@ def grown_barriers(replica: Replica) -> tuple[tuple[int, int], ...] | None:
 def test_a_row_of_an_earlier_version_grew_before_its_phase_began(
     phase: ExpansionPhase,
 ) -> None:
-    """It has three fields less: a store opens, and the first fence keeps the time that is known."""
+    """Law: a stored row of an older release, which lacks three fields, can be read; its growth counts from its phase's begin."""
     replica = Replica()
     replica.take(TOPIC, FENCE, SWITCH, PROPAGATE)
     replica.take(OPENED, wall_ms=WALL_MS + 1)

@@ -25,7 +25,7 @@ from tests.broker.state.entries import WALL_MS, Replica
 
 @pytest.mark.parametrize("floor", [0, 1, 2, 3])
 def test_a_restarted_replica_finds_each_queue_where_it_was(replica: Replica, floor: int) -> None:
-    """Trimmed or not, emptied or not, of several topics, and newer than its last trimming."""
+    """Law: a restarted replica finds each queue's begin, end and newest time, trimmed, emptied or not."""
     replica.take(TopicSet("a", 3, 3), TopicSet("b", 2, 2))
     for topic_id, queue_id in ((1, 0), (1, 2), (2, 0), (2, 1)):
         for number in range(3):
@@ -46,7 +46,7 @@ def test_a_restarted_replica_finds_each_queue_where_it_was(replica: Replica, flo
 
 @pytest.mark.parametrize(("count", "ranges"), [(RANGE_MIN - 1, 0), (RANGE_MIN, 1)])
 def test_a_few_entries_of_a_queue_go_one_by_one(replica: Replica, count: int, ranges: int) -> None:
-    """Ranges of thousands of queues cost readers of all others; many entries are one range."""
+    """Law: a few queue entries are deleted one by one, because ranges slow down readers of other queues; many are one range."""
     replica.take(TopicSet("a", 1, 1))
     for _ in range(count + 1):
         replica.append(1, 0)
@@ -68,7 +68,7 @@ def entry(number: int, size: int) -> TailEntry:
 
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 100)), max_size=20))
 def test_a_tail_is_what_came_without_what_has_left(steps: list[tuple[int, int]]) -> None:
-    """The dumb twin is a deque, in which the middle one of many takes long to find."""
+    """Law: a tail holds the entries that were added and not removed; a deque is the slow twin."""
     tail, twin = Tail(), deque[TailEntry]()
     number = 0
     for come, leave in steps:
@@ -86,7 +86,7 @@ def test_a_tail_is_what_came_without_what_has_left(steps: list[tuple[int, int]])
 
 
 def test_the_middle_of_a_long_tail_is_read_as_fast_as_its_begin() -> None:
-    """A consumer that catches up is there: of 300,000 messages in a deque each took 20 us to find."""
+    """Law: the middle of a long tail is read as fast as its begin; in a deque of 300,000 each message took 20 us."""
     tail = Tail()
     for number in range(200_000):
         tail.append(entry(number, 1))
@@ -103,7 +103,7 @@ def test_the_middle_of_a_long_tail_is_read_as_fast_as_its_begin() -> None:
 
 
 def test_what_fits_exactly_is_kept_and_one_byte_more_lets_the_oldest_go() -> None:
-    """One byte too many costs no more than the messages that it takes to fit again."""
+    """Law: a cache that is exactly full keeps all; one byte more drops only as many of the oldest messages as needed."""
     cache, queue = TailCache(300), Queue(1, 0)
     for number, size in enumerate((100, 100, 100)):
         queue.next_offset += 1
@@ -118,7 +118,7 @@ def test_what_fits_exactly_is_kept_and_one_byte_more_lets_the_oldest_go() -> Non
 
 
 def test_a_smaller_limit_counts_immediately_and_for_what_comes_later() -> None:
-    """A message that is larger than the limit is not kept at all."""
+    """Law: a smaller limit takes effect immediately; a message larger than the limit is not kept."""
     cache, queue = TailCache(300), Queue(1, 0)
     for number in range(3):
         queue.next_offset += 1
@@ -133,7 +133,7 @@ def test_a_smaller_limit_counts_immediately_and_for_what_comes_later() -> None:
 
 
 def test_a_queue_without_messages_in_memory_costs_little() -> None:
-    """40,000 topics of 8 queues took 200 MB for tails in which nothing was."""
+    """Law: a queue without messages in memory takes less than 100 bytes; 320,000 empty tails once took 200 MB."""
     cache, count = TailCache(100), 2_000
     queues = [Queue(1, number) for number in range(count)]
     gc.collect()
@@ -153,5 +153,5 @@ def test_a_queue_without_messages_in_memory_costs_little() -> None:
 
 
 def test_a_queue_begins_with_nothing() -> None:
-    """Law: replicas agree on it, whether it was made by a record or by a restart."""
+    """Law: a new queue starts with zeros, so that replicas agree however it was made."""
     assert Queue(7, 3).row() == (7, 3, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The tables of topics and of groups: what is derived from a configuration, and when the version moves."""
+"""The tables of topics and of consumer groups: derived values, and when the version rises."""
 
 import pytest
 
@@ -28,7 +28,7 @@ from tests.broker.state.entries import WALL_MS, Replica
     ],
 )
 def test_a_permission_is_read_bit_by_bit(perm: int, readable: bool, writable: bool) -> None:
-    """4 reads, 2 writes, 1 says nothing about either."""
+    """Law: in a permission, bit 4 allows reads and bit 2 writes; bit 1 means neither."""
     topic = Topic(1, TopicSet("orders", 1, 1, perm))
 
     assert (topic.readable, topic.writable) == (readable, writable)
@@ -36,7 +36,7 @@ def test_a_permission_is_read_bit_by_bit(perm: int, readable: bool, writable: bo
 
 @pytest.mark.parametrize(("read", "write", "count"), [(4, 2, 4), (2, 4, 4), (3, 3, 3), (0, 0, 0)])
 def test_a_topic_has_the_queues_that_anybody_may_use(read: int, write: int, count: int) -> None:
-    """While a list changes some are only read, or only written to."""
+    """Law: queue_count covers all queues that may be read or written; during a change the two numbers differ."""
     assert Topic(1, TopicSet("orders", read, write)).queue_count == count
 
 
@@ -55,7 +55,7 @@ def test_a_topic_has_the_queues_that_anybody_may_use(read: int, write: int, coun
 def test_repeated_sends_are_looked_for_where_one_copy_is_promised(
     config: TopicSet, deduplicated: bool
 ) -> None:
-    """Ordered topics, retries, dead letters, and where the attribute asks for it."""
+    """Law: repeated sends are detected in ordered, retry and dead-letter topics, and where the attribute asks for it."""
     assert Topic(1, config).deduplicated is deduplicated
 
 
@@ -71,7 +71,7 @@ def test_repeated_sends_are_looked_for_where_one_copy_is_promised(
 def test_a_name_says_what_kind_of_topic_it_is(
     name: str, is_retry: bool, timed: bool, sendable: bool
 ) -> None:
-    """Nobody sends to a topic that the broker keeps for itself."""
+    """Law: the name tells a topic's kind; clients cannot send to topics that the broker keeps for itself."""
     topic = Topic(1, TopicSet(name, 1, 1))
 
     assert (topic.is_retry, topic.timed, topic.sendable) == (is_retry, timed, sendable)
@@ -81,12 +81,12 @@ def test_a_name_says_what_kind_of_topic_it_is(
 def test_the_prefix_of_a_name_is_its_length_in_bytes_and_one_byte_itself(
     name: str, size: int
 ) -> None:
-    """The first layout of a stored message has no more room; longer names use the second."""
+    """Law: the name prefix is the name's length in one byte; longer names use the second layout of a stored message."""
     assert Topic(1, TopicSet(name, 1, 1)).name_prefix == bytes([size])
 
 
 def test_another_configuration_of_a_topic_changes_what_is_derived_from_it() -> None:
-    """Also back again; its queues stay."""
+    """Law: a new configuration changes the derived values; the queues stay."""
     topic = Topic(1, TopicSet("orders", 1, 1, 6, order=True))
     queue = topic.queue(0)
 
@@ -98,7 +98,7 @@ def test_another_configuration_of_a_topic_changes_what_is_derived_from_it() -> N
 
 
 def test_a_version_counts_changes_and_its_time_never_falls() -> None:
-    """A leader whose clock is behind its predecessor's must not look older to a name server."""
+    """Law: a version counts changes and its time never falls, even if a new leader's clock is behind."""
     version = Versioned()
     assert version.row() == (0, 0)
 
@@ -109,7 +109,7 @@ def test_a_version_counts_changes_and_its_time_never_falls() -> None:
 
 
 def test_ids_begin_at_one_and_are_never_used_again() -> None:
-    """Neither after a deletion nor after a restart; a changed configuration keeps its id."""
+    """Law: topic ids begin at 1 and are never reused; a changed configuration keeps the id."""
     replica = Replica()
     replica.take(TopicSet("a", 1, 1), TopicSet("b", 1, 1), TopicSet("a", 2, 2), TopicDeleted("b"))
     again = replica.restarted()
@@ -120,7 +120,7 @@ def test_ids_begin_at_one_and_are_never_used_again() -> None:
 
 
 def test_a_configuration_does_not_say_how_it_came(replica: Replica) -> None:
-    """A topic or group created in passing equals one that was set, and setting it again changes nothing."""
+    """Law: a topic or consumer group that was created automatically equals one that was set; setting it again changes nothing."""
     replica.take(TopicSet("t", 1, 1, only_if_absent=True), GroupSet("g", only_if_absent=True))
 
     assert replica.state.topics.by_name["t"].config == TopicSet("t", 1, 1)
@@ -132,7 +132,7 @@ def test_a_configuration_does_not_say_how_it_came(replica: Replica) -> None:
 
 
 def test_every_change_of_groups_moves_their_version_once(replica: Replica) -> None:
-    """Set, set to something else, deleted; a repetition does not."""
+    """Law: each change of a consumer group raises the version once; a repetition does not."""
     table = replica.state.groups
     replica.take(
         GroupSet("g"), GroupSet("g"), GroupSet("g", consume_enable=False, only_if_absent=True)
@@ -153,7 +153,7 @@ def test_every_change_of_groups_moves_their_version_once(replica: Replica) -> No
 def test_replicas_compare_ids_configurations_and_the_queues_that_were_written(
     replica: Replica,
 ) -> None:
-    """In the order of names and numbers; a queue that was only looked at is not stored anywhere."""
+    """Law: replicas compare ids, configurations and written queues, sorted; a queue that was only read is not stored."""
     b, a = TopicSet("b", 3, 3), TopicSet("a", 1, 1)
     replica.take(b, a)
     for queue in (2, 0, 2):

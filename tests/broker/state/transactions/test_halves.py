@@ -1,4 +1,4 @@
-"""The table of half messages: what each record does to it, on every replica alike."""
+"""The table of half messages: what each record does to it, on every replica."""
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,7 @@ def opening(offset: int, group: str = "g") -> HalfOpened:
 
 
 def test_a_half_is_open_until_it_ends(replica: Replica) -> None:
-    """A later question finds nothing."""
+    """Law: a half message is open until it ends; after that it is not found."""
     assert replica.take(opening(0)) == [HalvesMoved((0,))]
     assert replica.state.transactions.get(0) == Half(opening(0))
 
@@ -35,7 +35,7 @@ def test_a_half_is_open_until_it_ends(replica: Replica) -> None:
 
 
 def test_the_end_of_a_half_that_is_gone_changes_nothing(replica: Replica) -> None:
-    """Retention may take a half between the proposal of its end and the end's place in the log."""
+    """Law: the end of a half that is gone changes nothing; retention may have removed it meanwhile."""
     replica.take(opening(0), opening(1))
     replica.take(HalfEnded(0, False))
     before = list(replica.state.transactions.rows())
@@ -45,7 +45,7 @@ def test_the_end_of_a_half_that_is_gone_changes_nothing(replica: Replica) -> Non
 
 
 def test_checks_are_counted_and_say_which_halves_were_still_open(replica: Replica) -> None:
-    """One that ended meanwhile is passed over, and nobody is asked about it."""
+    """Law: checks are counted; the outcome names the halves that were still open, so that no producer is asked about an ended one."""
     replica.take(opening(0), opening(1))
     replica.take(HalfEnded(0, True))
 
@@ -55,7 +55,7 @@ def test_checks_are_counted_and_say_which_halves_were_still_open(replica: Replic
 
 
 def test_a_given_up_half_is_known_until_retention_takes_it(replica: Replica) -> None:
-    """It can end late, and be resumed, as long as its message is there."""
+    """Law: a half that was given up can still end or be resumed until retention removes its message."""
     replica.take(TopicSet("orders", 1, 1))
     replica.append(replica.topic_id())
     replica.take(HalfOpened(0, 0, "g", "orders", "U", WALL_MS), HalvesChecked((0,)))
@@ -72,7 +72,7 @@ def test_a_given_up_half_is_known_until_retention_takes_it(replica: Replica) -> 
 
 
 def test_giving_up_and_resuming_what_has_ended_changes_nothing(replica: Replica) -> None:
-    """Both may be on their way when the end is applied."""
+    """Law: giving up or resuming a half that has ended changes nothing."""
     replica.take(opening(0))
     replica.take(HalfEnded(0, True))
 
@@ -83,7 +83,7 @@ def test_giving_up_and_resuming_what_has_ended_changes_nothing(replica: Replica)
 
 
 def test_groups_are_counted_by_what_they_have_open_and_given_up(replica: Replica) -> None:
-    """A group that has nothing left is not remembered: any client may name one."""
+    """Law: open and given-up halves are counted per producer group; a group without any is not remembered."""
     table = replica.state.transactions
     replica.take(opening(0), opening(1), opening(2, "h"))
     assert (dict(table.open_by_group), dict(table.given_up_by_group)) == ({"g": 2, "h": 1}, {})
@@ -104,7 +104,7 @@ def test_groups_are_counted_by_what_they_have_open_and_given_up(replica: Replica
 
 
 def test_the_oldest_open_half_keeps_its_message_whatever_came_back_last(replica: Replica) -> None:
-    """One that was given up keeps nothing; resumed it stands where its offset says."""
+    """Law: retention keeps messages from the oldest open half on; given-up ones do not count until they are resumed."""
     table = replica.state.transactions
     replica.take(opening(1), opening(2), opening(3))
     assert table.first_open() == 100
@@ -117,9 +117,9 @@ def test_the_oldest_open_half_keeps_its_message_whatever_came_back_last(replica:
 
 
 def test_halves_come_and_go_in_any_order_at_the_same_price() -> None:
-    """Two producer groups that wait in turn are given up one after the other: each half took 5 ms once, of all replicas.
+    """Law: the cost of ending or giving up a half does not grow with the table; once it took every replica 5 ms each.
 
-    With a price that grows with the table this takes minutes, and the time-out of the test ends it.
+    If it grew, this test would take minutes and end by its time-out.
     """
     count = 40_000
     table, writes = TransactionTable(MemoryStore()), TableWrites()
@@ -138,14 +138,14 @@ def test_halves_come_and_go_in_any_order_at_the_same_price() -> None:
 
 
 def test_a_half_that_was_never_asked_about_is_not_resumed(replica: Replica) -> None:
-    """Nothing would change; who asks for it again and again changes nothing either."""
+    """Law: resuming a half that was never checked changes nothing."""
     replica.take(opening(0))
 
     assert replica.take(HalfResumed(0)) == [HalvesMoved(())]
 
 
 def test_who_ends_nothing_for_long_leaves_no_trail(replica: Replica) -> None:
-    """One half stays open while thousands come and go: what says which is the oldest stays small."""
+    """Law: while one half stays open and thousands end, the record of the oldest ones stays small."""
     table, writes = TransactionTable(MemoryStore()), TableWrites()
     table.begin(opening(0), writes)
     for offset in range(1, 20_000):
@@ -157,7 +157,7 @@ def test_who_ends_nothing_for_long_leaves_no_trail(replica: Replica) -> None:
 
 
 def test_checks_are_counted_up_and_resuming_counts_from_the_first_again(replica: Replica) -> None:
-    """Also for one that nobody gave up; giving up keeps the count for who looks at it."""
+    """Law: checks count up; resuming starts the count again, giving up keeps it."""
     replica.take(opening(0), opening(1), HalvesChecked((0, 1)), HalvesChecked((0, 1)))
     replica.take(HalfGivenUp(0))
     twice = Half(opening(1), 2, WALL_MS)
@@ -172,7 +172,7 @@ def test_checks_are_counted_up_and_resuming_counts_from_the_first_again(replica:
 
 
 def test_a_half_cannot_be_opened_twice_nor_while_it_is_given_up() -> None:
-    """Its offset is that of its message: log and state would disagree."""
+    """Law: a half cannot be opened twice, nor while it is given up: the log and the state would disagree."""
     replica = Replica()
     replica.take(opening(0), opening(1), HalfGivenUp(1))
 
@@ -182,7 +182,7 @@ def test_a_half_cannot_be_opened_twice_nor_while_it_is_given_up() -> None:
 
 
 def test_retention_takes_the_halves_whose_messages_it_takes_and_no_others(replica: Replica) -> None:
-    """Open and given up alike; the message at the floor itself is kept, and so is its half."""
+    """Law: retention removes the halves below the floor, open and given up; a half at the floor stays."""
     replica.take(*(opening(offset) for offset in range(6)))
     replica.take(HalfGivenUp(1), HalfGivenUp(3), HalfGivenUp(5))
     writes, batch = TableWrites(), Batch()
@@ -206,7 +206,7 @@ STEPS = st.lists(
 def test_a_replica_that_restarts_in_the_middle_has_the_same_table(
     steps: list[tuple[str, int]], middle: int
 ) -> None:
-    """Any sequence a leader may write, and the invariants after each record."""
+    """Law: a replica that restarts in the middle has the same table, for any sequence of records."""
     steady, restarted = Replica(), Replica()
     opened = 0
     for number, (kind, choice) in enumerate(steps):
