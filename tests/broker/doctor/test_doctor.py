@@ -1,4 +1,4 @@
-"""The doctor finds every kind of damage, changes nothing, and is silent about a healthy replica."""
+"""The doctor finds every kind of damage, changes nothing, and finds nothing in a healthy replica."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ HOST = ("127.0.0.1", 10911)
 
 
 class Writer:
-    """Does to a store what a leader does: log entries, then their effects, in one ticket each."""
+    """Writes to a store as a leader does: log entries, then their effects, in one ticket each."""
 
     def __init__(self, data_dir: Path) -> None:
         self.replica: Replica = open_replica(data_dir, OWNER)
@@ -133,14 +133,14 @@ class Writer:
 
 
 def fill(data_dir: Path) -> None:
-    """A replica with two topics, commits, a compacted log and an entry not yet applied."""
+    """A replica with two topics, commits, a compacted log and an entry that is not applied yet."""
     writer = Writer(data_dir)
     batch = Batch()
     writer.log.set_membership(batch, Membership(frozenset({NodeId(1)})))
     writer.store.write(batch, sync=False)
     writer.topic("orders")
     writer.topic("bills")
-    writer.send("bills", 1, 2, begin=7)  # a copy of another cluster's queue
+    writer.send("bills", 1, 2, begin=7)  # A copy of another cluster's queue.
     for round_ in range(6):
         for queue_id in range(3):
             writer.send("orders", queue_id, 5)
@@ -180,7 +180,7 @@ def edit(data_dir: Path, change: Callable[[Batch, Replica], None]) -> None:
 
 
 def test_a_healthy_replica_is_clean_and_untouched(data_dir: Path) -> None:
-    """Law: no finding without damage, and not one byte or time stamp changes."""
+    """Law: a healthy replica has no findings, and the doctor changes no byte and no time stamp."""
     before = digest(data_dir)
 
     report = examine(data_dir)
@@ -204,7 +204,7 @@ def test_a_healthy_replica_is_clean_and_untouched(data_dir: Path) -> None:
 def test_the_store_that_a_start_would_take_is_examined(
     data_dir: Path, counts: str, other: str | None
 ) -> None:
-    """Law: a replica that was killed while a snapshot took its place is examined as it would start, and as it lies."""
+    """Law: if a replica was killed while it installed a snapshot, the store that a start would use is examined."""
     whole = examine(data_dir)
     (data_dir / "store").rename(data_dir / counts)
     if other is not None:
@@ -222,7 +222,7 @@ def test_the_store_that_a_start_would_take_is_examined(
 
 
 def test_a_killed_replica_is_clean_before_and_after_recovery(tmp_path: Path) -> None:
-    """Law: what stands in the write-ahead log alone is examined too."""
+    """Law: data that is only in the write-ahead log of a killed replica is examined too."""
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom tests.broker.doctor.test_doctor import Writer\n"
         "writer = Writer(Path(sys.argv[1]))\nwriter.topic('orders')\n"
@@ -239,7 +239,7 @@ def test_a_killed_replica_is_clean_before_and_after_recovery(tmp_path: Path) -> 
 
 
 def test_half_messages_with_tags_are_no_findings(tmp_path: Path) -> None:
-    """Law: a half is read by nobody, so its place has no tags code, whatever tag it will be seen with."""
+    """Law: a half message has no tags code, whatever its tags, so that is no damage."""
     writer = Writer(tmp_path)
     writer.topic(TRANS_HALF_TOPIC)
     writer.send(TRANS_HALF_TOPIC, 0, 3, filtered=False)
@@ -249,7 +249,7 @@ def test_half_messages_with_tags_are_no_findings(tmp_path: Path) -> None:
 
 
 def test_a_missing_tags_code_is_found(tmp_path: Path) -> None:
-    """Law: of a message that consumers select by its tag, a place without it is damage."""
+    """Law: a queue entry without the tags code of its message is damage, because consumers select by it."""
     writer = Writer(tmp_path)
     writer.topic("orders")
     writer.send("orders", 0, 1, filtered=False)
@@ -261,7 +261,7 @@ def test_a_missing_tags_code_is_found(tmp_path: Path) -> None:
 
 
 def test_retention_and_a_topic_made_again_are_no_findings(tmp_path: Path) -> None:
-    """Law: dropped messages and messages of deleted topics are not missed."""
+    """Law: messages dropped by retention or with their topic are not reported as missing."""
     writer = Writer(tmp_path)
     writer.topic("orders")
     writer.topic("bills")
@@ -293,14 +293,14 @@ def flipped(value: bytes, position: int) -> bytes:
     [Family.MESSAGES, Family.CONSUME_QUEUE, Family.KEY_INDEX, Family.RAFT_LOG],
 )
 def test_any_flipped_byte_of_a_value_is_found(data_dir: Path, family: Family) -> None:
-    """Law: messages, queue, index and raft entries have a witness for each of their bytes."""
+    """Law: any flipped byte in messages, queue entries, index rows and raft entries is found."""
     chance = random.Random(int(family))
     for _ in range(12):
         undo: list[tuple[bytes, bytes]] = []
 
         def damage(batch: Batch, replica: Replica, undo: list[tuple[bytes, bytes]] = undo) -> None:
             pairs = replica.store.scan(family, b"", b"\xff" * 20, limit=1 << 40)
-            # Of the messages those whose raft entry is still there.
+            # Only messages whose raft entry is still there.
             pairs = pairs[-60:] if family is Family.MESSAGES else pairs
             key, value = chance.choice(pairs)
             undo.append((key, value))
@@ -319,12 +319,12 @@ def test_any_flipped_byte_of_a_value_is_found(data_dir: Path, family: Family) ->
 )
 @pytest.mark.parametrize("which", [0, 40, -4])
 def test_a_missing_entry_is_found(data_dir: Path, family: Family, which: int) -> None:
-    """Law: what is lost is noticed, at the start, in the middle and at the end."""
+    """Law: a missing entry is found at the start, in the middle and at the end."""
 
     def damage(batch: Batch, replica: Replica) -> None:
         pairs = replica.store.scan(family, b"", b"\xff" * 20, limit=1 << 40)
         if family is Family.KEY_INDEX:
-            # Only for messages whose raft entry is still there is there a second witness.
+            # Only messages whose raft entry is still there can be checked against it.
             pairs = sorted(pairs, key=lambda pair: pair[0][-8:])[-100:]
         batch.delete(family, pairs[which % len(pairs)][0])
 
@@ -335,11 +335,11 @@ def test_a_missing_entry_is_found(data_dir: Path, family: Family, which: int) ->
 
 @pytest.mark.parametrize("suffix", [".sst", ".blob"])
 def test_a_flipped_byte_in_a_file_is_found(data_dir: Path, suffix: str) -> None:
-    """Law: damage below RocksDB is met by its checksums; no file is skipped."""
+    """Law: damage in any file of the store is found by RocksDB's checksums."""
     chance = random.Random(len(suffix))
     for path in sorted((data_dir / "store").glob(f"*{suffix}")):
         whole = path.read_bytes()
-        # Not in the footer, whose padding says nothing.
+        # Not in the footer, whose padding has no checksum.
         path.write_bytes(flipped(whole, chance.randrange(len(whole) - 60)))
 
         report = examine(data_dir)
@@ -350,7 +350,7 @@ def test_a_flipped_byte_in_a_file_is_found(data_dir: Path, suffix: str) -> None:
 
 
 def test_a_flipped_byte_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
-    """Law: the log that a killed process leaves behind is checked."""
+    """Law: damage in the write-ahead log of a killed process is found."""
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom tests.broker.doctor.test_doctor import Writer\n"
         "writer = Writer(Path(sys.argv[1]))\nwriter.topic('orders')\n"
@@ -369,7 +369,7 @@ def test_a_flipped_byte_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
 
 
 def test_a_gap_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
-    """The doctor says what is lost, and goes on to what it cost."""
+    """Law: a missing write-ahead log is reported, and the checks of what it cost go on."""
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom tests.broker.doctor.test_doctor import Writer\n"
         "writer = Writer(Path(sys.argv[1]))\nwriter.topic('orders')\n"
@@ -430,14 +430,14 @@ def test_a_gap_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
 def test_what_does_not_belong_there_is_found(
     data_dir: Path, change: Callable[[Batch], None], check: str
 ) -> None:
-    """Law: each family is decoded and compared with the others."""
+    """Law: each family is decoded and compared with the others, so that foreign data is found."""
     edit(data_dir, lambda batch, _: change(batch))
 
     assert check in {finding.check for finding in examine(data_dir).findings}
 
 
 def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) -> None:
-    """Law: 0 is clean, 1 has findings, 2 could not look; JSON says the same."""
+    """Law: the exit code is 0 for clean, 1 for findings, 2 if the doctor could not look; JSON says the same."""
     runner = CliRunner()
 
     clean = runner.invoke(doctor, [str(data_dir)])
@@ -465,7 +465,7 @@ def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) 
 
 
 def test_a_replica_in_use_is_not_examined(data_dir: Path) -> None:
-    """Law: files that change under the doctor's hands would give false findings; its store alone is of that replica, too."""
+    """Law: a replica in use is not examined, not even by its store's path, because changing files give false findings."""
     replica = open_replica(data_dir, OWNER)
 
     results = [CliRunner().invoke(doctor, [str(each)]) for each in (data_dir, data_dir / "store")]
@@ -479,7 +479,7 @@ def test_a_replica_in_use_is_not_examined(data_dir: Path) -> None:
 def test_a_system_that_refuses_is_no_finding(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: without room for the copies the doctor could not look, and says so, in JSON, too."""
+    """Law: if the system refuses, for example the folder for copies, the doctor says that it could not look, in JSON too."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
 
     text = CliRunner().invoke(doctor, [str(data_dir)])
@@ -495,7 +495,7 @@ def test_a_system_that_refuses_is_no_finding(
 def test_an_interrupted_doctor_has_not_looked(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: Ctrl-C is no finding."""
+    """Law: after Ctrl-C the doctor reports that it could not look (code 2)."""
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A leader that serves administrators, and comparing its answers with captured ones."""
+"""A leader that serves administrators, and helpers that compare its answers with captured ones."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import TOOL, Shell
 from tests.protocol.golden import GoldenFrame, frames
 
-# Members whose keys are data: names, queues, numbers.
+# Members of a body whose keys are data: names, queues, numbers.
 _KEYED_BY_DATA = frozenset(
     {
         "consumerTable",
@@ -22,10 +22,10 @@ _KEYED_BY_DATA = frozenset(
 
 
 class AdminShell(Shell):
-    """A replica that is asked as tools ask."""
+    """A replica that is asked as tools do."""
 
     def tool(self, code: int, body: bytes = b"", **ext: Any) -> RemotingCommand:
-        """Ask as a tool does, over a connection of its own; ext values become text."""
+        """Send a request as a tool does, on its own connection; ext values become texts."""
         texts = {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in ext.items()
@@ -33,7 +33,7 @@ class AdminShell(Shell):
         return self.call(code, texts, body, peer=TOOL)
 
     def read(self, code: int, body: bytes = b"", **ext: Any) -> Any:
-        """Return the decoded body of an answer that must be a success."""
+        """Return the decoded body of an answer, which must be a success."""
         reply = self.tool(code, body, **ext)
         assert reply.code == 0, reply
         return fastjson.loads(reply.body)
@@ -48,7 +48,7 @@ def create_topic(
     order: bool = False,
     **more: Any,
 ) -> RemotingCommand:
-    """Send 17 as every client writes it."""
+    """Send request 17 as every client writes it."""
     ext: dict[str, Any] = {
         "topic": name,
         "defaultTopic": "TBW102",
@@ -68,7 +68,7 @@ def golden(code: int, kind: str) -> list[GoldenFrame]:
 
 
 def shape(value: Any, *, keyed_by_data: bool = False) -> Any:
-    """Return the members and types of a decoded body, one example for maps keyed by data and lists."""
+    """Return the members and types of a decoded body; of maps with data keys and lists only one example."""
     if isinstance(value, dict):
         if keyed_by_data:
             return {"*": shape(next(iter(value.values())))} if value else {}

@@ -2,7 +2,7 @@
 A shell for one replica without sockets, raft or clocks: it proposes, applies and calls back.
 
 One turn is one entry, as in the real replication loop; time moves only when a test says so. Every
-message goes through the store, so what a test sees has been encoded, written and read.
+message passes through the store, so a test sees data that was encoded, written and read.
 """
 
 from collections import defaultdict
@@ -62,7 +62,7 @@ class Shell:
         self.core = BrokerCore(self.settings, self.state, self.store)
         self._wall_ms = START_MS
         self.monotonic_ms = 5_000
-        self.is_confirmed = True  # the clock on the wall, by a majority of the group
+        self.is_confirmed = True  # The wall clock, confirmed by a majority of the raft group.
         self.term = 0
         self.log: list[bytes] = []
         self.pending: list[Propose] = []
@@ -78,7 +78,7 @@ class Shell:
 
     @property
     def wall_ms(self) -> int:
-        """The clock on the wall; when a test sets it on, so much time has passed."""
+        """The wall clock; if a test advances it, that much time has passed."""
         return self._wall_ms
 
     @wall_ms.setter
@@ -87,7 +87,7 @@ class Shell:
         self._wall_ms = wall_ms
 
     def set_clock(self, wall_ms: int) -> None:
-        """Set the clock on the wall, without any time having passed."""
+        """Set the wall clock without letting time pass."""
         self._wall_ms = wall_ms
 
     @property
@@ -106,7 +106,7 @@ class Shell:
         return self
 
     def lose_proposals(self) -> None:
-        """Lose what is not committed, for certain."""
+        """Lose, for certain, all proposals that are not committed."""
         lost, self.pending = self.pending, []
         self.core.proposals_lost()
         for proposal in lost:
@@ -123,7 +123,7 @@ class Shell:
         return copy
 
     def restored(self) -> "Shell":
-        """Return a replica that begins, now, with a backup of this one."""
+        """Return a replica that starts now from a backup of this one."""
         writes, batch = TableWrites(), Batch()
         fence(self.state, writes, taken_ms=self.wall_ms, restored_ms=self.wall_ms)
         writes.flush(batch)
@@ -131,7 +131,7 @@ class Shell:
         return self.restart()
 
     def replay(self) -> None:
-        """Assert that a replica which only has the log comes to the same state."""
+        """Assert that a replica with only the log reaches the same state."""
         replica = Replica()
         for data in self.log:
             replica.apply(data)
@@ -159,7 +159,7 @@ class Shell:
         version: int = 409,
         oneway: bool = False,
     ) -> int:
-        """Hand a request to the core without letting a turn pass; return its opaque."""
+        """Hand a request to the core without a turn; return its opaque."""
         self._opaque += 1
         command = RemotingCommand(
             int(code),
@@ -190,7 +190,7 @@ class Shell:
     def call(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
     ) -> RemotingCommand:
-        """As ``ask``, for a request that must be answered."""
+        """As ``ask``, for a request that must get a reply."""
         reply = self.ask(code, ext, body, **more)
         assert reply is not None, f"request {code} was not answered"
         return reply
@@ -201,7 +201,7 @@ class Shell:
         return replies[0] if replies else None
 
     def notified(self, code: int = 40) -> list[int]:
-        """Return the connections that were sent requests of *code*, and forget them."""
+        """Return the connections that got requests of *code*, and forget them."""
         told = [
             s.connection for s in self.sent if not s.command.is_response and s.command.code == code
         ]
@@ -229,14 +229,14 @@ class Shell:
                         self.run(self.core.refused(effect, refusal))
 
     def settle(self) -> None:
-        """Let turns pass until nothing is under way."""
+        """Let turns pass until nothing is uncommitted."""
         while self.pending or self.later:
             self.go_on()
             if self.pending:
                 self.turn()
 
     def go_on(self) -> None:
-        """Let what was put off take its next step."""
+        """Let work that was put off take its next step."""
         later, self.later = self.later, []
         for effect in later:
             self.run(effect.step(self.now))

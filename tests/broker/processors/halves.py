@@ -26,7 +26,7 @@ def begin(
     queue: int = 0,
     **more: str,
 ) -> tuple[int, int]:
-    """Send a half message; return its offset among the halves and its physical offset."""
+    """Send a half message; return its offset among the half messages and its physical offset."""
     reply = send(shell, topic, body, half_properties(key, **more), a=GROUP, e=queue, f=4)
     assert reply.code == 0, reply.remark
     return int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
@@ -55,14 +55,14 @@ def found(shell: Shell, topic: str = "orders", queue: int = 0) -> list[bytes]:
 
 
 def questions(shell: Shell) -> list[tuple[int, RemotingCommand]]:
-    """Return the checks sent so far, and forget them."""
+    """Return the checks that were sent so far, and forget them."""
     asked = [(s.connection, s.command) for s in shell.sent if s.command.code == 39]
     shell.sent = [s for s in shell.sent if s.command.is_response or s.command.code != 39]
     return asked
 
 
 def producer_body(client: str, group: str = GROUP) -> bytes:
-    """Return the heartbeat of a producer."""
+    """Return the heartbeat body of a producer."""
     body = {"clientID": client, "consumerDataSet": [], "producerDataSet": [{"groupName": group}]}
     return fastjson.dumps(body)
 

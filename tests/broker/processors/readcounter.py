@@ -1,4 +1,4 @@
-"""A store that counts what is read of the messages in it."""
+"""A store that counts the messages that are read from it."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from tests.broker.store.memory import MemoryStore
 
 
 class ReadCounter:
-    """Reads *store*; *count* messages of *size* bytes were read."""
+    """Reads *store*; *count* messages with *size* bytes in all were read."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Requests as clients write them, with only what a test is about said by the test."""
+"""Requests as clients write them; a test states only the parts that it is about."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from orderlymq_protocol.message.record import StoredMessage, iter_records
 from tests.broker.processors.driver import ALICE, Shell
 
 BROKER = "broker-a"
-# The properties that the broker stores with every message, beside the sender's.
+# The properties that the broker stores with every message, in addition to the sender's.
 STORED_WITH = {"CLUSTER": "shop", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -154,7 +154,7 @@ def lock_body(
 def lock(
     shell: Shell, client: str, *queues: int, peer: Peer = ALICE, **more: Any
 ) -> dict[int, int]:
-    """Ask for locks; return the epochs of what was granted, by queue."""
+    """Ask for locks; return the granted epochs by queue."""
     reply = shell.call(41, {}, lock_body(client, *queues, **more), peer=peer)
     body = fastjson.loads(reply.body)
     return {

@@ -1,4 +1,4 @@
-"""Requests that real clients sent, captured, against the core."""
+"""Captured requests of real clients, sent to the core."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from orderlymq_protocol.header.catalogue import REQUEST_HEADERS
 from tests.broker.processors.driver import ALICE, Shell
 from tests.protocol.golden import GoldenFrame, frames
 
-# Refusals that fit requests which were made to another broker, with topics, groups and messages
-# that do not exist here.
+# Refusals that are right for requests made to another broker, whose topics, groups and messages
+# do not exist here.
 REFUSALS = (
     "not exist",
     "not latest",
@@ -36,7 +36,7 @@ def captured() -> list[GoldenFrame]:
 
 
 def test_every_captured_request_is_understood() -> None:
-    """Java 4.3, 4.9, 5.3 and their tools: served, or refused for what this broker does not have."""
+    """Law: requests of Java 4.3, 4.9 and 5.3 and their tools are served, or refused for data that does not exist here."""
     shell = Shell().lead()
     requests = captured()
     assert len(requests) > 60
@@ -57,7 +57,7 @@ def test_every_captured_request_is_understood() -> None:
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_no_answer_to_a_further_listener_has_the_inner_address(leads: bool) -> None:
-    """Law: clients of another network learn no address of this one; ids of messages are no addresses to call."""
+    """Law: no answer to a client of a further listener contains the inner address. Message ids are no addresses to call."""
     shell = Shell().lead()
     if not leads:
         shell.follow()
@@ -77,11 +77,11 @@ def test_no_answer_to_a_further_listener_has_the_inner_address(leads: bool) -> N
 
 @pytest.mark.parametrize(
     "code",
-    # RocketMQ requires no field of 317 either, and answers for every topic.
+    # RocketMQ requires no field of 317 either and answers for all topics.
     sorted({frame.code for frame in captured() if frame.code in REQUEST_HEADERS} - {317}),
 )
 def test_a_captured_request_without_its_header_is_refused(code: int) -> None:
-    """A command that requires fields names the missing one; an offset query is closed, for its sender would misread a code."""
+    """Law: a request without its required fields names the missing one; an offset query is closed, because its sender would misread a code."""
     shell = Shell().lead()
     reply = shell.ask(code)
 
@@ -89,5 +89,5 @@ def test_a_captured_request_without_its_header_is_refused(code: int) -> None:
         assert (code, "<" in shell.closed[0].reason) == (14, True)
         return
     assert reply.code == 1
-    # RocketMQ requires no field of 321: the missing topic is what is refused.
+    # RocketMQ requires no field of 321; the missing topic is refused.
     assert ("is not exist!" if code == 321 else "<") in (reply.remark or "")

@@ -1,4 +1,4 @@
-"""The core as a whole: dispatch, leadership, status."""
+"""The core as a whole: dispatch of requests, leadership, status."""
 
 import pytest
 from hypothesis import given
@@ -21,13 +21,13 @@ SERVED = [
 
 
 def test_these_codes_are_served(shell: Shell) -> None:
-    """The data path and the private requests; administration registers its own."""
+    """Law: the core serves the codes of the data path and the private ones; administration adds its own."""
     assert set(SERVED) <= set(shell.core.codes)
 
 
 @pytest.mark.parametrize("code", [0, 13, 22, 401, 200_050, 99_999, -1])
 def test_an_unknown_code_is_answered_with_3(shell: Shell, code: int) -> None:
-    """The exact code and remark that clients use for their fall-backs; oneway: nothing."""
+    """Law: an unknown code gets the code 3 and the remark on which clients base fallbacks; a one-way request gets nothing."""
     reply = shell.call(code)
 
     assert (reply.code, reply.remark) == (3, remark_of(code))
@@ -39,12 +39,12 @@ def test_an_unknown_code_is_answered_with_3(shell: Shell, code: int) -> None:
 def test_what_rocketmq_serves_and_nobody_here_is_refused_with_the_reason(
     shell: Shell, code: int
 ) -> None:
-    """An administrator's tool prints it."""
+    """Law: a code that only RocketMQ serves is refused with the reason, which its tools print."""
     assert (shell.call(code).remark or "").startswith(f" request type {code} not supported: ")
 
 
 def test_a_reply_uses_the_header_form_of_its_request(shell: Shell) -> None:
-    """A client that writes binary headers may read nothing else."""
+    """Law: a reply uses the header form of its request, because a client may read no other."""
     command = RemotingCommand(38, 7, ext={"consumerGroup": "g"})
     command.serialize_type = SerializeType.ROCKETMQ
 
@@ -54,7 +54,7 @@ def test_a_reply_uses_the_header_form_of_its_request(shell: Shell) -> None:
 
 
 def test_a_fresh_broker_has_rocketmqs_system_topics_and_groups() -> None:
-    """Created by the first leader, once; a later one adds nothing."""
+    """Law: the first leader creates RocketMQ's system topics and groups once; later leaders add nothing."""
     shell = Shell().lead()
     queues = {name: t.config.write_queues for name, t in shell.state.topics.by_name.items()}
 
@@ -105,7 +105,7 @@ def test_a_fresh_broker_has_rocketmqs_system_topics_and_groups() -> None:
 def test_a_replica_that_does_not_lead_answers_what_clients_can_stand(
     code: int, ext: dict[str, str], body: bytes, expected: int
 ) -> None:
-    """Sends are refused for certain, reads that could mislead too; nothing is proposed."""
+    """Law: a replica that does not lead refuses sends and reads with codes that clients handle, and proposes nothing."""
     shell = Shell()
     shell.follow()
     shell.core.context.leader_known = True
@@ -115,7 +115,7 @@ def test_a_replica_that_does_not_lead_answers_what_clients_can_stand(
 
 
 def test_a_send_that_was_under_way_is_answered_by_its_fate_not_by_the_role(shell: Shell) -> None:
-    """Committed by the next leader it is a success, although we follow now."""
+    """Law: a send is answered by its own outcome: if the next leader commits it, it is a success although this replica follows now."""
     create(shell, TopicSet("orders", 1, 1))
     opaque = shell.submit(310, send_ext("orders"), b"x")
     shell.core.proposals_lost()
@@ -131,7 +131,7 @@ def test_a_send_that_was_under_way_is_answered_by_its_fate_not_by_the_role(shell
 
 
 def test_a_send_that_waits_for_its_topic_is_refused_when_leadership_goes(shell: Shell) -> None:
-    """The topic may be created, the message was never stored: 14."""
+    """Law: a send that waits for its topic's creation is refused with 14 when leadership ends; its message was never stored."""
     opaque = shell.submit(310, send_ext("fresh"), b"x")
     shell.follow()
     shell.settle()
@@ -142,7 +142,7 @@ def test_a_send_that_waits_for_its_topic_is_refused_when_leadership_goes(shell: 
 
 
 def test_lost_creations_answer_what_a_follower_would(shell: Shell) -> None:
-    """Also when the record is overwritten."""
+    """Law: a lost topic creation is answered as by a follower."""
     opaque = shell.submit(310, send_ext("fresh"), b"x")
     shell.follow()
     shell.lose_proposals()
@@ -153,7 +153,7 @@ def test_lost_creations_answer_what_a_follower_would(shell: Shell) -> None:
 
 
 def test_who_leads_no_more_has_no_rates(shell: Shell) -> None:
-    """Law: nobody takes its last second as a leader for what it does now; what it counted is counted once when it leads again."""
+    """Law: a replica that stops leading has no rates; its counters count each message once when it leads again."""
     create(shell, TopicSet("orders", 1, 1))
     shell.pass_time(1_000)
     for _ in range(50):
@@ -172,7 +172,7 @@ def test_who_leads_no_more_has_no_rates(shell: Shell) -> None:
 
 
 def test_the_status_shows_rates_counters_and_what_the_shell_knows(shell: Shell) -> None:
-    """One JSON document, the shell's part and the core's merged."""
+    """Law: the status is one JSON document of the shell's and the core's parts."""
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
     shell.core.set_environment(0.5, {"role": "leader"})
     shell.pass_time(1_000)
@@ -217,7 +217,7 @@ def test_the_status_shows_rates_counters_and_what_the_shell_knows(shell: Shell) 
 def test_no_request_makes_the_core_fail(
     code: int, ext: dict[str, str], body: bytes, oneway: bool
 ) -> None:
-    """Whatever fields and bodies say: an answer, or none for a oneway, and a sound state."""
+    """Law: any fields and bodies get an answer (none for one-way requests) and leave a consistent state."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 2, 2, order=True), GroupSet("billing"))
 

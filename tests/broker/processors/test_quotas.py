@@ -69,7 +69,7 @@ def test_without_quotas_nothing_is_counted() -> None:
 
 
 def test_a_connection_beyond_those_of_its_address_is_no_client() -> None:
-    """So it gives way to others where all places are taken, however much it says."""
+    """Law: a connection beyond its address's limit does not count as a client, so that it gives way when all places are taken."""
     shell = limited(connections=1)
 
     codes = [send(shell, peer=each).code for each in (ALICE, ALICE_AGAIN)]
@@ -79,7 +79,7 @@ def test_a_connection_beyond_those_of_its_address_is_no_client() -> None:
 
 
 def test_an_address_over_its_quota_learns_which_and_what_to_do() -> None:
-    """And nobody else is concerned; a second later it may go on."""
+    """Law: a request over an address's quota is refused with the limit and advice; others are not affected, and it may go on a second later."""
     shell = limited(requests_per_s=5)
     codes = [send(shell).code for _ in range(7)]
 
@@ -122,7 +122,7 @@ def test_an_account_has_its_quota_over_all_its_connections() -> None:
 
 
 def test_what_is_not_signed_costs_an_account_nothing() -> None:
-    """Else everybody could use up the quota of everybody."""
+    """Law: a request with a wrong signature does not use an account's quota."""
     shell = guarded(Quota(requests_per_s=4))
 
     for _ in range(20):
@@ -132,7 +132,7 @@ def test_what_is_not_signed_costs_an_account_nothing() -> None:
 
 
 def test_the_quota_of_an_account_is_replicated_and_shown() -> None:
-    """Request 50 changes what it names; 52 returns it; the next leader obeys it."""
+    """Law: an account's quota is replicated: request 50 changes it, 52 returns it, and the next leader enforces it."""
     shell = guarded(Quota())
     change = {"accessKey": "shop-a", "omqRequestsPerSecond": "3", "omqConnections": "7"}
     assert ask(shell, OPERATOR, 50, change).code == 0
@@ -191,7 +191,7 @@ def test_messages_that_are_fetched_count() -> None:
     ],
 )
 def test_messages_that_are_looked_up_count(code: int, ext: dict[str, str]) -> None:
-    """Else who may read a topic reads all of it past the quota: a query is answered with 8 MiB."""
+    """Law: looked-up messages count for the quota, because one query may return 8 MiB."""
     shell = limited(bytes_per_s=2_000)
     send(shell, body=b"x" * 5_000, props=properties(KEYS="k"), peer=BOB)
 
@@ -215,7 +215,7 @@ def test_a_connection_beyond_the_quota_is_served_when_another_one_closes() -> No
 
 
 def test_a_quota_never_answers_where_a_consumer_begins() -> None:
-    """Java up to 4.9 takes any code for "never committed", begins at the end and skips what was left."""
+    """Law: an offset query over the quota closes the connection, because Java up to 4.9 would take a code for "never committed" and skip messages."""
     shell = limited(requests_per_s=5)
     for _ in range(20):
         send(shell)

@@ -1,4 +1,4 @@
-"""Whatever clients send, what comes of it is applied by every replica."""
+"""Every replica can apply whatever clients' requests lead to."""
 
 import json
 from typing import Any
@@ -117,7 +117,7 @@ REQUESTS = st.tuples(
 def test_whatever_clients_send_can_be_applied(
     requests: list[tuple[int, dict[str, str], bytes]], turns: int
 ) -> None:
-    """Each request is judged alone, and what it leaves in the log every replica applies."""
+    """Law: each request is checked by itself, and every replica can apply what it leaves in the log."""
     shell = Shell().lead()
     create(shell, ORDERS, GroupSet("billing"))
     usual = {

@@ -9,7 +9,7 @@ from tests.broker.replication.simulation import SimulatedGroup
 
 @pytest.fixture
 def group() -> Iterator[SimulatedGroup]:
-    """Return three replicas; their states agree and hold their invariants in the end."""
+    """Return three replicas; at the end their states agree and their invariants hold."""
     made = SimulatedGroup()
     yield made
     made.check()

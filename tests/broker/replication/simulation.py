@@ -58,7 +58,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Disk:
-    """A writer that finishes when a test says so, or immediately when *is_fast*."""
+    """A writer whose writes end when a test says so, or immediately if *is_fast*."""
 
     store: MemoryStore
     call_soon: Callable[[Callable[[], None]], object]
@@ -81,7 +81,7 @@ class Disk:
 
 
 class Replica:
-    """One loop with everything it acts upon; `restart` after a crash."""
+    """One loop with its store, disk and state; `restart` it after a crash."""
 
     def __init__(self, group: "SimulatedGroup", node: int, store: MemoryStore) -> None:
         self.group = group
@@ -95,7 +95,7 @@ class Replica:
         self.log = RaftLogStore(store, 1 << 20)
         if not self.log.initial_state()[1].members:
             batch = Batch()
-            if node in group.nodes:  # one that joins learns the membership from the log
+            if node in group.nodes:  # A replica that joins learns the membership from the log.
                 self.log.set_membership(batch, Membership(frozenset(map(NodeId, group.nodes))))
             if len(group.nodes) > 1:
                 Recovery.begin(batch)
@@ -120,10 +120,10 @@ class Replica:
             self.loop.note_stickiness(NodeId(each), sticks_ms)
         self.loop.start()
 
-    # The ports that the loop acts upon.
+    # The ports through which the loop acts.
 
     def send(self, first: Any, command: RemotingCommand | None = None) -> None:
-        """Take messages for peers (one argument) or an answer for a client (two)."""
+        """Take messages for peers (one argument) or an answer for a client (two arguments)."""
         if command is not None:
             self.answers.append((first, command))
             return
@@ -215,7 +215,7 @@ class SimulatedGroup:
         )
 
     def dice(self, node: int) -> Callable[[int], int]:
-        """Return what a node draws time-outs with: the lowest id stirs first, or chance decides."""
+        """Return the random draws of a node's time-outs: fixed, so that the lowest id is first, or random."""
         if self._chance is not None:
             return self._chance.randrange
         return lambda bound: min(2 * (node - 1), bound - 1)
@@ -227,7 +227,7 @@ class SimulatedGroup:
         self._timers.append((self.at_s + seconds, call))
 
     def step(self) -> None:
-        """Run the callbacks that are due now, not those that they add: one iteration."""
+        """Run the callbacks that are due now, but not those that they add: one iteration of an event loop."""
         for _ in range(len(self._callbacks)):
             self._callbacks.popleft()()
 
@@ -252,7 +252,7 @@ class SimulatedGroup:
             self.replicas[message.target].loop.receive([message])
 
     def pass_time(self, seconds: float, *, paused: Sequence[int] = ()) -> None:
-        """Let time pass in ticks for all replicas but the *paused*, whose clocks go on."""
+        """Let time pass in ticks for all replicas except the *paused* ones, whose clocks go on."""
         for _ in range(round(seconds / TICK_S)):
             self.at_s += TICK_S
             while self._travelling and self._travelling[0][0] <= self.at_s:
@@ -260,7 +260,7 @@ class SimulatedGroup:
             for node, replica in self.replicas.items():
                 replica.clock.at_s = self.at_s
                 if node not in paused:
-                    # A hair more than a tick, as real timers are.
+                    # A little more than a tick, as with real timers.
                     replica.clock.at_s += 0.0001
                     replica.loop.tick()
             due = [call for at_s, call in self._timers if at_s <= self.at_s]
@@ -270,7 +270,7 @@ class SimulatedGroup:
             self.run()
 
     def elect(self, *, within_s: float = 80 * TICK_S) -> Replica:
-        """Let time pass until somebody serves, and return who."""
+        """Let time pass until a leader serves; return it."""
         for _ in range(round(within_s / TICK_S)):
             self.pass_time(TICK_S)
             serving = [replica for replica in self.replicas.values() if replica.loop.serving]
@@ -281,7 +281,7 @@ class SimulatedGroup:
         raise AssertionError("nobody was elected")
 
     def restart(self, node: int, *, kept: int = 0) -> Replica:
-        """Crash a replica and start it again with what its disk kept."""
+        """Crash a replica and start it again with the part of its data that its disk kept."""
         former = self.replicas[node]
         former.loop.stop()
         self.replicas[node] = Replica(self, node, former.store.crash(kept))
@@ -299,13 +299,13 @@ class SimulatedGroup:
         return self.replicas[node]
 
     def greet(self, node: int) -> None:
-        """Let a replica announce that it was wiped, as its greeting does."""
+        """Let a replica report that it was wiped, as its greeting to peers does."""
         for other in self.replicas.values():
             if other.id != node and self.replicas[node].loop.is_recovering:
                 other.loop.report_wiped(NodeId(node))
 
     def check(self) -> None:
-        """Check invariants, and that equal indexes mean equal states."""
+        """Check the invariants, and that replicas with the same applied index have the same state."""
         digests: dict[int, str] = {}
         for replica in self.replicas.values():
             replica.node.check()
@@ -315,7 +315,7 @@ class SimulatedGroup:
 
 
 class Proposal:
-    """A topic to create, and what became of it."""
+    """A topic to create, and its outcome."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""The beginning of a group, and the return of a replica that has lost its disk."""
+"""How a raft group begins, and how a replica that lost its disk returns."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def serving(group: SimulatedGroup) -> list[int]:
 
 
 def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup) -> None:
-    """A replica that never heard of a leader cannot vote: the first leader is not to be relied on before."""
+    """Law: a new group serves only when all its replicas have met, because one that never heard of a leader cannot vote."""
     group.cut = {3}
     group.pass_time(4 * ELECTION_S)
     (leader,) = [each for each in group.replicas.values() if each.node.is_leader]
@@ -49,7 +49,7 @@ def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup
 
 
 def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
-    """A replica that does not come with the others is not waited for."""
+    """Law: after a time a new group begins without a replica that did not come."""
     group.cut = {3}
     group.pass_time(BOOTSTRAP_WAIT_S + 4 * ELECTION_S)
 
@@ -59,7 +59,7 @@ def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
 def test_a_membership_change_does_not_keep_a_new_group_from_beginning(
     group: SimulatedGroup,
 ) -> None:
-    """The first leader has all but the third replica with it, and its process begins again."""
+    """Law: a membership change and a restart of the first leader do not keep a new group from beginning."""
     added = group.join(4)
     group.cut = {3, added.id}
     group.pass_time(2 * ELECTION_S)
@@ -77,13 +77,13 @@ def test_a_membership_change_does_not_keep_a_new_group_from_beginning(
 
 
 def test_a_leader_that_does_not_serve_changes_no_membership(group: SimulatedGroup) -> None:
-    """Who asked would not hear of the end of leadership, but of another leader's change at that index."""
+    """Law: a leader that does not serve yet refuses membership changes, because it could not report their outcome for certain."""
     former = group.elect()
     refusals: list[str] = []
     deliver = group._deliver
 
     def deliver_and_ask(message: Message) -> None:
-        """Ask a leader whose opening is committed and not applied yet."""
+        """Ask a leader to change members when its opening entry is committed but not applied yet."""
         deliver(message)
         leader = group[message.target]
         is_sure = leader.node.is_leader and leader.node.commit == leader.node.last_index
@@ -103,7 +103,7 @@ def test_a_leader_that_does_not_serve_changes_no_membership(group: SimulatedGrou
 
 
 def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Replica]:
-    """Have "precious" committed; return the leader, who was cut off and lacks it, and who has it, too."""
+    """Commit the topic "precious"; return the leader, the replica that was cut off and lacks it, and the other one that has it."""
     leader = group.elect()
     lagging, witness = others(group, leader)
     group.cut.add(lagging.id)
@@ -114,10 +114,10 @@ def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Repli
 
 
 def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGroup) -> None:
-    """A voter without memory must not elect a leader that lacks what it once acknowledged."""
+    """Law: a voter that lost its log does not vote until it has caught up; else it could elect a leader without acknowledged entries."""
     leader, lagging, witness = commit_unseen_by_one(group)
 
-    # The two that know of it: one is gone, the other has lost its disk.
+    # Of the two that have it, one is gone and the other has lost its disk.
     group.cut = {leader.id}
     wiped = group.wipe(witness.id)
     group.pass_time(4 * ELECTION_S)
@@ -129,14 +129,14 @@ def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGro
     group.greet(wiped.id)
     group.pass_time(4 * ELECTION_S)
     assert "precious" in wiped.state.topics.by_name
-    # With its memory back it votes again.
+    # When it has the log again, it votes.
     group.cut = {leader.id}
     group.pass_time(4 * ELECTION_S)
     assert any(each.loop.serving for each in (lagging, wiped))
 
 
 def test_a_wiped_voter_votes_only_once_its_log_is_on_its_disk_again(group: SimulatedGroup) -> None:
-    """Law: what is in memory alone is lost with the next crash: the log, or that the loss of it is over."""
+    """Law: a wiped voter votes only when its log is on its disk again; a log in memory is lost in the next crash."""
     leader, _, witness = commit_unseen_by_one(group)
     group.cut = set()
     wiped = group.wipe(witness.id)
@@ -159,7 +159,10 @@ def test_a_wiped_voter_votes_only_once_its_log_is_on_its_disk_again(group: Simul
 def test_a_wiped_replica_cannot_stand_in_for_another_before_its_log_is_on_its_disk(
     group: SimulatedGroup,
 ) -> None:
-    """Law: it is not ready, so that no drain takes one of those that have the log. In a new or idle group nobody says so."""
+    """Law: until its log is on its disk, a wiped replica is not ready, so that no drain removes one that has the log.
+
+    In a new or idle group all are ready.
+    """
     leader = group.elect()
     group.pass_time(ELECTION_S)
     at_rest = [each.loop.lacks_log(Index(0)) for each in group.replicas.values()]
@@ -183,7 +186,7 @@ def test_a_wiped_replica_cannot_stand_in_for_another_before_its_log_is_on_its_di
 
 
 def test_a_new_member_of_an_idle_group_can_soon_stand_in_for_another(group: SimulatedGroup) -> None:
-    """Law: it gets its vote once it is ready, so that it must not wait for messages."""
+    """Law: a new member of an idle group is soon ready without new messages, because it gets its vote only then."""
     leader = group.elect()
     group.pass_time(ELECTION_S)
     added = group.join(4)
@@ -198,7 +201,7 @@ def test_a_new_member_of_an_idle_group_can_soon_stand_in_for_another(group: Simu
 def test_a_replica_that_was_away_cannot_stand_in_for_another_before_it_has_nearly_all(
     group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: so while it lacks many entries of its leader's, or a state was offered that goes further than its log."""
+    """Law: a replica is not ready while it lacks many of the leader's entries, or was offered a snapshot beyond its log."""
     monkeypatch.setattr(recovery, "LACKED_MAX", 3)
     leader = group.elect()
     away, _ = others(group, leader)
@@ -224,7 +227,7 @@ def test_a_replica_that_was_away_cannot_stand_in_for_another_before_it_has_nearl
 def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
     group: SimulatedGroup,
 ) -> None:
-    """Its own vote is one, too: with another replica that lags it would lead without what it has lost."""
+    """Law: a wiped voter with a part of its log is not elected; with another replica that lags it would lead without acknowledged entries."""
     leader, lagging, witness = commit_unseen_by_one(group)
     part = tuple(leader.log.entries(Index(1), Index(lagging.node.last_index + 1), 1 << 20))
     told = Append(
@@ -257,7 +260,7 @@ def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
 def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
     group: SimulatedGroup,
 ) -> None:
-    """Law: what a disk has forgotten does not count for a leader that is deposed and not aware of it."""
+    """Law: a wiped voter's acknowledgements do not count for a deposed leader that does not know of its end."""
     deposed = group.elect()
     successor, wiped = others(group, deposed)
     group.cut = {deposed.id}
@@ -267,7 +270,7 @@ def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
     group.run()
     assert outcomes(precious) == ["applied"]
 
-    # The disk that knows of it goes, and those two meet that know nothing.
+    # The disk that has it is lost, and the two that lack it meet.
     group.cut = {successor.id}
     wiped = group.wipe(wiped.id)
     group.greet(wiped.id)
@@ -290,9 +293,9 @@ def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
 def test_a_group_whose_first_leader_was_left_alone_begins_all_the_same(
     group: SimulatedGroup,
 ) -> None:
-    """Law: until somebody has served, no restart and no late start keeps a new group from electing.
+    """Law: until a leader has served, no restart and no late start keeps a new group from electing one.
 
-    The first leader and the only one that had voted for it part; then the third one comes.
+    Here the first leader and its only voter are separated; then the third replica comes.
     """
     late = group[3]
     group.cut = {late.id}
@@ -321,12 +324,12 @@ def test_a_group_whose_first_leader_was_left_alone_begins_all_the_same(
 
 
 def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
-    """A leader that still counts what a wiped follower had acknowledged begins again with it."""
+    """Law: a leader that counted a wiped follower's acknowledgements sends it the log from the begin."""
     leader = group.elect()
     propose(leader, "a")
     group.run()
     wiped = group.wipe(others(group, leader)[0].id)
-    # The leader's heartbeats come first: they name a commit index that the follower had once.
+    # The leader's heartbeats come first and name a commit index that the follower had once.
     group.pass_time(ELECTION_S)
     assert wiped.node.commit == 0
 

@@ -1,4 +1,4 @@
-"""Compaction that fails is reported and tried again; what it works on is not closed under it."""
+"""Compaction is tried again after a failure, and its store is not closed while it works."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from orderlymq_runtime.process.supervisor import Supervisor
 
 
 class Store:
-    """A store whose space a test can give back."""
+    """A store whose space can be reclaimed when a test allows it."""
 
     def __init__(self) -> None:
         self.failing = True
@@ -33,7 +33,7 @@ class Store:
 
 
 class Replica:
-    """A state for compaction, whose messages were dropped up to *floor*."""
+    """The state that compaction reads; messages are dropped up to *floor*."""
 
     def __init__(self, store: Any = None) -> None:
         self.store: Any = store or Store()
@@ -48,7 +48,7 @@ async def finished(compaction: Compaction) -> None:
 
 
 async def test_space_that_could_not_be_given_back_is_tried_again() -> None:
-    """Law: a failure is counted, and the next try comes half a minute later, not with the next message."""
+    """Law: a failed reclaim is counted and tried again after half a minute, not with the next message."""
     replica, supervisor, now = Replica(), Supervisor(), [0.0]
     compaction = Compaction(cast("Instance", replica), 10, lambda: None, lambda: now[0], supervisor)
     replica.floor = 1
@@ -68,7 +68,7 @@ async def test_space_that_could_not_be_given_back_is_tried_again() -> None:
 
 
 async def test_the_end_waits_for_a_thread_in_the_store() -> None:
-    """Law: cancelled or not, every task that works on the store has ended when it is closed."""
+    """Law: the store is closed only after every task that works on it has ended, cancelled or not."""
     replica, supervisor = Replica(), Supervisor()
     replica.store.failing = False
     replica.store.may_end.clear()
@@ -93,7 +93,7 @@ MESSAGES_KEPT = 4_000
 
 
 def apply(replica: Replica, store: RocksStore, count: int) -> None:
-    """Let *count* messages come, each with an index entry, and as many go when MESSAGES_KEPT are there."""
+    """Let *count* messages come, each with an index row; above MESSAGES_KEPT the oldest are dropped."""
     batch = Batch()
     for number in range(replica.physical_end, replica.physical_end + count):
         key = layout.index_key(1, layout.IndexKind.UNIQUE, f"{number % 16:02}{number:09}", number)
@@ -106,7 +106,7 @@ def apply(replica: Replica, store: RocksStore, count: int) -> None:
 
 @pytest.mark.parametrize("life_s", [1_000, 40])
 async def test_the_index_stays_in_proportion_to_what_is_kept(tmp_path: Path, life_s: int) -> None:
-    """Law: whatever the rate, and however often the process starts again; and nothing of it waits for a write."""
+    """Law: the index stays at most twice as large as the kept messages need, at any rate and over restarts, and without staged writes."""
     store, now = RocksStore(tmp_path, create=True), [0.0]
     replica = Replica(store)
 
@@ -133,7 +133,7 @@ async def test_the_index_stays_in_proportion_to_what_is_kept(tmp_path: Path, lif
 
 
 async def test_a_sweep_ends_with_the_replica(tmp_path: Path) -> None:
-    """Law: nothing reads the store when it is closed, and the rest is swept by the next life."""
+    """Law: a sweep ends before the store is closed; the next process sweeps the rest."""
     store, now = RocksStore(tmp_path, create=True), [0.0]
     replica = Replica(store)
     apply(replica, store, 2 * MESSAGES_KEPT)
@@ -155,7 +155,7 @@ def files(path: Path) -> list[int]:
 
 
 async def test_bodies_lie_in_few_files_however_little_comes(tmp_path: Path) -> None:
-    """Law: days of half minutes make no file each; what is dropped is given back all the same."""
+    """Law: with few messages over days, bodies lie in few files, and the space of dropped ones is still freed."""
     store, now = RocksStore(tmp_path, create=True), [0.0]
     replica = Replica(store)
     compaction = Compaction(cast("Instance", replica), 10, lambda: None, lambda: now[0])

@@ -1,4 +1,4 @@
-"""A leader whose disk hangs makes room for one whose disk answers."""
+"""A leader whose disk hangs gives way to a replica whose disk answers."""
 
 import gc
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from tests.broker.replication.test_bootstrap import serving
 
 @pytest.fixture
 def group() -> Iterator[SimulatedGroup]:
-    """Return three replicas; their states agree and hold their invariants in the end."""
+    """Return three replicas; at the end their states agree and their invariants hold."""
     made = SimulatedGroup()
     yield made
     made.check()
@@ -33,7 +33,7 @@ STALL_S = 3.0
 
 
 def hang(replica: Replica) -> tuple[list[Proposal], list[Proposal]]:
-    """Let the disk of a leader hang; return what is in its log, and what waits for a place there."""
+    """Let a leader's disk hang; return the proposals in its log, and those that wait."""
     replica.disk.is_fast = False
     in_log = []
     for name in ("a", "b"):
@@ -44,7 +44,7 @@ def hang(replica: Replica) -> tuple[list[Proposal], list[Proposal]]:
 
 
 def test_a_leader_whose_disk_hangs_steps_down(group: SimulatedGroup) -> None:
-    """Law: nobody leads without a disk. What may be in the log stays unknown, the rest is refused."""
+    """Law: a leader whose disk hangs steps down. Proposals in its log have an unknown outcome; the others are refused."""
     leader = group.elect()
     in_log, collected = hang(leader)
 
@@ -67,7 +67,7 @@ def test_a_leader_whose_disk_hangs_steps_down(group: SimulatedGroup) -> None:
 
 
 def test_a_leader_whose_disk_hangs_hands_over_under_load(group: SimulatedGroup) -> None:
-    """Law: its successor is asked immediately, however many writes wait, so that nobody waits for an election."""
+    """Law: when its disk hangs under load, a leader asks its successor immediately, so that nobody waits for an election."""
     leader = group.elect()
     hang(leader)
     assert len(leader.disk.waiting) == TICKETS_MAX
@@ -83,7 +83,7 @@ def test_a_leader_whose_disk_hangs_hands_over_under_load(group: SimulatedGroup) 
 
 
 def test_a_replica_whose_disk_hangs_is_not_elected(group: SimulatedGroup) -> None:
-    """Law: a vote, its own too, waits for the disk, so that it leads only when the disk answers."""
+    """Law: a replica whose disk hangs does not become leader, because its own vote waits for the disk."""
     leader = group.elect()
     hang(leader)
     group.pass_time(STALL_S)
@@ -103,7 +103,7 @@ def test_a_replica_whose_disk_hangs_is_not_elected(group: SimulatedGroup) -> Non
 
 
 def test_a_disk_that_is_slow_keeps_its_leader(group: SimulatedGroup) -> None:
-    """Writes that end now and then are no reason to go."""
+    """Law: a disk that is slow but ends its writes does not depose its leader."""
     leader = group.elect()
     leader.disk.is_fast = False
     for number in range(20):
@@ -121,7 +121,7 @@ def test_a_disk_that_is_slow_keeps_its_leader(group: SimulatedGroup) -> None:
 
 
 def test_slow_disks_of_all_cost_no_election(group: SimulatedGroup) -> None:
-    """A follower answers heartbeats while its writes wait: they promise nothing that a write must keep."""
+    """Law: a follower answers heartbeats while its writes wait, so that slow disks cost no election."""
     leader = group.elect()
     term = leader.node.term
     for each in group.replicas.values():
@@ -145,7 +145,7 @@ def test_slow_disks_of_all_cost_no_election(group: SimulatedGroup) -> None:
 
 
 def test_a_full_disk_keeps_its_leader(group: SimulatedGroup) -> None:
-    """It answers: sends are refused, reads go on, and the others may be full as well."""
+    """Law: a leader with a full disk stays: it refuses sends and serves reads, and the others' disks may be full too."""
     leader = group.elect()
     hang(leader)
     leader.loop.writes.set_full(is_full=True)
@@ -162,13 +162,13 @@ def test_a_full_disk_keeps_its_leader(group: SimulatedGroup) -> None:
 
 
 def alive() -> int:
-    """Return how many heartbeats and Readys this process keeps."""
+    """Return the number of heartbeats and Readys in this process's memory."""
     gc.collect()
     return sum(isinstance(each, Heartbeat | Ready) for each in gc.get_objects())
 
 
 def test_a_full_disk_costs_a_leader_no_memory(group: SimulatedGroup) -> None:
-    """Law: heartbeats go on for as long as nobody makes room, and nothing of them is kept."""
+    """Law: while its disk is full, a leader goes on with heartbeats and keeps none of them in memory."""
     leader = group.elect()
     hang(leader)
     leader.loop.writes.set_full(is_full=True)
@@ -187,7 +187,7 @@ def test_a_full_disk_costs_a_leader_no_memory(group: SimulatedGroup) -> None:
 
 @pytest.mark.parametrize("writes", [1, TICKETS_MAX])
 def test_a_full_disk_costs_a_follower_no_memory(group: SimulatedGroup, writes: int) -> None:
-    """Law: of the answers that wait for a write the newest are kept, and they leave behind it."""
+    """Law: a follower with a full disk keeps only the newest answers that wait, and sends them after the write."""
     leader = group.elect()
     follower = others(group, leader)[0]
     follower.disk.is_fast = False
@@ -219,7 +219,7 @@ def test_a_full_disk_costs_a_follower_no_memory(group: SimulatedGroup, writes: i
 
 
 def test_a_pause_of_the_process_is_not_the_disks_fault(group: SimulatedGroup) -> None:
-    """Nobody could hear the disk meanwhile."""
+    """Law: a pause of the process does not count as a stall of the disk."""
     leader = group.elect()
     leader.disk.is_fast = False
     propose(leader, "a")
@@ -238,7 +238,7 @@ def test_a_pause_of_the_process_is_not_the_disks_fault(group: SimulatedGroup) ->
 def test_a_leader_that_pauses_now_and_then_steps_down_as_well(
     group: SimulatedGroup, pause_s: float
 ) -> None:
-    """Law: a pause is left out and takes nothing of the time that the disk has had, however often one comes."""
+    """Law: repeated pauses are left out, but the disk's own waiting time still adds up."""
     leader = group.elect()
     leader.disk.is_fast = False
     propose(leader, "a")
@@ -257,7 +257,7 @@ def test_a_leader_that_pauses_now_and_then_steps_down_as_well(
 
 
 def test_a_pause_counts_once_whoever_notices_it(group: SimulatedGroup) -> None:
-    """A message or a question lets ticks pass as the timer does; the timer that is late then finds nothing to leave out."""
+    """Law: a pause is left out once, whether a message or the late timer notices it first."""
     leader = group.elect()
     leader.disk.is_fast = False
     propose(leader, "a")
@@ -278,7 +278,7 @@ def test_a_pause_counts_once_whoever_notices_it(group: SimulatedGroup) -> None:
 
 
 def test_a_write_that_began_within_a_pause_has_just_begun() -> None:
-    """Law: nothing is left out of the time that is still to come."""
+    """Law: a write that began during a pause counts as new; nothing is subtracted from its later time."""
     now = 0.0
     watch = WriteWatch(2.0, lambda: now)
     now = 5.0
@@ -293,7 +293,7 @@ def test_a_write_that_began_within_a_pause_has_just_begun() -> None:
 
 
 def test_the_only_replica_keeps_its_place_whatever_its_disk_does() -> None:
-    """Nobody else could answer reads."""
+    """Law: the only voter keeps its leadership with a hanging disk, because no other could answer reads."""
     group = SimulatedGroup(1)
     leader = group.elect()
     leader.disk.is_fast = False
@@ -306,7 +306,7 @@ def test_the_only_replica_keeps_its_place_whatever_its_disk_does() -> None:
 
 @pytest.mark.parametrize("sync_writes", [True, False])
 def test_the_time_of_a_disk_is_that_of_synced_writes(sync_writes: bool) -> None:
-    """A write that is not synced takes memory's time, and would hide a slow disk."""
+    """Law: only synced writes are measured; a write without sync would hide a slow disk."""
     group = SimulatedGroup(sync_writes=sync_writes)
     leader = group.elect()
     measured: list[float] = []

@@ -1,4 +1,4 @@
-"""The laws of the clock that a group corrects."""
+"""The clock that a raft group corrects together."""
 
 import logging
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ offsets = st.one_of(
 
 @dataclass
 class Machine:
-    """Clocks that a test sets."""
+    """The clocks of a machine, set by the test."""
 
     offset_ms: int = 0
     passed_ms: int = 0
@@ -36,7 +36,7 @@ class Machine:
 
 
 def group_clock(own: Machine, *peers_ms: int | None) -> GroupClock:
-    """Return a clock whose peers have shown these offsets; None has shown nothing."""
+    """Return a clock with these offsets of its peers; None means that a peer has not shown its clock."""
     clock = GroupClock(own)
     peers = {NodeId(number) for number in range(len(peers_ms))}
     clock.keep(peers, peers)
@@ -156,11 +156,11 @@ def test_peer_that_is_away_counts_by_what_it_has_shown() -> None:
 def test_what_waited_while_this_process_stood_still_corrects_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A laptop slept, or a debugger held the process: what peers had shown before is read hours later."""
+    """Law: clocks of peers that waited to be read while this process stood still (sleep, debugger) do not correct its clock."""
     machine = Machine()
     clock = group_clock(machine, 0, 0)
     machine.passed_ms += DAY_MS
-    for _ in range(2 * (SILENT_TICKS_MAX + 2)):  # on two links, until they are made again
+    for _ in range(2 * (SILENT_TICKS_MAX + 2)):  # On two links, until they are connected again.
         for number in (0, 1):
             clock.shown(NodeId(number), TRUE_MS)
             assert clock.now().wall_ms == TRUE_MS + DAY_MS
@@ -179,7 +179,7 @@ def test_peers_that_set_their_clocks_back_are_followed() -> None:
 
 
 def test_learner_leaves_a_wrong_clock_corrected_while_it_joins_and_when_it_votes() -> None:
-    """Its pod may not run yet; and once it votes, nobody waits for the next second."""
+    """Law: a learner does not change the correction of a wrong clock, neither when it joins nor when it gets its vote."""
     voters, learner = {NodeId(0), NodeId(1)}, NodeId(2)
     clock = group_clock(Machine(3 * DAY_MS), 0, 0)
     clock.keep(voters | {learner}, voters)
@@ -209,7 +209,7 @@ def test_wrong_clock_is_reported_once_and_when_it_is_right_again(
     clock.shown(NodeId(0), TRUE_MS)
 
     contested, corrected, agreed = caplog.records
-    assert "no majority" in contested.message  # when only one had shown its clock
+    assert "no majority" in contested.message  # When only one peer had shown its clock.
     assert "259200 s ahead of a majority" in corrected.message
     assert agreed.levelname == "INFO"
 
@@ -218,7 +218,7 @@ def test_clocks_that_nobody_decides_between_are_reported(caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO)
     clock = group_clock(Machine(), None, None, None, None)
     clock.shown(NodeId(0), TRUE_MS)
-    assert not caplog.records  # two of five, so far
+    assert not caplog.records  # Two of five peers, so far.
 
     clock.shown(NodeId(1), TRUE_MS + DAY_MS)
     clock.shown(NodeId(1), TRUE_MS + DAY_MS)

@@ -1,4 +1,4 @@
-"""How long proposals linger: never long, as long as this machine needs for an entry, and for clients that return soon."""
+"""How long proposals wait for others: as long as an entry takes on this machine, so that clients that return soon share an entry."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ class Leader:
             self.entry(each, 1)
 
     def entry(self, takes: float, answers: int) -> None:
-        """Let an entry begin, take its time and answer so many proposals."""
+        """Begin an entry, let its time pass, and answer so many proposals."""
         self.group_commit.began()
         self.now += takes
         self.group_commit.ended(takes, answers)
@@ -35,7 +35,7 @@ class Leader:
             self.group_commit.arrived()
 
     def settle(self, takes: float, returns: float, clients: int) -> None:
-        """Answer *clients* again and again, which come back after *returns* seconds."""
+        """Answer *clients* repeatedly; they return after *returns* seconds."""
         for _ in range(60):
             self.entry(takes, clients)
             self.now += returns
@@ -43,7 +43,7 @@ class Leader:
 
     @classmethod
     def that_answered(cls, clients: int, takes: float, returns: float) -> "Leader":
-        """Return a leader that has just answered clients which usually come back after *returns* seconds."""
+        """Return a leader that has answered clients which usually return after *returns* seconds."""
         leader = cls()
         leader.settle(takes, returns, clients)
         leader.entry(takes, clients)

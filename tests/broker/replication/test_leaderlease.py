@@ -1,4 +1,4 @@
-"""A leader answers what the group has confirmed, however slow its links are."""
+"""A leader answers what its raft group has confirmed, however slow the links are."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.broker.replication.simulation import (
 
 @pytest.fixture
 def group() -> Iterator[SimulatedGroup]:
-    """Return three replicas; their states agree and hold their invariants in the end."""
+    """Return three replicas; at the end their states agree and their invariants hold."""
     made = SimulatedGroup()
     yield made
     made.check()
@@ -28,7 +28,7 @@ def group() -> Iterator[SimulatedGroup]:
 def test_a_group_with_slow_links_elects_answers_and_keeps_its_leader(
     round_trip_s: float, seed: int
 ) -> None:
-    """Law: round trips longer than the lease, and than the election time, cost time and nothing else."""
+    """Law: with round trips longer than lease and election time-out, a raft group elects, answers and keeps its leader."""
     group = SimulatedGroup(seed=seed)
     group.way_s = lambda sender, target: round_trip_s / 2
     leader = group.elect(within_s=30.0)
@@ -53,7 +53,7 @@ def test_a_group_with_slow_links_elects_answers_and_keeps_its_leader(
 
 
 def test_uneven_links_keep_their_leader(group: SimulatedGroup) -> None:
-    """A group whose nearest majority is near works at that distance, however far the others are."""
+    """Law: a raft group keeps its leader if some links are slow, as long as its nearest majority is near."""
     group.way_s = lambda sender, target: 0.2 if 3 in {sender, target} else 0.05
     leader = group.elect(within_s=20.0)
     term = leader.node.term
@@ -64,7 +64,7 @@ def test_uneven_links_keep_their_leader(group: SimulatedGroup) -> None:
 
 
 def test_links_that_become_slow_cost_one_election(group: SimulatedGroup) -> None:
-    """The leader that learned to expect quick answers is replaced once, its successor stays."""
+    """Law: links that become slow cost one election; the next leader stays."""
     term = group.elect().node.term
     group.way_s = lambda sender, target: 0.2
     group.pass_time(20.0)
@@ -77,7 +77,7 @@ def test_links_that_become_slow_cost_one_election(group: SimulatedGroup) -> None
 
 
 def test_a_confirmation_covers_only_what_came_before_its_round(group: SimulatedGroup) -> None:
-    """Law: what arrives after heartbeats have left is not confirmed by their answers."""
+    """Law: heartbeats confirm only requests that arrived before they were sent."""
     leader = group.elect()
     group.way_s = lambda sender, target: 3.5 * TICK_S
     group.pass_time(TICK_S)
@@ -96,7 +96,7 @@ def test_a_confirmation_covers_only_what_came_before_its_round(group: SimulatedG
 
 
 def test_a_leader_that_was_replaced_confirms_nothing(group: SimulatedGroup) -> None:
-    """Law: an answer without a lease is given only by who still led after the question."""
+    """Law: without a lease, a leader answers only if it still led after the request; a replaced one confirms nothing."""
     leader = group.elect()
     group.cut = {leader.id}
     number = leader.loop.request_confirmation()
@@ -112,7 +112,7 @@ def test_a_leader_that_was_replaced_confirms_nothing(group: SimulatedGroup) -> N
 def test_a_voter_that_stood_still_sticks_as_long_as_the_lease_that_rests_on_it(
     group: SimulatedGroup, stall_ticks: float
 ) -> None:
-    """Law: nobody else leads while a leader may answer, though a voter reads a heartbeat before its ticks are made up."""
+    """Law: a voter that stood still sticks to its leader as long as the lease lasts, even if it reads a heartbeat before it makes up its ticks."""
     leader = group.elect()
     voter, rival = others(group, leader)
     apart = {leader.id, rival.id}

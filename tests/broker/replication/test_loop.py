@@ -1,4 +1,4 @@
-"""The turn of a replica: group commit, order of persistence and sending, outcomes of proposals, leases."""
+"""The turn of a replica: group commit, the order of writing and sending, outcomes of proposals, leases."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ from tests.broker.replication.simulation import (
 
 
 def test_what_is_proposed_together_shares_one_entry(group: SimulatedGroup) -> None:
-    """Group commit: one entry, one write, one answer for all proposals of one iteration."""
+    """Law: proposals of one iteration share one entry, one write and one round of acknowledgements."""
     leader = group.elect()
     last, writes = leader.node.last_index, len(leader.disk.synced)
 
@@ -46,7 +46,7 @@ def test_what_is_proposed_together_shares_one_entry(group: SimulatedGroup) -> No
 
 
 def test_a_leader_serves_only_after_its_own_first_entry_is_applied(group: SimulatedGroup) -> None:
-    """A new leader gives no offsets before it has applied all that others left."""
+    """Law: a new leader serves only after its first entry is applied, so that it gives no offset before it knows all earlier ones."""
     for replica in group.replicas.values():
         replica.disk.is_fast = False
     for _ in range(16):
@@ -71,7 +71,7 @@ def test_a_leader_serves_only_after_its_own_first_entry_is_applied(group: Simula
 
 
 def test_an_acknowledgement_leaves_only_after_the_write(group: SimulatedGroup) -> None:
-    """A follower that has not written an entry does not say that it has it."""
+    """Law: a follower acknowledges an entry only after it has written it."""
     leader = group.elect()
     for replica in others(group, leader):
         replica.disk.is_fast = False
@@ -89,7 +89,7 @@ def test_an_acknowledgement_leaves_only_after_the_write(group: SimulatedGroup) -
 
 
 def test_what_arrives_during_a_short_write_shares_the_next_entry(group: SimulatedGroup) -> None:
-    """Proposals gather while a write runs, until there are many; the end of the write sends them."""
+    """Law: proposals that arrive during a write share the next entry, unless there are many."""
     leader = group.elect()
     leader.disk.is_fast = False
     last = leader.node.last_index
@@ -119,7 +119,7 @@ def test_what_arrives_during_a_short_write_shares_the_next_entry(group: Simulate
 
 
 def test_what_arrives_before_a_commit_shares_the_next_entry(group: SimulatedGroup) -> None:
-    """Proposals gather until the entry before them is committed, and not longer than a moment."""
+    """Law: proposals gather until the entry before them is committed, but only for a moment."""
     leader = group.elect()
     for replica in others(group, leader):
         replica.disk.is_fast = False
@@ -145,7 +145,7 @@ def test_what_arrives_before_a_commit_shares_the_next_entry(group: SimulatedGrou
 
 
 def test_nothing_gathers_long_during_a_slow_write(group: SimulatedGroup) -> None:
-    """A write that takes its time holds nobody back: the followers get the next entry meanwhile."""
+    """Law: during a slow write the next entry is sent to the followers without waiting for it."""
     leader = group.elect()
     leader.disk.is_fast = False
     last = leader.node.last_index
@@ -161,7 +161,7 @@ def test_nothing_gathers_long_during_a_slow_write(group: SimulatedGroup) -> None
 
 
 def test_two_writes_are_under_way_and_the_rest_gathers(group: SimulatedGroup) -> None:
-    """While two writes run, what arrives shares the next entry; none overtakes."""
+    """Law: at most two writes run; later proposals share the next entry and keep their order."""
     leader = group.elect()
     leader.disk.is_fast = False
     first = propose(leader, "a")
@@ -187,7 +187,7 @@ def test_two_writes_are_under_way_and_the_rest_gathers(group: SimulatedGroup) ->
 
 
 def test_a_slow_disk_does_not_silence_the_leader(group: SimulatedGroup) -> None:
-    """Heartbeats go on while both writes wait, so that a slow disk costs no election."""
+    """Law: heartbeats go on while both writes wait, so that a slow disk costs no election."""
     leader = group.elect()
     leader.disk.is_fast = False
     for name in ("a", "b"):
@@ -206,7 +206,7 @@ def test_a_slow_disk_does_not_silence_the_leader(group: SimulatedGroup) -> None:
 def test_an_overwritten_proposal_is_lost_once_and_only_when_that_is_certain(
     group: SimulatedGroup,
 ) -> None:
-    """A leader that was cut off answers its proposals when another entry is applied in their place."""
+    """Law: a proposal is answered as lost only when another entry is applied in its place, and once."""
     leader = group.elect()
     group.cut.add(leader.id)
     proposals = propose(leader, "a")
@@ -223,11 +223,11 @@ def test_an_overwritten_proposal_is_lost_once_and_only_when_that_is_certain(
 
 
 def test_a_proposal_that_a_later_leader_commits_is_applied(group: SimulatedGroup) -> None:
-    """A leader that lost its place answers success when its entry survived in the next term."""
+    """Law: if a deposed leader's entry survives in the next term, its proposal is answered with success."""
     leader = group.elect()
     follower = others(group, leader)[0]
     proposals = propose(leader, "a")
-    # The entry reaches the followers, the answers never come back.
+    # The entry reaches the followers; their answers do not come back.
     group.step()
     sent, group.sent = group.sent, []
     for message in sent:
@@ -246,7 +246,7 @@ def test_a_proposal_that_a_later_leader_commits_is_applied(group: SimulatedGroup
 
 
 def test_what_never_entered_the_log_is_lost_with_leadership(group: SimulatedGroup) -> None:
-    """Proposals that wait for a slow disk are refused definitely when leadership goes."""
+    """Law: proposals that never entered the log are refused as lost when leadership ends."""
     leader = group.elect()
     leader.disk.is_fast = False
     group.cut.add(leader.id)
@@ -266,7 +266,7 @@ def test_what_never_entered_the_log_is_lost_with_leadership(group: SimulatedGrou
 
 
 def test_a_proposal_without_leadership_is_lost_immediately(group: SimulatedGroup) -> None:
-    """A replica that does not serve puts nothing into the log."""
+    """Law: a replica that does not serve refuses proposals as lost immediately."""
     leader = group.elect()
     follower = others(group, leader)[0]
 
@@ -277,7 +277,7 @@ def test_a_proposal_without_leadership_is_lost_immediately(group: SimulatedGroup
 
 
 def test_a_paused_leader_asks_before_it_answers_again(group: SimulatedGroup) -> None:
-    """After a pause longer than an election the lease is worth nothing until a majority confirms."""
+    """Law: after a pause longer than an election, a leader answers only when a majority has confirmed it."""
     leader = group.elect()
     assert leader.loop.may_answer()
     group.cut.add(leader.id)
@@ -293,7 +293,7 @@ def test_a_paused_leader_asks_before_it_answers_again(group: SimulatedGroup) -> 
 
 
 def test_a_paused_leader_goes_on_when_nobody_has_replaced_it(group: SimulatedGroup) -> None:
-    """A pause that all shared ends with one round of heartbeats, not with an election."""
+    """Law: after a short pause, one round of heartbeats is enough to answer again, without an election."""
     leader = group.elect()
     term = leader.node.term
     group.pass_time(0.15, paused=[leader.id])
@@ -306,7 +306,7 @@ def test_a_paused_leader_goes_on_when_nobody_has_replaced_it(group: SimulatedGro
 
 
 def test_a_follower_that_was_paused_does_not_rush_into_an_election(group: SimulatedGroup) -> None:
-    """Late ticks are made up for a few at a time: the heartbeats in the socket come first."""
+    """Law: a follower makes up late ticks a few at a time, so that heartbeats in its socket are read before it campaigns."""
     leader = group.elect()
     follower = others(group, leader)[0]
     term = leader.node.term
@@ -320,7 +320,7 @@ def test_a_follower_that_was_paused_does_not_rush_into_an_election(group: Simula
 def test_a_leader_that_was_cut_off_stops_answering_before_another_leads(
     group: SimulatedGroup,
 ) -> None:
-    """At no time do two replicas answer: the lease ends before the others elect."""
+    """Law: a cut-off leader stops answering before another one leads; never do two replicas answer."""
     leader = group.elect()
     group.cut.add(leader.id)
     for _ in range(60):
@@ -333,7 +333,7 @@ def test_a_leader_that_was_cut_off_stops_answering_before_another_leads(
 
 @pytest.mark.parametrize(("leads", "follow"), [(40, 8), (8, 40), (40, 40)])
 def test_a_lease_ends_before_others_elect_with_other_settings(leads: int, follow: int) -> None:
-    """Replicas restart one after the other, so that a leader may wait longer than those who follow it."""
+    """Law: the lease ends before others elect, even while replicas restart with another election time-out."""
     group = SimulatedGroup(election_ticks=lambda node: leads if node == 1 else follow)
     leader = group.elect(within_s=200 * TICK_S)
     if leader.id != 1:
@@ -350,7 +350,7 @@ def test_a_lease_ends_before_others_elect_with_other_settings(leads: int, follow
 
 
 def test_a_restart_applies_again_what_was_only_staged(group: SimulatedGroup) -> None:
-    """The log is the truth: applied state that no write has carried comes back from it."""
+    """Law: entries that were applied but not written are applied again from the log after a restart."""
     leader = group.elect()
     names = [f"t{number}" for number in range(5)]
     for name in names:
@@ -367,7 +367,7 @@ def test_a_restart_applies_again_what_was_only_staged(group: SimulatedGroup) -> 
 
 
 def test_a_leader_that_cannot_read_its_disk_leads_no_more(group: SimulatedGroup) -> None:
-    """A leader that cannot read would keep its place and serve nobody."""
+    """Law: a leader that cannot read its disk ends, so that another replica leads."""
     leader = group.elect()
     leader.store.unreadable = True
 
@@ -383,7 +383,7 @@ def test_a_leader_that_cannot_read_its_disk_leads_no_more(group: SimulatedGroup)
 
 
 def test_a_single_replica_is_a_group_of_its_own() -> None:
-    """One voter elects itself and commits what it has written."""
+    """Law: the only voter elects itself and commits what it has written."""
     group = SimulatedGroup(1)
     leader = group.elect()
 
@@ -396,7 +396,7 @@ def test_a_single_replica_is_a_group_of_its_own() -> None:
 
 
 def test_a_vote_is_synced_though_entries_are_not() -> None:
-    """Law: ASYNC_FLUSH trusts power with messages, never with a term or a vote."""
+    """Law: with ASYNC_FLUSH entries are not synced, but terms and votes are."""
     group = SimulatedGroup(sync_writes=False)
     leader = group.elect()
     follower = others(group, leader)[0]
@@ -404,7 +404,7 @@ def test_a_vote_is_synced_though_entries_are_not() -> None:
     end, term = follower.node.last_index, follower.node.term
     entry = Entry(term, Index(end + 1), encode_entry(b"", [], follower.log.physical_end(), 0))
     told = Append(leader.id, follower.id, term, end, term, Index(0), (entry,))
-    # A candidate of a newer term comes before the entry is written: both share one write.
+    # A candidate with a newer term comes before the entry is written, so both share a write.
     candidate = others(group, leader)[1].id
     vote = Vote(candidate, follower.id, Term(term + 1), Index(end + 1), term, transfer=True)
 
@@ -416,7 +416,7 @@ def test_a_vote_is_synced_though_entries_are_not() -> None:
 
 
 def test_entries_of_a_former_leader_that_a_loss_of_power_brings_back_are_not_applied() -> None:
-    """Law: with ASYNC_FLUSH one replica may forget what it stored last; it gets that again, and agrees with the others."""
+    """Law: with ASYNC_FLUSH, old entries that return after a power loss are not applied; the replica gets the right ones from the leader."""
     group = SimulatedGroup(sync_writes=False)
     former = group.elect()
     group.cut = {former.id}
@@ -443,7 +443,7 @@ def test_entries_of_a_former_leader_that_a_loss_of_power_brings_back_are_not_app
 
 
 def test_async_flush_syncs_no_entries() -> None:
-    """The setting does what it says."""
+    """Law: ASYNC_FLUSH writes entries without sync."""
     group = SimulatedGroup(sync_writes=False)
     leader = group.elect()
     before = len(leader.disk.synced)
@@ -454,7 +454,7 @@ def test_async_flush_syncs_no_entries() -> None:
 
 
 def test_a_follower_that_catches_up_ends_its_turn_behind_each_share(group: SimulatedGroup) -> None:
-    """It hears others between the parts of large works: raft hands out 1 MiB of entries at a time."""
+    """Law: a follower that catches up applies entries in shares and hears others between them; raft hands out 1 MiB at a time."""
     leader = group.elect()
     follower = others(group, leader)[0]
     group.cut = {follower.id}
@@ -475,7 +475,7 @@ def test_a_follower_that_catches_up_ends_its_turn_behind_each_share(group: Simul
 
 
 def test_a_step_that_was_put_off_waits_for_the_next_iteration(group: SimulatedGroup) -> None:
-    """And is taken once, with its effects carried out."""
+    """Law: a step that was put off (Later) runs once, in the next iteration, with its effects."""
     leader = group.elect()
     proposal = Proposal("later")
     steps: list[Now] = []

@@ -1,4 +1,4 @@
-"""Replicas with ASYNC_FLUSH whose machines lose power, one at a time: what is not synced may be gone."""
+"""Replicas with ASYNC_FLUSH whose machines lose power one at a time, so that unsynced data may be gone."""
 
 import random
 
@@ -18,7 +18,7 @@ SETTLED_WITHIN_S = 10.0
 
 
 class Load:
-    """Proposals to whoever serves, and power losses that leave all that was acknowledged on the other disks."""
+    """Proposals to the serving leader, and power losses that leave acknowledged entries on the other disks."""
 
     def __init__(self, seed: int) -> None:
         self.group = SimulatedGroup(3, seed=seed, sync_writes=False)
@@ -26,7 +26,7 @@ class Load:
         self._chance = random.Random(seed)
 
     def run(self) -> None:
-        """Cut a replica off, often the leader, and take its power when it is back, or a moment later that of any."""
+        """Cut off a replica, often the leader; when it is back, or a moment later, take the power of it or of another one."""
         leader, chance = self.group.elect(), self._chance
         for _ in range(FAULTS):
             victim = leader.id if chance.random() < 0.6 else chance.choice(self.group.nodes)
@@ -49,7 +49,7 @@ class Load:
             self.group.pass_time(TICK_S)
 
     def _lose_power(self, node: int) -> None:
-        """Restart a replica with all that it synced and a beginning of the rest; the connections to it break."""
+        """Restart a replica with all synced data and a prefix of the rest; its connections break."""
         at_risk = self.group[node].store.at_risk
         self.group.restart(node, kept=self._chance.choice([0, self._chance.randint(0, at_risk)]))
         for other in self.group.replicas.values():
@@ -57,7 +57,7 @@ class Load:
                 other.loop.unreachable(NodeId(node))
 
     def _settle(self) -> Replica:
-        """Let time pass until all have applied the whole log of a leader, and return that."""
+        """Let time pass until all replicas have applied a leader's whole log; return that leader."""
         for _ in range(round(SETTLED_WITHIN_S / TICK_S)):
             self.group.pass_time(TICK_S)
             for leader in self.group.replicas.values():
@@ -73,7 +73,7 @@ class Load:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_power_losses_one_at_a_time_leave_equal_replicas(seed: int) -> None:
-    """Law: a replica gets again what it forgot, applies nothing else, and nothing acknowledged is lost."""
+    """Law: after a power loss a replica gets again what it forgot and applies nothing else; acknowledged entries are not lost."""
     load = Load(seed)
 
     load.run()

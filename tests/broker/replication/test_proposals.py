@@ -1,4 +1,4 @@
-"""A proposal is answered when its fate is certain, and not before."""
+"""A proposal is answered when its outcome is certain, and not before."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ A, B, C = Propose([]), Propose([]), Propose([])
 
 
 def test_an_entry_of_the_same_term_is_the_proposal() -> None:
-    """(index, term) names an entry for ever."""
+    """Law: index and term identify an entry, so an applied entry of the same term is the proposal."""
     pending = PendingProposals()
     pending.add(5, 2, [A, B], 1.5)
 
@@ -23,7 +23,7 @@ def test_an_entry_of_the_same_term_is_the_proposal() -> None:
 
 
 def test_an_entry_of_another_term_means_that_the_proposal_is_lost() -> None:
-    """The proposal can never replace the entry that is committed at its index."""
+    """Law: if an entry of another term is applied at its index, the proposal is lost for certain."""
     pending = PendingProposals()
     pending.add(5, 2, [A])
     pending.add(6, 2, [B])
@@ -34,7 +34,7 @@ def test_an_entry_of_another_term_means_that_the_proposal_is_lost() -> None:
 
 
 def test_proposals_of_two_terms_may_wait_at_one_index() -> None:
-    """A replica that led twice learns both pending from one applied entry."""
+    """Law: two proposals of different terms may wait at one index; one applied entry decides both."""
     pending = PendingProposals()
     pending.add(5, 2, [A])
     pending.add(6, 2, [B])
@@ -46,7 +46,7 @@ def test_proposals_of_two_terms_may_wait_at_one_index() -> None:
 
 
 def test_what_a_snapshot_passes_stays_unknown() -> None:
-    """Nobody there can know: neither success nor failure is claimed."""
+    """Law: the outcome of proposals that a snapshot skips stays unknown; neither success nor failure is reported."""
     pending = PendingProposals()
     pending.add(5, 2, [A, B])
 
@@ -55,7 +55,7 @@ def test_what_a_snapshot_passes_stays_unknown() -> None:
 
 
 def test_copies_that_do_not_follow_are_refused_alone() -> None:
-    """Other proposals of their entry are stored; an entry of nothing but refused copies is not made at all."""
+    """Law: refused copies do not affect other proposals of their entry; an entry of refused copies alone is not made."""
     group = SimulatedGroup()
     leader = group.elect()
     leader.loop.submit([Propose([TopicSet("orders", 1, 1)])])
@@ -98,7 +98,7 @@ def test_copies_that_do_not_follow_are_refused_alone() -> None:
 
 
 def test_the_linger_that_ends_first_wakes_the_loop() -> None:
-    """An entry may be answered before half of the time has passed that proposals would linger while it is on its way."""
+    """Law: a waiting time that ends earlier than the first one wakes the loop, because an entry may be answered sooner than expected."""
     now, timers, woken = [0.0], dict[float, Callable[[], None]](), list[float]()
     waiting = WaitingProposals(
         lambda: now[0],

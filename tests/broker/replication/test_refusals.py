@@ -1,4 +1,4 @@
-"""What cannot be stored is refused alone, and ends no replica."""
+"""A proposal that cannot be stored is refused alone and ends no replica."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from tests.broker.replication.simulation import Proposal, SimulatedGroup, others
 def test_what_cannot_be_stored_is_refused_alone(
     group: SimulatedGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its neighbours are stored, the leader stays, and the log says what was refused and why."""
+    """Law: only the bad proposal is refused; others are stored, the leader stays, and the log names the reason."""
     leader = group.elect()
     told: list[Refusal | None] = []
 
@@ -46,7 +46,7 @@ def test_what_cannot_be_stored_is_refused_alone(
 def test_who_is_refused_again_and_again_does_not_fill_the_log(
     group: SimulatedGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line a second, which counts those that had none."""
+    """Law: repeated refusals write one log line a second, which counts the others."""
     leader = group.elect()
 
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_who_is_refused_again_and_again_does_not_fill_the_log(
 def test_an_entry_that_cannot_be_built_ends_nothing(
     group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its proposals are refused; the next entry follows the last one that is in the log."""
+    """Law: if an entry cannot be built, its proposals are refused, and the next entry follows the last one in the log."""
     leader = group.elect()
     entries = leader.core.context.entries
 
@@ -87,7 +87,7 @@ def test_an_entry_that_cannot_be_built_ends_nothing(
 def test_sends_keep_their_order_when_the_log_refuses_an_entry(
     group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They keep their places in front of what comes later, and offsets without a gap."""
+    """Law: when the log refuses an entry, its messages keep their order before later ones, with offsets without a gap."""
     leader = group.elect()
     leader.loop.submit([Propose([TopicSet("orders", 1, 1)])])
     group.run()
@@ -120,7 +120,7 @@ def test_sends_keep_their_order_when_the_log_refuses_an_entry(
 
 
 def test_a_message_that_breaks_the_rules_ends_no_process(group: SimulatedGroup) -> None:
-    """Its proposer gets the error; what came before it counts, and the leader goes on."""
+    """Law: if raft refuses a peer's message, messages before it count and the leader goes on."""
     leader = group.elect()
     other = others(group, leader)[0]
     lie = Append(other.id, leader.id, leader.node.term, Index(0), Term(0), Index(0))

@@ -1,4 +1,4 @@
-"""The writes of a replica at its very first start, and what it refuses at a later one."""
+"""What a replica writes at its first start, and what it refuses at a later one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +47,7 @@ def started(settings: BrokerSettings) -> tuple[Membership, bool]:
 
 
 def test_a_founder_begins_with_all_voters_and_without_a_memory() -> None:
-    """It may have lost its disk, so it does not vote before it has caught up."""
+    """Law: a founder starts in recovery, because it may have lost its disk; it does not vote before it has caught up."""
     membership, forgotten = started(SETTINGS)
 
     assert sorted(membership.voters) == [1, 2, 3]
@@ -55,14 +55,14 @@ def test_a_founder_begins_with_all_voters_and_without_a_memory() -> None:
 
 
 def test_a_replica_that_joins_begins_without_a_memory_too() -> None:
-    """One that was promoted to a voter and then lost its disk starts with the same settings."""
+    """Law: a replica that joins starts in recovery too; after a promotion and a lost disk it starts with the same settings."""
     membership, forgotten = started(msgspec.structs.replace(SETTINGS, join=True))
 
     assert (membership.members, forgotten) == (frozenset(), True)
 
 
 def test_a_lone_replica_begins_without_a_memory_too() -> None:
-    """Its group may have grown, and its settings may be of before; a group of one elects it all the same."""
+    """Law: a single replica starts in recovery too, because its group may have grown; a group of one elects it anyway."""
     alone = msgspec.structs.replace(SETTINGS, peers={1: SETTINGS.peers[1]})
 
     assert started(alone) == (Membership(frozenset({1})), True)  # type: ignore[arg-type]  # ids
@@ -72,7 +72,7 @@ SHORT, LONG = RaftSettings(election_ms=200), RaftSettings(election_ms=1_000)
 
 
 def test_a_shorter_election_time_out_leaves_the_former_promise_in_force() -> None:
-    """The leader of before may count on it, until it has expired after the last start within it."""
+    """Law: a shorter election time-out does not shorten the former promise to a leader until that has expired once."""
     store = MemoryStore()
     later: list[tuple[float, Callable[[], None]]] = []
 
@@ -95,12 +95,12 @@ def test_a_shorter_election_time_out_leaves_the_former_promise_in_force() -> Non
 
 
 def test_peers_are_shown_less_than_a_replica_sticks() -> None:
-    """A leader may be heard at the end of a tick."""
+    """Law: peers are told a shorter stickiness than the real one, because a leader may be heard at the end of a tick."""
     assert (sticks_ms(SHORT), sticks_ms(LONG)) == (175, 975)
 
 
 def filled(data_dir: Path) -> Writer:
-    """A replica with two topics, whose newest message stands before a commit."""
+    """A replica with two topics; a commit follows its newest message."""
     writer = Writer(data_dir)
     writer.topic("bills")
     writer.topic("orders")
@@ -111,13 +111,13 @@ def filled(data_dir: Path) -> Writer:
 
 
 def look(writer: Writer) -> None:
-    """Look at the store as a start does."""
+    """Check the store as a start does."""
     log = RaftLogStore(writer.store, 0)
     refuse_lost_end(log, BrokerState(writer.store), writer.store)
 
 
 def test_a_store_that_has_all_is_started(tmp_path: Path) -> None:
-    """Also where the newest message is of a deleted topic, or retention has taken it, or there is none."""
+    """Law: a complete store passes, also if the newest message is of a deleted topic, was dropped by retention or does not exist."""
     look(empty := Writer(tmp_path / "empty"))
     empty.close()
     writer = filled(tmp_path / "data")
@@ -133,7 +133,7 @@ def test_a_store_that_has_all_is_started(tmp_path: Path) -> None:
 def test_a_store_that_has_lost_its_newest_messages_is_not_started(
     tmp_path: Path, lost: str
 ) -> None:
-    """It would give their offsets again, or lead consumers past them."""
+    """Law: a store that lost its newest messages does not start; it would give their offsets again or lead consumers past them."""
     writer = filled(tmp_path)
     topic_id = writer.state.topics.by_name["orders"].id
     keys = [queue_key(topic_id, 2, offset) for offset in range(5)]

@@ -1,4 +1,4 @@
-"""A whole state travels over real sockets: complete or not at all, and what is there is kept."""
+"""A snapshot is sent over real sockets, completely or not at all, and the receiver's store stays until then."""
 
 import asyncio
 import errno
@@ -52,7 +52,7 @@ MEMBERS = Membership(frozenset({NodeId(1), NodeId(2)}))
 
 
 class Receiving:
-    """A replica that takes snapshots in."""
+    """A replica that receives snapshots."""
 
     def __init__(self, directory: Path) -> None:
         self.address = Address("127.0.0.1", free_ports(1)[0])
@@ -75,7 +75,7 @@ class Receiving:
 
 
 class Sending:
-    """A replica with some state to send."""
+    """A replica with a state to send."""
 
     def __init__(self, directory: Path, payload: bytes) -> None:
         self.store = RocksStore(directory / "store", create=True)
@@ -118,7 +118,7 @@ class Sending:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a sender report a failure soon."""
+    """Let a sender report failures soon."""
     monkeypatch.setattr(snapshots, "RETRY_FIRST_S", 0.01)
 
 
@@ -140,7 +140,7 @@ async def sending(tmp_path: Path) -> AsyncIterator[Sending]:
 
 
 async def test_a_state_arrives_whole(sending: Sending, receiving: Receiving) -> None:
-    """The receiver is notified when every file lies there, and not before; the copy can be opened."""
+    """Law: the receiver is notified only when all files have arrived, and they can be opened."""
     await sending.send(receiving.address)
     await receiving.arrived.wait()
 
@@ -156,7 +156,7 @@ async def test_a_state_arrives_whole(sending: Sending, receiving: Receiving) -> 
 async def test_the_sender_knows_the_last_state_that_a_peer_took_over(
     sending: Sending, receiving: Receiving
 ) -> None:
-    """Up to which entry, how large and when; one that did not arrive is none."""
+    """Law: the sender knows of each peer's last installed snapshot its index, size and time; one that did not arrive does not count."""
     spoil(sending, number=3)
     await sending.send(receiving.address)
     assert sending.sender.sent == {}
@@ -171,7 +171,7 @@ async def test_the_sender_knows_the_last_state_that_a_peer_took_over(
 
 
 def reported(sending: Sending, state: ProgressState) -> Any:
-    """Return what the leader's status says of the snapshots for node 2."""
+    """Return what the leader's status shows about snapshots for node 2."""
     one, index = NodeId(1), Index(1)
     peer = PeerStatus(Index(0), index, state, is_alive=True)
     status = Status(
@@ -184,7 +184,7 @@ def reported(sending: Sending, state: ProgressState) -> Any:
 async def test_the_leader_reports_what_keeps_a_replica_from_its_snapshot(
     sending: Sending, receiving: Receiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: why, since when and how often, until the replica has taken one over or needs none any more."""
+    """Law: the leader reports why a replica gets no snapshot, since when and how often, until it has one or needs none."""
     assert reported(sending, ProgressState.SNAPSHOT) is None
     usage = shutil.disk_usage(tmp_path)
     with monkeypatch.context() as full:
@@ -202,7 +202,7 @@ async def test_the_leader_reports_what_keeps_a_replica_from_its_snapshot(
 
 
 async def test_nobody_there_is_a_failure_that_is_reported(sending: Sending) -> None:
-    """The outcome of a transfer is always owed to raft."""
+    """Law: raft gets the outcome of each transfer, also if the peer is away."""
     await sending.send(Address("127.0.0.1", free_ports(1)[0]))
 
     assert sending.reports == [(2, False)]
@@ -211,12 +211,12 @@ async def test_nobody_there_is_a_failure_that_is_reported(sending: Sending) -> N
 async def test_failures_that_follow_each_other_are_reported_ever_later(
     sending: Sending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raft asks again with the next heartbeat, and each try costs the leader a checkpoint."""
+    """Law: repeated failures are reported to raft with growing pauses, because each try costs the leader a checkpoint."""
     monkeypatch.setattr(snapshots, "RETRY_FIRST_S", 0.05)
     monkeypatch.setattr(snapshots, "RETRY_MAX_S", 0.2)
     nobody = Address("127.0.0.1", free_ports(1)[0])
     lasted: list[float] = []
-    async with asyncio.timeout(40.0):  # without a limit the last pause alone would take longer
+    async with asyncio.timeout(40.0):  # Without a limit the last pause alone would take longer.
         for _ in range(12):
             began = time.monotonic()
             await sending.send(nobody)
@@ -231,7 +231,7 @@ async def test_a_damaged_chunk_is_refused_and_the_next_try_sends_only_what_is_mi
     receiving: Receiving,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A half transfer is no state; what arrived whole of the same store is not sent again."""
+    """Law: a damaged chunk fails the transfer; the next try sends only the missing files."""
     caplog.set_level(logging.INFO)
     spoil(sending, number=3)
     await sending.send(receiving.address)
@@ -253,7 +253,7 @@ async def test_a_state_that_has_no_room_is_refused_before_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The store in use needs the rest of the disk; a person must make room, and both logs say so."""
+    """Law: a snapshot without enough free disk is refused before anything is written; both logs ask for more disk."""
     written: list[Path] = []
     monkeypatch.setattr(snapshots, "_write_at", lambda path, *_: written.append(path))
     usage = shutil.disk_usage(tmp_path)
@@ -270,7 +270,7 @@ async def test_a_state_that_has_no_room_is_refused_before_it_is_written(
 async def test_a_state_that_leaves_no_room_for_the_end_of_the_store_is_refused(
     sending: Sending, receiving: Receiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: the store in use writes its memtables before the state takes its place."""
+    """Law: free disk must also cover the memtables that the store in use still writes."""
     usage = shutil.disk_usage(tmp_path)
     free = MEMTABLES_SIZE_MAX
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
@@ -283,7 +283,7 @@ async def test_a_state_that_leaves_no_room_for_the_end_of_the_store_is_refused(
 async def test_a_state_that_fills_the_disk_is_deleted(
     sending: Sending, receiving: Receiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something else may take the room meanwhile: the store in use gets it back, not the next try."""
+    """Law: if the disk fills up during a transfer, the received files are deleted."""
     write, room = snapshots._write_at, 20_000
 
     def write_at(path: Path, offset: int, data: bytes) -> None:
@@ -305,7 +305,7 @@ async def test_a_state_that_fills_the_disk_is_deleted(
 async def test_a_state_that_is_not_adopted_is_deleted(
     sending: Sending, receiving: Receiving
 ) -> None:
-    """The log may have brought all of it meanwhile; a second full copy would stay for ever."""
+    """Law: received files that are not installed, because the log has caught up, are deleted."""
     receiving.adopts = False
     await sending.send(receiving.address)
     await receiving.arrived.wait()
@@ -315,7 +315,7 @@ async def test_a_state_that_is_not_adopted_is_deleted(
 
 
 def test_what_a_crash_left_of_a_state_is_deleted(tmp_path: Path) -> None:
-    """Nobody may offer a state again."""
+    """Law: files of a transfer that a crash interrupted are deleted at the start."""
     left = tmp_path / INCOMING
     left.mkdir()
     (left / "000007.sst").touch()
@@ -329,8 +329,7 @@ def test_what_a_crash_left_of_a_state_is_deleted(tmp_path: Path) -> None:
 async def test_a_byte_that_rotted_does_not_travel(
     sending: Sending, receiving: Receiving, where: str
 ) -> None:
-    """Every value of a copy is read before the copy counts; a sender that finds the damage in its own
-    disk ends, for it must not lead, and one that does not find it tries again."""
+    """Law: all values of a copy are read before it counts. A sender with damage on its own disk ends; damage on the way leads to another try."""
     sending.store.flush()
     if where == "sender":
         table = max(sending.store.path.glob("*.sst"), key=lambda path: path.stat().st_size)
@@ -367,7 +366,7 @@ def rot(path: Path) -> None:
 
 
 def spoil(sending: Sending, *, number: int) -> None:
-    """Let the chunk with this number arrive with a flipped bit, once."""
+    """Let the chunk with this number arrive once with a flipped bit."""
     original = FrameConnection.send
     count = 0
 
@@ -388,7 +387,7 @@ def spoil(sending: Sending, *, number: int) -> None:
 async def test_a_replica_knows_up_to_where_the_state_goes_that_it_takes_in(
     sending: Sending, receiving: Receiving
 ) -> None:
-    """Law: from the offer until it has replaced the store, which its owner says; no longer when it is refused."""
+    """Law: takes_in names the index of the snapshot from its offer until it is installed, and 0 after a refusal."""
     shown: list[int] = []
     prepare = receiving.receiver._prepare
 
@@ -414,7 +413,7 @@ async def test_a_replica_knows_up_to_where_the_state_goes_that_it_takes_in(
 async def test_a_newer_offer_ends_an_older_one(
     sending: Sending, receiving: Receiving, tmp_path: Path
 ) -> None:
-    """A sender that has died leaves a receiver that waits for it; the next one is served."""
+    """Law: a newer offer replaces an older one, so that a receiver does not wait for a dead sender."""
     silent = await dial(
         Identity("C", "g", NodeId(3), Address("127.0.0.1", 1), KEY),
         NodeId(2),
@@ -432,7 +431,7 @@ async def test_a_newer_offer_ends_an_older_one(
 async def test_a_state_that_is_verified_is_delivered_whatever_its_sender_does(
     sending: Sending, receiving: Receiving
 ) -> None:
-    """Reading a large state takes longer than a sender waits: a replica that began again then would never end."""
+    """Law: a verified snapshot is delivered even if its sender has given up; verifying may take longer than a sender waits."""
     begun, go_on = threading.Semaphore(0), threading.Event()
     take = receiving.receiver._finish
 
@@ -463,8 +462,8 @@ async def test_a_state_that_is_verified_is_delivered_whatever_its_sender_does(
 async def test_a_sender_waits_as_long_as_its_state_is_verified(
     sending: Sending, receiving: Receiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: only a receiver that does not advance is given up."""
-    # It holds for every other wait of both ends, too, such as that for a disk that syncs.
+    """Law: a sender waits as long as the receiver makes progress in verifying."""
+    # The same holds for every other wait of both ends, such as that for a sync of the disk.
     monkeypatch.setattr(snapshotframes, "ANSWER_TIMEOUT_S", 2.0)
     monkeypatch.setattr(snapshots, "ANSWER_TIMEOUT_S", 2.0)
     monkeypatch.setattr(snapshotframes, "PROGRESS_EVERY_S", 0.1)
@@ -472,7 +471,7 @@ async def test_a_sender_waits_as_long_as_its_state_is_verified(
 
     def finish(manifest: Manifest, advanced: Callable[[], None]) -> None:
         for _ in range(12):
-            time.sleep(0.5)  # thrice as long as a sender waits for a sign of life
+            time.sleep(0.5)  # Three times as long as a sender waits for a sign of life.
             advanced()
         take(manifest, advanced)
 
@@ -486,7 +485,7 @@ async def test_a_sender_waits_as_long_as_its_state_is_verified(
 async def test_what_is_taken_over_is_on_the_disk(
     sending: Sending, receiving: Receiving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: nothing of what has arrived is left to be synced while it takes the place of the store, when nobody is heard."""
+    """Law: all files are synced before they replace the store; a sync during the exchange would silence the replica."""
     synced: set[int] = set()
     sync = os.fsync
 
@@ -512,7 +511,7 @@ async def test_what_is_taken_over_is_on_the_disk(
 async def test_who_is_followed_by_another_while_it_waits_is_disconnected(
     sending: Sending, receiving: Receiving
 ) -> None:
-    """Law: a sender whose offer will never be taken waits for nothing, whatever still runs for the one before it."""
+    """Law: a sender whose offer was replaced by another is disconnected, even if an earlier one is still being prepared."""
     begun, go_on = threading.Event(), threading.Event()
     prepare = receiving.receiver._prepare
 
@@ -540,7 +539,7 @@ async def test_who_is_followed_by_another_while_it_waits_is_disconnected(
 async def test_a_receiver_that_wants_what_was_not_offered_is_refused(
     sending: Sending, receiving: Receiving, number: int
 ) -> None:
-    """Law: its next try comes after a pause, as behind any failure: each makes a copy of the store."""
+    """Law: a request for something that was not offered fails the transfer, and the next try comes after a pause."""
     receiving.receiver._prepare = lambda offer: (number,)  # type: ignore[method-assign]
 
     await sending.send(receiving.address)
@@ -550,7 +549,7 @@ async def test_a_receiver_that_wants_what_was_not_offered_is_refused(
 
 
 async def test_a_receiver_that_hangs_does_not_keep_the_sender(tmp_path: Path) -> None:
-    """Law: what is under way is given up at the end, and no thread is left in the store."""
+    """Law: at its end a sender gives up a hanging receiver and leaves no thread in the store."""
     sending = Sending(tmp_path, b"x")
     with socket.create_server(("127.0.0.1", 0)) as hole:
         meta = SnapshotMeta(Index(1), Term(1), MEMBERS)

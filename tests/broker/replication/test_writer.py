@@ -1,4 +1,4 @@
-"""The writer commits in order, waits for space, and stops when the outcome is unknown."""
+"""The writer commits in order, waits for space, and stops when an outcome is unknown."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ FULL_S = 1.0
 
 @dataclass
 class Loop:
-    """Runs what the thread posts, in the test's thread."""
+    """Runs what the writer's thread posts, in the test's thread."""
 
     posted: "queue.Queue[Callable[[], None]]" = field(default_factory=queue.Queue)
     seen: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class BrokenStore(MemoryStore):
 
 
 class FilledStore(MemoryStore):
-    """A store whose disk is full at the first write, which takes FULL_S seconds."""
+    """A store whose first write finds the disk full and takes FULL_S seconds."""
 
     was_full = False
 
@@ -83,7 +83,7 @@ def ticket(store: MemoryStore, key: bytes) -> WriteTicket:
 def test_tickets_are_committed_in_order(
     loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
 ) -> None:
-    """The ticket that was submitted first is durable first."""
+    """Law: tickets become durable in the order in which they were submitted."""
     store = MemoryStore()
     writer = make_writer(store)
     for name in ("a", "b", "c"):
@@ -98,7 +98,7 @@ def test_tickets_are_committed_in_order(
 def test_a_full_disk_holds_writes_back_and_loses_none(
     loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
 ) -> None:
-    """While there is no space everything waits in its place; then it goes on by itself."""
+    """Law: on a full disk all writes wait in order and go on by themselves when there is space."""
     store = MemoryStore()
     store.full = True
     writer = make_writer(store)
@@ -116,7 +116,7 @@ def test_a_full_disk_holds_writes_back_and_loses_none(
 def test_the_wait_for_space_is_no_time_of_the_disk(
     loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
 ) -> None:
-    """Who is told of a slow disk looks for a slow disk."""
+    """Law: waiting for space does not count as disk time, so that a slow disk is not reported."""
     took: list[float] = []
 
     def done(elapsed_s: float) -> None:
@@ -133,7 +133,7 @@ def test_the_wait_for_space_is_no_time_of_the_disk(
 def test_after_an_unknown_outcome_nothing_more_is_written(
     loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
 ) -> None:
-    """An input/output error ends the writing: the process must recover from its log."""
+    """Law: after an I/O error nothing more is written; the process must recover from its log."""
     store = BrokenStore()
     writer = make_writer(store)
     writer.submit(ticket(store, b"a"), sync=True, done=loop.note("a"))
@@ -148,7 +148,7 @@ def test_after_an_unknown_outcome_nothing_more_is_written(
 def test_a_full_disk_does_not_hold_up_the_end(
     loop: Loop, make_writer: Callable[[MemoryStore], WriterThread]
 ) -> None:
-    """A process that is asked to end does not wait for somebody to delete files."""
+    """Law: the end of the process does not wait for space on a full disk."""
     store = MemoryStore()
     store.full = True
     writer = make_writer(store)

@@ -1,4 +1,4 @@
-"""Two replicas' client routers joined by an in-memory link, and clients that record what they receive."""
+"""The client routers of two replicas, joined by an in-memory link, and clients that record what they receive."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from orderlymq_raft.types import NodeId, Term
 
 @dataclass
 class Client:
-    """One connection as a replica sees it."""
+    """A client's connection, as a replica sees it."""
 
     id: int
     peer: tuple[str, int] = ("192.0.2.7", 40_000)
@@ -101,7 +101,7 @@ class RouterOf:
     # Roles
 
     def elect(self, term: int) -> None:
-        """Lead, and not serve yet: the first entry of the term is on its way."""
+        """Lead without serving yet: the first entry of the term is not committed."""
         self.elected = True
         self.leadership.role_changed(RoleChange(Role.LEADER, self.node, Term(term)), leads=True)
 
@@ -170,14 +170,14 @@ def moved() -> World:
 
 
 def move(world: World) -> None:
-    """Let leadership move from 1 to 2."""
+    """Move the leadership from 1 to 2."""
     world.routers[1].follow(None, 2)
     world.routers[2].lead(2)
     world.routers[1].follow(2, 2)
 
 
 def ask(code: int, opaque: int, **ext: str) -> RemotingCommand:
-    """Return a request as it comes from a client."""
+    """Return a request as a client sends it."""
     return RemotingCommand(code, opaque=opaque, ext=ext)
 
 

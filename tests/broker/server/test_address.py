@@ -1,4 +1,4 @@
-"""The group's address is bound by the leader, and let go immediately by a former one."""
+"""The broker group's address is bound by the leader and released immediately by a former one."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from tests.ports import free_ports
 
 
 class Silent:
-    """A handler that takes note of nothing."""
+    """A handler that ignores everything."""
 
     def connection_made(self, conn: Connection) -> None: ...
     def received(self, conn: Connection, command: RemotingCommand) -> None: ...
@@ -25,7 +25,7 @@ class Silent:
 
 
 def both(address: Address) -> list[Endpoint]:
-    """Return where the replica of a group with this address listens."""
+    """Return where the replica of a broker group with this address listens."""
     other = Address("127.0.0.1", 1)
     return endpoints_of(
         BrokerSettings(
@@ -42,7 +42,7 @@ def both(address: Address) -> list[Endpoint]:
 
 @pytest.fixture
 async def replicas() -> AsyncIterator[tuple[LeaderAddress, LeaderAddress]]:
-    """Return the address as two replicas see it."""
+    """Return the address objects of two replicas."""
     address = Address("127.0.0.1", free_ports(1)[0])
     servers = [RemotingServer(Silent(), linger_reset=True) for _ in range(2)]
     one, two = (LeaderAddress(server, both(address)) for server in servers)
@@ -66,7 +66,7 @@ async def reachable(address: LeaderAddress) -> list[int]:
 
 
 def test_old_clients_find_the_port_two_below() -> None:
-    """Clients up to 4.4 send to the port minus two."""
+    """Law: the broker also listens two ports below, because clients up to 4.4 send there."""
     assert both(Address("h", 10911)) == [Endpoint("h", 10911), Endpoint("h", 10909)]
     assert both(Address("h", 2)) == [Endpoint("h", 2)]
 
@@ -74,7 +74,7 @@ def test_old_clients_find_the_port_two_below() -> None:
 async def test_the_leader_binds_both_ports_and_releases_both(
     replicas: tuple[LeaderAddress, LeaderAddress],
 ) -> None:
-    """Listening says who serves."""
+    """Law: the leader binds both ports; a release closes both."""
     one, _ = replicas
     one.acquire()
     await one.wait()
@@ -88,7 +88,7 @@ async def test_the_leader_binds_both_ports_and_releases_both(
 async def test_the_next_leader_binds_as_soon_as_the_former_lets_go(
     replicas: tuple[LeaderAddress, LeaderAddress],
 ) -> None:
-    """It tries every ten milliseconds while the port is still held."""
+    """Law: the next leader tries to bind every ten milliseconds until the former one releases the port."""
     one, two = replicas
     one.acquire()
     await one.wait()
@@ -103,7 +103,7 @@ async def test_the_next_leader_binds_as_soon_as_the_former_lets_go(
 
 
 async def test_the_last_word_counts(replicas: tuple[LeaderAddress, LeaderAddress]) -> None:
-    """Leadership that flaps leaves the address in the state of the last change."""
+    """Law: after quick changes of leadership, the address is in the state of the last one."""
     one, two = replicas
     two.acquire()
     await two.wait()
@@ -123,7 +123,7 @@ async def test_the_last_word_counts(replicas: tuple[LeaderAddress, LeaderAddress
 
 
 async def test_a_leader_that_cannot_bind_says_so_and_asks_to_be_replaced() -> None:
-    """Law: no leader stays where clients cannot come, in silence."""
+    """Law: a leader that cannot bind its port reports it and asks to be replaced."""
     address = Address("127.0.0.1", free_ports(1)[0])
     server = RemotingServer(Silent())
     given_up = asyncio.Event()
@@ -142,7 +142,7 @@ async def test_a_leader_that_cannot_bind_says_so_and_asks_to_be_replaced() -> No
 
 
 async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> None:
-    """The broker also tries an address again that this machine lacks, not a busy port alone: an interface may come."""
+    """Law: an address that this machine lacks is reported and tried again, because an interface may appear."""
     given_up = asyncio.Event()
     leader = LeaderAddress(
         RemotingServer(Silent()),
@@ -161,7 +161,7 @@ async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> N
 
 
 async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
-    """The port two below is somebody else's: who needs it learns so, nobody else waits."""
+    """Law: if the port for old clients is taken, the broker serves on its own port."""
     address = Address("127.0.0.1", free_ports(1)[0])
     leader = LeaderAddress(RemotingServer(Silent()), both(address), give_up_after_s=0.05)
     with socket.create_server((address.host, address.port - 2)):
@@ -176,7 +176,7 @@ async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
 async def test_a_port_that_is_taken_keeps_no_other_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: each further address is bound when it is free, and the log names those at which clients are served."""
+    """Law: a taken port does not delay other addresses; the log names those at which clients are served."""
     ports = [Endpoint("127.0.0.1", port) for port in free_ports(3)]
     server = RemotingServer(Silent())
     leader = LeaderAddress(server, ports, give_up_after_s=60.0)
@@ -196,7 +196,7 @@ async def test_a_port_that_is_taken_keeps_no_other_waiting(
 
 
 async def test_a_leader_that_has_its_own_port_can_be_reached() -> None:
-    """Law: while it waits for the port of old clients it is ready, and complains of nothing."""
+    """Law: a leader that waits for the port of old clients is ready and reports no problem."""
     address = Address("127.0.0.1", free_ports(1)[0])
     leader = LeaderAddress(RemotingServer(Silent()), both(address), give_up_after_s=60.0)
     with socket.create_server((address.host, address.port - 2)):
@@ -205,7 +205,7 @@ async def test_a_leader_that_has_its_own_port_can_be_reached() -> None:
             while not leader.bound:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
 
-        assert await reachable(leader) == [0, 1]  # somebody else has the second
+        assert await reachable(leader) == [0, 1]  # Another process has the second port.
         assert (leader.bound, leader.complaint) == (True, "")
         assert not leader.failures
     await leader.close()

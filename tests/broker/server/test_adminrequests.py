@@ -1,4 +1,4 @@
-"""The broker reads an administrator's request strictly, and names a mistake."""
+"""Administrators' requests are read strictly, and a mistake is named."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ FOUR = NodeId(4)
 
 
 def test_each_action_is_a_change() -> None:
-    """The three steps by which a replica comes and goes."""
+    """Law: each action (add a learner, promote, remove) is read as one membership change."""
     read = [
         membership_change(body)
         for body in (
@@ -44,7 +44,7 @@ def test_each_action_is_a_change() -> None:
         (b'{"action":"add-learner","node":4}', "give the address"),
         (b'{"action":"add-learner","node":4,"address":"here"}', "not host:port"),
         (b'{"action":"add-learner","node":4,"address":":7000"}', "not host:port"),
-        # An address that a restart could not read would keep the replica from starting for good.
+        # An address that a restart cannot read would keep the replica from starting.
         (b'{"action":"add-learner","node":4,"address":"here:0"}', "a port must be"),
         (b'{"action":"add-learner","node":4,"address":"here:70000"}', "not host:port"),
         ('{"action":"add-learner","node":4,"address":"here:²"}'.encode(), "not host:port"),
@@ -59,13 +59,13 @@ def test_each_action_is_a_change() -> None:
     ],
 )
 def test_a_mistake_is_named(body: bytes, reason: str) -> None:
-    """Nothing is proposed that was not meant."""
+    """Law: a wrong request is refused with the reason, and nothing is proposed."""
     with pytest.raises(ValueError, match=reason):
         membership_change(body)
 
 
 class Replica:
-    """A process that proposes each change at entry 7 of term 3."""
+    """A process that proposes each change as entry 7 of term 3."""
 
     def status(self, asked: RemotingCommand | None = None) -> dict[str, object]:
         return {}
@@ -85,7 +85,7 @@ class Replica:
 async def test_a_change_is_answered_by_its_own_entry_when_leadership_is_lost(
     applied: tuple[int, int] | None, code: int
 ) -> None:
-    """A leader that is removed leads no more a moment before it applies that; an entry of another leader says nothing."""
+    """Law: a membership change is answered by its own entry, even if leadership ends before that is applied; another leader's entry at that index does not count."""
     world = World()
     requests = AdminRequests(world.routers[1].clients, Replica())
     world.routers[1].lead(3)

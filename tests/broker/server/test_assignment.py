@@ -1,4 +1,4 @@
-"""Answering QUERY_ASSIGNMENT: routes come from real name servers on loopback, clients are lines in memory."""
+"""QUERY_ASSIGNMENT: routes come from real name servers on loopback; clients are in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +29,7 @@ REQUEST = {
 
 @dataclass
 class NameServer:
-    """Knows one route, counts the questions."""
+    """A name server that knows one route and counts the requests."""
 
     route: TopicRouteData
     asked: int = 0
@@ -46,7 +46,7 @@ class NameServer:
 
 
 class Asking:
-    """A leader with these members of the group, and the answers that one client got."""
+    """A leader with these members of a consumer group, and the answers that a client got."""
 
     def __init__(self, members: list[str], name_servers: list[Address]) -> None:
         self.replica = Replica()
@@ -59,12 +59,12 @@ class Asking:
         self.assigning = Assigning(router.clients, lambda: self.replica.state, name_servers)
 
     async def ask(self, body: bytes) -> RemotingCommand:
-        """Send one question and wait for its answer."""
+        """Send one request and wait for its answer."""
         before = len(self.client.told)
         command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
         self.world.ask(1, self.client, command)
         async with asyncio.timeout(30):
-            # The name server is a real socket: there is no event to wait for but the answer.
+            # The name server is a real socket, so only the answer can be waited for.
             while len(self.client.told) == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         return self.client.told[-1]
@@ -76,7 +76,7 @@ def asked(client: str = "c1", strategy: str = "AVG") -> bytes:
 
 @pytest.fixture
 async def name_server() -> AsyncIterator[tuple[NameServer, Address]]:
-    """Knows that orders has two readable queues on each of two groups, and one nobody may read."""
+    """A name server that knows orders: two readable queues in each of two broker groups, and one without read permission."""
     route = TopicRouteData(
         (QueueData("b", 2, 2, 6), QueueData("a", 2, 4, 6), QueueData("c", 8, 8, 2)), ()
     )
@@ -90,7 +90,7 @@ async def name_server() -> AsyncIterator[tuple[NameServer, Address]]:
 async def test_members_share_the_queues_of_all_groups(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """Queues that may not be read are nobody's; the route is asked for once for all members."""
+    """Law: members share the readable queues of all broker groups; the route is asked for once."""
     known, address = name_server
     asking = Asking(["c1", "c2", "c3"], [address])
 
@@ -111,7 +111,7 @@ def queues(answer: RemotingCommand) -> list[str]:
 async def test_the_second_name_server_is_asked_when_the_first_is_away(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """One that lives is enough."""
+    """Law: if the first name server is away, the second is asked."""
     asking = Asking(["c1"], [Address("127.0.0.1", 1), name_server[1]])
 
     share = queues(await asking.ask(asked()))
@@ -121,7 +121,7 @@ async def test_the_second_name_server_is_asked_when_the_first_is_away(
 
 
 async def test_without_a_route_the_client_learns_so_and_keeps_what_it_has() -> None:
-    """Never an empty division: the client would drop all its queues."""
+    """Law: without a route the answer is an error, not an empty assignment, on which a client would drop its queues."""
     asking = Asking(["c1"], [Address("127.0.0.1", 1)])
 
     answer = await asking.ask(asked())
@@ -134,7 +134,7 @@ async def test_without_a_route_the_client_learns_so_and_keeps_what_it_has() -> N
 async def test_a_route_without_end_is_not_followed(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """A stranger who registers 2^31 queues at the name server must not hold this loop for hours."""
+    """Law: a route with an impossible number of queues, such as 2^31, is refused; it would block the event loop for hours."""
     known, address = name_server
     known.route = TopicRouteData((QueueData("z", 2**31 - 1, 4, 6),), ())
     asking = Asking(["c1"], [address])
@@ -149,7 +149,7 @@ async def test_a_route_without_end_is_not_followed(
 async def test_what_cannot_be_answered_is_refused_with_the_reason(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """A body that is none, and a strategy that brokers do not know."""
+    """Law: an unreadable body and an unknown strategy are refused with the reason."""
     asking = Asking(["c1"], [name_server[1]])
 
     answers = [await asking.ask(b"?"), await asking.ask(asked(strategy="MACHINE_ROOM_NEARBY"))]
@@ -162,7 +162,7 @@ async def test_what_cannot_be_answered_is_refused_with_the_reason(
 async def test_who_may_not_consume_does_not_learn_the_division(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """Whatever the process answers beside the core passes access control first."""
+    """Law: access control applies to requests that the process answers without the core, such as this one."""
     asking = Asking(["c1"], [name_server[1]])
     asking.world.routers[1].refused.add(asking.client.id)
 
@@ -174,7 +174,7 @@ async def test_who_may_not_consume_does_not_learn_the_division(
 
 
 async def test_only_who_leads_divides_the_queues(name_server: tuple[NameServer, Address]) -> None:
-    """Law: a follower passes the question on; its own table may lack the member, which would drop all its queues."""
+    """Law: a follower forwards the request, because its own member table may lack the member, which would then drop its queues."""
     leader, follower = Replica(), Replica()
     leader.take(MemberSeen("billing", "c1", "h:1"))
     world = World(always_open=True)
@@ -199,7 +199,7 @@ async def test_only_who_leads_divides_the_queues(name_server: tuple[NameServer, 
 async def test_nobody_divides_the_queues_while_nobody_is_known_to_lead(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """Law: the question waits as others do, and ends with its connection."""
+    """Law: without a known leader the request waits, and ends with its connection."""
     replica = Replica()
     world = World(always_open=True)
     world.routers[1].follow(None, 1)
@@ -217,7 +217,7 @@ async def test_nobody_divides_the_queues_while_nobody_is_known_to_lead(
 async def test_who_was_deposed_while_it_asked_for_the_route_does_not_divide(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """Law: the answer is the truth when it is given; the next leader gives it."""
+    """Law: a leader deposed while it asks for the route does not answer; the next leader does."""
     known, address = name_server
     deposed, leader = Replica(), Replica()
     leader.take(MemberSeen("billing", "c1", "h:1"), MemberSeen("billing", "c2", "h:2"))
@@ -249,7 +249,7 @@ async def test_who_was_deposed_while_it_asked_for_the_route_does_not_divide(
 async def test_without_a_lease_each_answer_is_confirmed_after_the_route_is_known(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """Law: it answers all the same, once a majority has said that it still leads."""
+    """Law: without a lease, the answer is sent when a majority has confirmed the leader after the route is known."""
     asking = Asking(["c1"], [name_server[1]])
     router = asking.world.routers[1]
     router.certain = False
@@ -268,7 +268,10 @@ async def test_without_a_lease_each_answer_is_confirmed_after_the_route_is_known
 
 
 async def test_who_is_no_member_learns_nothing(name_server: tuple[NameServer, Address]) -> None:
-    """Law: null, which RocketMQ 5 takes for no result; it drops all queues on an empty list, and asks never again after an error."""
+    """Law: a client that is no member gets null, which RocketMQ 5 ignores.
+
+    On an empty list it would drop all queues; after an error it never asks again.
+    """
     for members in ([], ["c2"]):
         asking = Asking(members, [name_server[1]])
         answer = await asking.ask(asked())

@@ -1,4 +1,4 @@
-"""Copies for backups: the pace at which they are read, and how long they stay."""
+"""Copies for backups: how fast they are read, and how long they stay."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,7 +44,7 @@ from tests.broker.store.memory import MemoryStore
 
 
 def test_the_pace_never_passes_its_rate() -> None:
-    """Law: pieces that are asked for at the same time follow each other, and a pause is no credit."""
+    """Law: concurrent reads wait for each other at the rate; a pause gives no credit."""
     pace = Pace(rate=100)
 
     assert [pace.wait_s(50, 10.0) for _ in range(3)] == [0.0, 0.5, 1.0]
@@ -52,7 +52,7 @@ def test_the_pace_never_passes_its_rate() -> None:
 
 
 class World:
-    """A replica's store and state, and a client that asks for copies; time stands still until it is set."""
+    """A replica's store and state, and a client that asks for copies; time is set by the test."""
 
     def __init__(self, folder: Path) -> None:
         self.now_s = 0.0
@@ -80,7 +80,7 @@ class World:
         )
 
     async def write_staged(self) -> None:
-        """As an instance that has nothing staged, and whose disk is slow while the test wants it."""
+        """Write as an instance without staged data does; a test can make its disk slow."""
         await self.disk.wait()
 
     async def ask(self, code: RequestCode, **ext: str) -> RemotingCommand:
@@ -112,7 +112,7 @@ async def world(tmp_path: Path) -> Any:
 
 
 async def test_a_copy_goes_when_nobody_reads_it(world: World) -> None:
-    """Law: each read keeps it for a while; then its links go, and another copy can be made."""
+    """Law: each read keeps a copy for a while; then it is deleted and another can be made."""
     copy = await world.begin()
     for _ in range(3):
         world.now_s += IDLE_MAX_S
@@ -131,7 +131,7 @@ async def test_a_copy_goes_when_nobody_reads_it(world: World) -> None:
 
 
 async def test_a_copy_goes_before_sends_would_be_refused(world: World) -> None:
-    """Law: its links keep retention from making room, so it is given up for good: another one would fill the disk, too."""
+    """Law: when the disk is nearly full, the copy is deleted and no new one is made, because it keeps retention from freeing space."""
     copy = await world.begin()
     world.requests.step(is_disk_full=False)
     kept = await world.read(copy)
@@ -147,7 +147,7 @@ async def test_a_copy_goes_before_sends_would_be_refused(world: World) -> None:
 
 
 async def test_the_room_for_a_copy_is_judged_by_the_settings_of_the_moment(world: World) -> None:
-    """Law: an administrator changes at which ratio sends are refused, and a copy keeps below it at once."""
+    """Law: free space is judged by the present settings, which an administrator may have changed."""
     mark = settings().storage.disk_resume_ratio
     context = world.core.context
     judged = [is_nearly_full(context, ratio) for ratio in (mark - 0.01, mark)]
@@ -160,7 +160,7 @@ async def test_the_room_for_a_copy_is_judged_by_the_settings_of_the_moment(world
 
 
 async def test_a_table_goes_when_it_was_read(world: World) -> None:
-    """Law: what was read holds no room; the small files, of which a byte is read now and then, stay to the end."""
+    """Law: a table file is deleted after it was read; small files stay until the copy ends."""
     copy = await world.begin()
     tables = {file.name: file.size for file in copy.files if file.name.endswith(".sst")}
     (folder,) = (world.folder / OUTGOING).iterdir()
@@ -183,7 +183,7 @@ async def test_a_table_goes_when_it_was_read(world: World) -> None:
 
 
 async def test_who_got_no_answer_gets_its_copy_when_it_asks_again(world: World) -> None:
-    """Law: a copy takes as long as it takes, and its reader is in nobody's way but another backup's."""
+    """Law: a client that asks again while the copy is being made gets that copy; only another backup is refused."""
     world.disk.clear()
     asked = [asyncio.create_task(world.begin(creation="monday")) for _ in range(2)]
     await asyncio.sleep(0)
@@ -201,7 +201,7 @@ async def test_who_got_no_answer_gets_its_copy_when_it_asks_again(world: World) 
 
 
 async def test_a_copy_of_a_former_queue_list_is_lost(world: World) -> None:
-    """Law: a whole growth that nobody saw while the groups made their copies, one after the other, makes new copies."""
+    """Law: a copy made before a topic grew is lost, because the copies of all broker groups must have the same queue list."""
     copy = await world.begin()
     piece = {"session": copy.session, "file": "CURRENT", "offset": "0", "size": "1"}
     asked = {**piece, UNCHANGED: "true"}
@@ -223,7 +223,7 @@ def copy_size(copy: Copy, name: str) -> int:
 
 
 async def test_a_lost_copy_is_distinguished_from_a_refusal(world: World) -> None:
-    """Law: who asks may try again after the code 14 alone: the replica leads no more, or the copy is gone."""
+    """Law: code 14 means that the copy or the leadership is lost and the client may try again; other refusals have code 1."""
     world.leads = False
     follower = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)
     world.leads = True
@@ -239,7 +239,7 @@ async def test_a_lost_copy_is_distinguished_from_a_refusal(world: World) -> None
 
 
 async def test_only_a_leader_copies_and_never_while_a_topic_grows(world: World) -> None:
-    """Law: who cannot say what was acknowledged makes no copy; phases of several groups belong together."""
+    """Law: only a leader makes a copy, and not while a topic grows."""
     growing = Expansion("orders", ExpansionPhase.SWITCHED, total=4)
     world.leads = False
     follower = (await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)).remark or ""

@@ -1,4 +1,4 @@
-"""Requests that arrive at a former leader are answered by the present one, or by the connection's end."""
+"""Requests to a former leader are answered by the present one, or end with the connection."""
 
 import struct
 import tracemalloc
@@ -24,7 +24,7 @@ PULL = RequestCode.PULL_MESSAGE
 
 
 def test_a_client_of_the_former_leader_is_served_by_the_next() -> None:
-    """The client notices nothing; the next leader knows it by its own host and port."""
+    """Law: a former leader's client is served by the next leader, which sees the client's own host and port."""
     world = moved()
     client = world.connect(1)
     world.ask(1, client, ask(SEND, 1))
@@ -37,7 +37,7 @@ def test_a_client_of_the_former_leader_is_served_by_the_next() -> None:
 
 
 def test_what_reaches_a_leader_before_it_serves_waits_for_that() -> None:
-    """Law: a planned move fails no request, also where every replica listens."""
+    """Law: requests to a leader that does not serve yet wait for it, so that a planned move fails none."""
     world = World(always_open=True)
     world.routers[1].lead(1)
     client = world.connect(1)
@@ -54,7 +54,7 @@ def test_what_reaches_a_leader_before_it_serves_waits_for_that() -> None:
 
 
 def test_a_leader_that_never_served_leaves_no_client_waiting() -> None:
-    """Law: what nobody will answer ends with the connection, immediately."""
+    """Law: if a leader ends before it served, connections with waiting requests are reset immediately."""
     world = World(always_open=True)
     client = world.connect(1)
     world.routers[1].follow(2, 2)
@@ -68,7 +68,7 @@ def test_a_leader_that_never_served_leaves_no_client_waiting() -> None:
 
 
 def test_the_leader_knows_by_which_listener_a_forwarded_client_came() -> None:
-    """Its rights, and the addresses it gets, depend on that."""
+    """Law: a forwarded client keeps its listener, on which its rights and the addresses that it gets depend."""
     world = moved()
     move(world)
     client = Client(1, listener="outside")
@@ -80,7 +80,7 @@ def test_the_leader_knows_by_which_listener_a_forwarded_client_came() -> None:
 
 
 def test_what_arrives_between_two_leaders_waits_for_the_second() -> None:
-    """In the moment without a leader nothing is refused."""
+    """Law: requests that arrive while no leader is known wait for the next one."""
     world = moved()
     client = world.connect(1)
     world.routers[1].follow(None, 2)
@@ -94,7 +94,7 @@ def test_what_arrives_between_two_leaders_waits_for_the_second() -> None:
 
 
 def test_notices_of_the_next_leader_reach_the_client() -> None:
-    """A request of the broker (40, say) travels the same way."""
+    """Law: the next leader's own requests (such as 40) reach the client on the same way."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -108,7 +108,7 @@ def test_notices_of_the_next_leader_reach_the_client() -> None:
 
 
 def test_the_end_of_a_client_is_reported_to_the_leader() -> None:
-    """Its locks and held pulls are the leader's business."""
+    """Law: the leader learns of the end of a forwarded client, because it has its locks and held pulls."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -122,7 +122,7 @@ def test_the_end_of_a_client_is_reported_to_the_leader() -> None:
 
 
 def test_the_end_of_a_client_is_reported_when_a_full_link_takes_it() -> None:
-    """Or the leader keeps its held pulls, and takes it for alive, as long as it leads."""
+    """Law: if the link is full, the end of a client is reported as soon as it has room; else the leader would take it for alive."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -141,7 +141,7 @@ def test_the_end_of_a_client_is_reported_when_a_full_link_takes_it() -> None:
 
 
 def test_a_node_that_is_lost_is_notified_of_no_client() -> None:
-    """It has ended all of them itself; one that cannot be reached any more is not called for ever."""
+    """Law: nothing is reported to a lost node, which has ended all forwarded clients itself."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -158,7 +158,7 @@ def test_a_node_that_is_lost_is_notified_of_no_client() -> None:
 
 
 def test_of_a_node_that_is_lost_nothing_is_kept() -> None:
-    """Law: clients that hang up afterwards, in whatever they waited for, leave nothing that is sent to it for ever."""
+    """Law: clients that end after their node was lost leave nothing to be sent to it."""
     world = moved()
     idle, asking = world.connect(1, 1), world.connect(1, 2)
     move(world)
@@ -179,7 +179,7 @@ def test_of_a_node_that_is_lost_nothing_is_kept() -> None:
 
 
 def test_a_client_that_a_former_leader_has_ended_is_served_when_that_leads_again() -> None:
-    """Law: who dropped a client's requests hears that the client goes on elsewhere, as soon as the link takes that."""
+    """Law: a replica that dropped a client's requests learns that the client goes on elsewhere, so that it serves it when it leads again."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -199,7 +199,7 @@ def test_a_client_that_a_former_leader_has_ended_is_served_when_that_leads_again
 
 
 def test_requests_of_unknown_fate_end_with_the_connection() -> None:
-    """When the leader is lost nobody knows whether it had executed them: no answer is invented."""
+    """Law: if the leader is lost, connections with unanswered requests are reset, because their outcome is unknown."""
     world = moved()
     asking, idle = world.connect(1, 1), world.connect(1, 2)
     world.routers[2].holds = {SEND}
@@ -212,7 +212,7 @@ def test_requests_of_unknown_fate_end_with_the_connection() -> None:
 
 
 def test_a_replica_that_does_not_lead_sends_the_client_away() -> None:
-    """A client that was passed on by a replica behind the times must ask again."""
+    """Law: a client forwarded to a replica that does not lead is reset, so that it asks again."""
     world = moved()
     client = world.connect(1)
     world.routers[1].follow(2, 2)
@@ -223,7 +223,7 @@ def test_a_replica_that_does_not_lead_sends_the_client_away() -> None:
 
 
 def test_while_the_leader_cannot_be_reached_requests_wait() -> None:
-    """A link that is being made again loses nothing."""
+    """Law: while the link to the leader is being restored, requests wait."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -238,7 +238,7 @@ def test_while_the_leader_cannot_be_reached_requests_wait() -> None:
 
 
 def test_of_clients_that_no_link_has_taken_nothing_is_kept() -> None:
-    """Law: a leader that cannot be reached knows nothing of those who asked meanwhile and have left; they may be many."""
+    """Law: clients that never reached the leader leave nothing behind when they end."""
     world = moved()
     before = world.connect(1, 1)
     world.routers[1].follow(2, 2)
@@ -255,7 +255,7 @@ def test_of_clients_that_no_link_has_taken_nothing_is_kept() -> None:
 
 
 def test_a_client_that_the_next_leader_never_heard_of_is_none_of_its_own() -> None:
-    """The former leader, which has it, is told of its end."""
+    """Law: a former leader gets the end of a client that the next leader never heard of."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -271,7 +271,7 @@ def test_a_client_that_the_next_leader_never_heard_of_is_none_of_its_own() -> No
 
 
 def test_of_a_pull_that_was_passed_on_nothing_long_is_kept() -> None:
-    """Law: what a client's pulls hold at a follower does not grow with what is in them."""
+    """Law: a follower keeps little of a forwarded pull, however large the pull was."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -290,7 +290,7 @@ def test_of_a_pull_that_was_passed_on_nothing_long_is_kept() -> None:
 
 
 def just_readable() -> RemotingCommand:
-    """Return what the largest frame holds whose header leaves fields out: written again it is larger."""
+    """Return the body of the largest frame whose header leaves fields out; encoded again it is larger."""
     header = b'{"code":10}'
     body = bytes(FRAME_SIZE_MAX - 8 - len(header))
     frame = struct.pack(">II", FRAME_SIZE_MAX - 4, len(header)) + header + body
@@ -299,7 +299,7 @@ def just_readable() -> RemotingCommand:
 
 
 def just_readable_header() -> RemotingCommand:
-    """Return what the largest header holds that leaves fields out."""
+    """Return the largest header that leaves fields out."""
     begin, end = b'{"code":10,"extFields":{"a":"', b'"}}'
     header = begin.ljust(HEADER_SIZE_MAX - len(end), b"x") + end
     frame = struct.pack(">II", 4 + len(header), len(header)) + header
@@ -311,7 +311,7 @@ def just_readable_header() -> RemotingCommand:
 def test_a_request_that_cannot_be_passed_on_ends_its_own_connection_alone(
     largest: Callable[[], RemotingCommand],
 ) -> None:
-    """Law: one client's frame, however it is written, keeps nobody else from the next leader."""
+    """Law: a request that is too large to forward ends its own connection only."""
     world = moved()
     bad, good = world.connect(1, 1), world.connect(1, 2)
     world.routers[1].follow(None, 2)
@@ -326,7 +326,7 @@ def test_a_request_that_cannot_be_passed_on_ends_its_own_connection_alone(
 
 
 def test_a_request_that_cannot_be_passed_on_does_not_end_the_replica() -> None:
-    """Law: the loop that runs raft survives whatever waits when the leader changes."""
+    """Law: a request that cannot be forwarded when the leader changes does not end the replica."""
     world, group = World(), SimulatedGroup()
     router = world.routers[1]
     former = group.elect()
@@ -347,7 +347,7 @@ def test_a_request_that_cannot_be_passed_on_does_not_end_the_replica() -> None:
 
 
 def test_an_answer_that_the_link_does_not_take_ends_the_connection() -> None:
-    """Law: what was passed on is answered or ends with its connection, as soon as the link takes that."""
+    """Law: if the link has no room for an answer, the client's connection is reset as soon as it has room."""
     world = moved()
     client = world.connect(1)
     world.routers[2].holds = {SEND}
@@ -366,7 +366,7 @@ def test_an_answer_that_the_link_does_not_take_ends_the_connection() -> None:
 
 
 def test_an_answer_that_cannot_be_written_is_replaced_also_at_the_leader() -> None:
-    """Law: who asked through a follower waits no longer for nothing than who asked the leader."""
+    """Law: an answer that cannot be encoded is replaced by an error, for forwarded clients too."""
     world = moved()
     client = world.connect(1)
     world.routers[2].holds = {SEND}
@@ -382,7 +382,7 @@ def test_an_answer_that_cannot_be_written_is_replaced_also_at_the_leader() -> No
 
 
 def test_the_longest_answer_passes_from_replica_to_replica() -> None:
-    """As to a batch: who asked through a follower would repeat it for ever."""
+    """Law: the longest answer that is allowed can be forwarded; else its client would repeat the request for ever."""
     world = moved()
     client = world.connect(1)
     world.routers[2].holds = {SEND}
@@ -396,7 +396,7 @@ def test_the_longest_answer_passes_from_replica_to_replica() -> None:
 
 
 def test_nothing_of_a_client_overtakes_what_was_dropped_of_it() -> None:
-    """Law: from the moment in which one request of a client is dropped none that follows is served, however late the client hears of it."""
+    """Law: after a forwarded request was dropped, no later request of that client is served, however late it learns of it."""
     world = moved()
     move(world)
     leader = world.routers[2]
@@ -420,7 +420,7 @@ def test_nothing_of_a_client_overtakes_what_was_dropped_of_it() -> None:
 
 
 def test_a_client_that_was_forgotten_at_its_end_is_no_new_one() -> None:
-    """Law: the same where the leader has lost its office in between, and has it again."""
+    """Law: this also holds if the leader lost and regained its leadership meanwhile."""
     world = moved()
     move(world)
     leader = world.routers[2]
@@ -442,7 +442,7 @@ def test_a_client_that_was_forgotten_at_its_end_is_no_new_one() -> None:
 
 
 def test_the_end_of_a_client_is_kept_until_its_replica_confirms_it() -> None:
-    """Law: every close is confirmed, also of a client that is gone or asks somebody else; then nothing is kept of it."""
+    """Law: the end of a client is remembered until its replica confirms it, and then forgotten."""
     world = moved()
     move(world)
     leader = world.routers[2]
@@ -462,7 +462,7 @@ def test_the_end_of_a_client_is_kept_until_its_replica_confirms_it() -> None:
 
 
 def test_what_waits_of_a_client_ends_with_its_first_dropped_request() -> None:
-    """Law: a service that ends a client for one request serves none of those that waited behind it."""
+    """Law: if one request ends the client, requests waiting behind it are not served."""
     world = World()
     router = world.routers[1]
     router.lead(1)

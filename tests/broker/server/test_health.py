@@ -1,4 +1,4 @@
-"""The probes are exact: what only another process can cure is not alive, what hinders is not ready."""
+"""Liveness fails only if a restart helps; other problems make the broker not ready."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ WELL = Signs(
 
 
 def test_a_process_that_works_is_alive_and_not_hindered() -> None:
-    """The usual case."""
+    """Law: a working process is alive and ready."""
     assert (alive(WELL), hindrance(WELL)) == ((True, "ok"), "")
 
 
@@ -43,7 +43,7 @@ def test_a_process_that_works_is_alive_and_not_hindered() -> None:
     ],
 )
 def test_what_only_another_process_can_cure_is_not_alive(signs: Signs, word: str) -> None:
-    """It is not ready, either, and both pages name it."""
+    """Law: a problem that only a restart cures fails liveness and readiness; both pages name it."""
     is_alive, reason = alive(signs)
 
     assert not is_alive
@@ -54,7 +54,7 @@ def test_what_only_another_process_can_cure_is_not_alive(signs: Signs, word: str
 @pytest.mark.parametrize(
     ("signs", "word"),
     [
-        # A swap stops the ticks for as long as it takes.
+        # An exchange of the store stops the ticks while it lasts.
         (replace(WELL, swapping_s=SWAP_MAX_S - 1, idle_s=SWAP_MAX_S - 1), "snapshot"),
         (replace(WELL, disk_waits_s=3.0, is_disk_stalled=True), "disk"),
         (replace(WELL, stores_nothing=True), "disk is full"),
@@ -64,6 +64,6 @@ def test_what_only_another_process_can_cure_is_not_alive(signs: Signs, word: str
     ],
 )
 def test_what_may_pass_is_alive_and_not_ready(signs: Signs, word: str) -> None:
-    """A restart would not help."""
+    """Law: a problem that may pass makes the broker not ready, but leaves it alive."""
     assert alive(signs) == (True, "ok")
     assert word in hindrance(signs)

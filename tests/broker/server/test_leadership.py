@@ -17,7 +17,7 @@ def never() -> bool:
 
 
 async def let_go(client: Client) -> None:
-    """Wait until the connection of a client is reset, which follows its answer by a moment."""
+    """Wait until a client's connection is reset, which happens a moment after its answer."""
     async with asyncio.timeout(10.0):
         while not client.closed:  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(0.01)
@@ -25,7 +25,7 @@ async def let_go(client: Client) -> None:
 
 
 async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
-    """A consumer that only waits is asked to pull again and is reset, so that it finds the leader."""
+    """Law: a client that only waits is asked to pull again and reset, so that it finds the leader."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -47,7 +47,7 @@ async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
     "always_open", [False, True], ids=["of the former leader", "of a follower"]
 )
 async def test_many_quiet_clients_are_let_go_in_parts(always_open: bool) -> None:
-    """Law: a replica that votes keeps no peer waiting while its clients leave; each of them leaves soon."""
+    """Law: many quiet clients are let go in parts, so that the replica still answers its peers."""
     world = World(always_open=always_open)
     if not always_open:
         world.routers[1].lead(1)
@@ -70,7 +70,7 @@ async def test_many_quiet_clients_are_let_go_in_parts(always_open: bool) -> None
 
 
 async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
-    """Law: the group may have removed that replica, and its heartbeats are answered: it must look elsewhere."""
+    """Law: a client of a replica that knows no leader is let go, because that replica may have been removed."""
     world = World(always_open=True)
     world.routers[1].follow(None, 2)
     client = world.connect(1)
@@ -84,7 +84,7 @@ async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
 
 
 async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() -> None:
-    """Over a slow link a client at a follower always waits for something: its pulls must get their answers."""
+    """Law: a client at a follower over a slow link still gets answers to its pulls from the leader until it can be let go."""
     world = World(always_open=True)
     world.routers[2].lead(1)
     world.routers[1].follow(2, 1)
@@ -105,7 +105,7 @@ async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() 
 
 
 async def test_a_busy_client_is_let_go_between_two_requests() -> None:
-    """It is passed on for ten seconds, then at a moment in which it waits for nothing."""
+    """Law: a busy client is forwarded for ten seconds, then reset when it waits for nothing."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -123,7 +123,7 @@ async def test_a_busy_client_is_let_go_between_two_requests() -> None:
 
 
 async def test_a_client_that_asks_in_the_last_moment_gets_its_answer() -> None:
-    """Between the decision to let a client go and its reset it may have asked: the answer comes."""
+    """Law: a client that sends a request just before its reset still gets the answer."""
     world = moved()
     client = world.connect(1)
     move(world)
@@ -137,7 +137,7 @@ async def test_a_client_that_asks_in_the_last_moment_gets_its_answer() -> None:
 
 
 async def test_a_planned_move_holds_requests_back() -> None:
-    """While leadership is on its way nothing is put into a log that may not take it."""
+    """Law: during a planned move requests wait, so that none enters a log that may not take it."""
     world = moved()
     client = world.connect(1)
 
@@ -153,7 +153,7 @@ async def test_a_planned_move_holds_requests_back() -> None:
 
 
 async def test_a_move_begins_when_nothing_is_under_way() -> None:
-    """The broker could only refuse a request that is not in the log when leadership goes: it waits for such requests."""
+    """Law: a move waits for requests that are not in the log yet, because they would be refused."""
     world = moved()
     looks: list[bool] = []
 
@@ -171,7 +171,7 @@ async def test_a_move_begins_when_nothing_is_under_way() -> None:
 
 
 async def test_a_move_that_fails_serves_on() -> None:
-    """Requests that were held back are answered here."""
+    """Law: if a move fails, the waiting requests are answered here."""
     world = moved()
     client = world.connect(1)
 
@@ -187,7 +187,7 @@ async def test_a_move_that_fails_serves_on() -> None:
 
 
 async def test_a_move_that_raft_gives_up_holds_nobody_back_any_longer() -> None:
-    """Law: a successor that cannot catch up costs those that wait one election time-out, not all the time of a move."""
+    """Law: if raft gives up a transfer, waiting requests go on after one election time-out, not after the whole time of the move."""
     world = moved()
     client = world.connect(1)
     looks = iter([False, False, True])
@@ -206,9 +206,9 @@ async def test_a_move_that_raft_gives_up_holds_nobody_back_any_longer() -> None:
 
 
 async def test_who_comes_during_a_planned_move_waits_like_everybody() -> None:
-    """A leader on its way out is no follower: it answers nobody by guess, also who has just come.
+    """Law: a leader during a planned move answers nobody by itself, also new clients.
 
-    Found by the simulator (seed 235): cut off in the midst of a move, it gave a new client an old offset.
+    The simulator found this (seed 235): cut off during a move, it gave a new client an old offset.
     """
     world = World(always_open=True)
     router = world.routers[1]

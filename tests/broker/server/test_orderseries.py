@@ -1,4 +1,4 @@
-"""Metrics of order show who holds a queue under which epoch, and how long a key has been held."""
+"""Metrics of order: which member holds a queue under which epoch, and how long a key has been held."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -26,7 +26,7 @@ def rows(shell: Shell, name: str) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture
 def held(admin: AdminShell) -> AdminShell:
-    """An ordered group of which alice holds two queues."""
+    """An ordered consumer group in which alice holds two queues."""
     create_topic(admin, order=True)
     create(admin, GroupSet("billing", orderly=True))
     heartbeat(admin, "alice")
@@ -36,7 +36,7 @@ def held(admin: AdminShell) -> AdminShell:
 
 
 def test_a_hand_over_shows_another_holder_with_a_higher_epoch(held: AdminShell) -> None:
-    """A queue that nobody holds has no row, one that is held has exactly one."""
+    """Law: a held queue has one row, with its holder and epoch; a free queue has none."""
     assert rows(held, "queue_lock_epoch") == {
         ("billing", "orders", "0", "alice"): 1,
         ("billing", "orders", "1", "alice"): 1,
@@ -53,7 +53,7 @@ def test_a_hand_over_shows_another_holder_with_a_higher_epoch(held: AdminShell) 
 
 
 def test_only_the_leader_reports(held: AdminShell) -> None:
-    """Else each change of hands would be counted once a replica."""
+    """Law: only the leader reports, so that each change of holder is counted once."""
     held.follow()
 
     assert rows(held, "queue_lock_epoch") == {}
@@ -62,7 +62,7 @@ def test_only_the_leader_reports(held: AdminShell) -> None:
 def test_too_many_locks_show_those_that_changed_hands_last(
     held: AdminShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of rows has an end."""
+    """Law: the number of rows is limited to the locks that changed last."""
     monkeypatch.setattr(orderseries, "SERIES_MAX", 1)
     monkeypatch.setattr(status, "SERIES_MAX", 1)
     held.pass_time(1_000)
@@ -72,7 +72,7 @@ def test_too_many_locks_show_those_that_changed_hands_last(
 
 
 def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
-    """One that is parked comes back by itself and does not count."""
+    """Law: the age is that of the oldest lane that waits for a release; a lane that is tried again by itself does not count."""
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, "x", "y", "z")
     member = Member(shell)
@@ -93,7 +93,7 @@ def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
 def test_of_many_lanes_that_wait_for_a_release_one_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a scrape costs no step per lane. Those of a state stand in the order in which they came into it."""
+    """Law: only the oldest lane of a state is looked at, so that a scrape does not grow with the lanes."""
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, *"abcdefgh")
     member = Member(shell)
@@ -116,7 +116,7 @@ def test_of_many_lanes_that_wait_for_a_release_one_is_looked_at(
 
 
 def test_a_scrape_takes_no_step_per_queue_without_lanes() -> None:
-    """Groups by key may have begun hundreds of thousands."""
+    """Law: a scrape does not grow with the queues without lanes, of which there may be hundreds of thousands."""
     shells = [lead(queues=count) for count in (2, 200)]
     for shell in shells:
         produce(shell, "x")
@@ -130,7 +130,7 @@ def test_a_scrape_takes_no_step_per_queue_without_lanes() -> None:
 
 
 def test_the_age_is_that_of_the_oldest_parked_key(held: AdminShell) -> None:
-    """In whatever order its queues have parked theirs."""
+    """Law: the age is that of the oldest parked key, in whatever order its queues parked theirs."""
     for queue in (1, 0):
         held.pass_time(2_000)
         create(held, KeyParked("billing", "orders", queue, "k", 0, "M", 1))
@@ -140,7 +140,7 @@ def test_the_age_is_that_of_the_oldest_parked_key(held: AdminShell) -> None:
 
 
 def test_the_oldest_lane_of_each_state_is_timed() -> None:
-    """A listener that does not return, a lane that nobody fetches, and one that waits for its next try."""
+    """Law: for each state the oldest lane's age is shown: in hand, ready, and parked."""
     shell = lead()
     produce(shell, "x", "y", "z")
     member = Member(shell)
@@ -170,7 +170,7 @@ def backlog(shell: Shell) -> dict[tuple[str, ...], float]:
 
 
 def test_a_group_that_has_consumed_all_has_a_backlog_of_zero(held: AdminShell) -> None:
-    """Nobody is taken for idle before the leader has looked, nor by another replica."""
+    """Law: a consumer group that has consumed everything has backlog 0; before the leader has looked, and at followers, there is no row."""
     create(held, GroupSet("audit"))
     for queue in (0, 0, 1):
         send(held, e=queue)
@@ -189,7 +189,7 @@ def test_a_group_that_has_consumed_all_has_a_backlog_of_zero(held: AdminShell) -
 
 
 def test_the_backlog_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
-    """A lane that is held keeps the committed offset, and an autoscaler must start nobody for what was consumed behind it."""
+    """Law: the backlog of a group by key counts messages that are not completed, not those behind the committed offset."""
     shell = lead(on_dead_letter="HoldKey", retry_max_times=1)
     produce(shell, "x", "x", *"abcd")
     member = Member(shell)
@@ -204,7 +204,7 @@ def test_the_backlog_of_a_group_by_key_is_what_it_has_not_consumed() -> None:
 
 
 def test_a_group_that_broadcasts_has_no_backlog(held: AdminShell) -> None:
-    """An autoscaler would take a zero for leave to stop all its members, who alone know what they have consumed."""
+    """Law: a broadcasting consumer group has no backlog row, because 0 would let an autoscaler stop its members."""
     send(held, e=0)
     heartbeat(held, "screen", peer=BOB, group="screens", model="BROADCASTING")
     held.pass_time(LOOK_MS + 1_000, step=1_000)

@@ -1,4 +1,4 @@
-"""Links between the replicas of a group: whoever must be answered is called."""
+"""Links between the replicas of a raft group: every peer that needs an answer is called."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,12 +26,12 @@ from orderlymq_raft import (
 from orderlymq_raft.types import Index, NodeId, Term
 from tests.broker.replication.simulation import Replica, SimulatedGroup
 
-# Nothing is sent or received.
+# Does not send or receive anything.
 NOWHERE = Path("nowhere")
 
 
 class Links:
-    """The nodes to which a replica's transport sends, and where they are called."""
+    """The nodes to which a replica's transport sends, and their addresses."""
 
     def __init__(self) -> None:
         self.nodes: Mapping[NodeId, Address] = {}
@@ -44,7 +44,7 @@ class Links:
 
 
 class Sender:
-    """The snapshots that a replica begins to send."""
+    """Records the snapshots that a replica begins to send."""
 
     def __init__(self) -> None:
         self.index_needed: int | None = None
@@ -55,7 +55,7 @@ class Sender:
 
 
 class LinkedGroup(SimulatedGroup):
-    """A group in which a message needs a link of its sender, as `Transport.send` has it."""
+    """A raft group in which a message is sent only over a link of its sender, as in `Transport.send`."""
 
     def __init__(self, replicas: int = 3) -> None:
         super().__init__(replicas)
@@ -66,7 +66,7 @@ class LinkedGroup(SimulatedGroup):
             self.connect(replica)
 
     def connect(self, replica: Replica) -> None:
-        """Let *replica* call its peers."""
+        """Let *replica* update its links."""
         peers = Peers(
             self.settings(replica.id),
             GroupClock(replica.clock),
@@ -89,14 +89,14 @@ class LinkedGroup(SimulatedGroup):
         return replica
 
     def pass_seconds(self, seconds: int) -> None:
-        """Let time pass for raft and for what is done each second."""
+        """Let time pass for raft and for the work of each second."""
         for _ in range(seconds):
             self.pass_time(1.0)
             for peers in self.peers.values():
                 peers.tick()
 
     def change(self, leader: Replica, change: MembershipChange) -> None:
-        """Change the members as a broker does: it calls those that are left immediately."""
+        """Change the members as a broker does: it updates its links immediately."""
         leader.loop.change_membership(change)
         self.peers[leader.id].call()
         self.pass_seconds(2)
@@ -119,7 +119,7 @@ def members(replica: Replica) -> set[int]:
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_removal_that_is_lost_leaves_no_link_cut(position: int) -> None:
-    """The removed one may lead next, or be needed for a majority; its remover knows nothing of either."""
+    """Law: if a removal is lost, the links to that replica are restored, because it may lead or be needed for a majority."""
     group = LinkedGroup()
     former = group.elect()
     others = [each for each in group.replicas.values() if each is not former]
@@ -138,7 +138,7 @@ def test_a_removal_that_is_lost_leaves_no_link_cut(position: int) -> None:
 
 
 def test_a_leader_that_was_added_meanwhile_is_answered() -> None:
-    """A replica that was away does not know that its leader is a member, and must say where its log ends."""
+    """Law: a replica that was away answers a leader that it does not know as a member."""
     group = LinkedGroup()
     leader = group.elect()
     away = next(each for each in group.replicas.values() if each is not leader)
@@ -158,7 +158,7 @@ def test_a_leader_that_was_added_meanwhile_is_answered() -> None:
 
 
 def test_a_candidate_that_was_added_meanwhile_gets_the_vote_of_one_that_was_away() -> None:
-    """It may be the only one of a majority that has the whole log."""
+    """Law: a replica that was away votes for a candidate that it does not know as a member."""
     group = LinkedGroup(4)
     leader = group.elect()
     other, late, away = (each for each in group.replicas.values() if each is not leader)
@@ -175,7 +175,7 @@ def test_a_candidate_that_was_added_meanwhile_gets_the_vote_of_one_that_was_away
 
 
 def test_a_member_that_left_is_not_called_while_a_leader_is_heard() -> None:
-    """Its address stays in the book, and it may be gone for ever."""
+    """Law: while a leader is heard, a member that left is not called, although its address is still known."""
     group = LinkedGroup()
     leader = group.elect()
     gone = next(each for each in group.replicas.values() if each is not leader)
@@ -186,7 +186,7 @@ def test_a_member_that_left_is_not_called_while_a_leader_is_heard() -> None:
 
 
 def test_what_follows_a_state_that_a_member_takes_in_stays_at_every_replica() -> None:
-    """Law: whoever leads when it is in its place can go on with entries, and no member that is gone holds the log."""
+    """Law: every replica keeps the log after a snapshot that a member installs, so that the next leader can go on with entries."""
     group = LinkedGroup()
     one, two, away = sorted(group.replicas)
     stranger = NodeId(9)
@@ -207,7 +207,7 @@ def test_what_follows_a_state_that_a_member_takes_in_stays_at_every_replica() ->
 
 
 def test_a_peer_that_has_moved_is_answered_after_a_snapshot_too() -> None:
-    """Law: settings win when a process starts. The peer's own link stays up, so that it does not say again where it is."""
+    """Law: a peer that has moved is answered at its new address, also after a snapshot replaced the state."""
     group = LinkedGroup()
     peers, links = group.peers[1], group.links[1]
     moved = Address("127.0.0.1", 9999)
@@ -220,7 +220,7 @@ def test_a_peer_that_has_moved_is_answered_after_a_snapshot_too() -> None:
 
 
 def test_what_follows_a_state_stays_until_its_receiver_was_heard() -> None:
-    """Law: it says that the state is in its place a moment before it answers the leader."""
+    """Law: the log after a snapshot is kept until the receiver was heard again, because it reports the end a moment earlier."""
     group = LinkedGroup()
     peers, clock = group.peers[1], group.replicas[1].clock
     peers.snapshot_shown(NodeId(2), 50)
@@ -235,7 +235,7 @@ def test_what_follows_a_state_stays_until_its_receiver_was_heard() -> None:
 
 @pytest.mark.parametrize("end", ["said", "silence"])
 def test_a_state_that_a_former_leader_sends_is_not_sent_again(end: str) -> None:
-    """Law: a new leader lets its receiver finish, and sends its own state if that has come to nothing."""
+    """Law: a new leader waits for a former leader's snapshot, and sends its own only if that one failed."""
     group = LinkedGroup()
     peers, clock, sender = group.peers[1], group.replicas[1].clock, group.senders[1]
     meta = SnapshotMeta(Index(70), Term(1), Membership())

@@ -1,4 +1,4 @@
-"""The API server here is a small one of our own, with resource versions, conflicts and outages; HTTP is real."""
+"""The leader's label on its pod, with a small API server of the test: resource versions, conflicts, outages, real HTTP."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from tests.waiting import turns, until
 
 
 class Pods:
-    """Pods of one namespace behind HTTP; *failures* answers come before the first good one, *denied* methods have none."""
+    """The pods of a namespace over HTTP; the first *failures* requests fail, and *denied* methods are refused."""
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
@@ -90,7 +90,7 @@ def _label(pods: Pods, folder: Path, term: int, name: str = "demo-0-0") -> PodLa
 async def test_a_new_leader_takes_the_label_from_its_predecessor(
     pods: Pods, tmp_path: Path
 ) -> None:
-    """Also when that one is on a machine that is gone and cannot take it off itself."""
+    """Law: a new leader removes the label from its predecessor, whose machine may be gone."""
     pods.add("demo-0-0")
     pods.add("demo-0-1", term=3)
     label = _label(pods, tmp_path, 4)
@@ -104,7 +104,7 @@ async def test_a_new_leader_takes_the_label_from_its_predecessor(
 
 
 async def test_a_late_leader_does_not_strip_its_successor(pods: Pods, tmp_path: Path) -> None:
-    """Of two pods the higher term is right, however late the other speaks."""
+    """Law: a late leader with a lower term does not remove the label of its successor."""
     pods.add("demo-0-0")
     pods.add("demo-0-1", term=5)
     label = _label(pods, tmp_path, 4)
@@ -118,7 +118,7 @@ async def test_a_late_leader_does_not_strip_its_successor(pods: Pods, tmp_path: 
 
 @pytest.mark.parametrize("term", ["", "²", "-5", "1_0", "9" * 5_000])
 async def test_a_note_that_is_no_term_keeps_nobody(pods: Pods, tmp_path: Path, term: str) -> None:
-    """A person may write anything into an annotation."""
+    """Law: an annotation that is no term does not stop the labelling."""
     pods.add("demo-0-0")
     pods.add("demo-0-1", term=5)
     pods.pods["demo-0-1"]["annotations"] = {TERM: term}
@@ -132,7 +132,7 @@ async def test_a_note_that_is_no_term_keeps_nobody(pods: Pods, tmp_path: Path, t
 
 
 async def test_an_api_server_that_is_away_is_asked_again(pods: Pods, tmp_path: Path) -> None:
-    """Nothing fails; a sibling that does not exist yet is no hindrance either."""
+    """Law: while the API server fails, the requests are repeated; a sibling pod that does not exist is skipped."""
     pods.add("demo-0-0")
     pods.failures = 3
     label = _label(pods, tmp_path, 1)
@@ -149,12 +149,12 @@ async def test_an_api_server_that_is_away_is_asked_again(pods: Pods, tmp_path: P
 async def test_a_leader_whose_pod_is_refused_the_label_says_so(
     pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, denied: set[str]
 ) -> None:
-    """Law: clients do not find it, so it is not ready; until the label is set, or it serves no longer."""
+    """Law: a leader whose label is refused is not ready until it is set, because clients do not find it."""
     monkeypatch.setattr(podlabel, "COMPLAIN_AFTER_S", 0.1)
     monkeypatch.setattr(podlabel, "FAREWELL_S", 0.0)
     pods.add("demo-0-0")
     label = _label(pods, tmp_path, 4)
-    label.serving_ended()  # as at the start of the process
+    label.serving_ended()  # As at the start of the process.
     await label.wait()
     pods.denied = frozenset(denied)
 
@@ -176,7 +176,7 @@ async def test_a_leader_whose_pod_is_refused_the_label_says_so(
 async def test_a_leader_that_may_have_the_label_says_nothing(
     pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """Law: not ready, its Service would leave it out. Where an API server answers nobody, nothing is known of this pod."""
+    """Law: if the API server does not answer, the leader stays ready, because a Service would drop it otherwise."""
     monkeypatch.setattr(podlabel, "COMPLAIN_AFTER_S", 0.0)
     monkeypatch.setattr(podlabel, "FAREWELL_S", 0.0)
     pods.add("demo-0-0", term=3 if case == "has the label" else None)
@@ -199,7 +199,7 @@ async def test_a_leader_that_may_have_the_label_says_nothing(
 async def test_who_serves_no_longer_gives_the_label_up(
     pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A little later, and without a write when a successor was quicker or it never had it."""
+    """Law: a leader that ends removes the label a little later, without a write if a successor already did or it never had it."""
     monkeypatch.setattr(podlabel, "FAREWELL_S", 0.0)
     pods.add("demo-0-0", term=2)
     label = _label(pods, tmp_path, 2)
@@ -217,7 +217,7 @@ async def test_who_serves_no_longer_gives_the_label_up(
 async def test_leading_again_overtakes_giving_up(
     pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the last of what was asked for counts."""
+    """Law: only the last request counts: leading again cancels the removal."""
     monkeypatch.setattr(podlabel, "FAREWELL_S", 0.05)
     pods.add("demo-0-0")
     label = _label(pods, tmp_path, 2)
@@ -234,7 +234,7 @@ async def test_leading_again_overtakes_giving_up(
 
 
 async def test_an_authority_without_key_usage_is_trusted(tmp_path: Path) -> None:
-    """Law: what Kubernetes' own clients accept is accepted, also by Python 3.13, which alone asks for more."""
+    """Law: an authority without key usage is trusted, as by Kubernetes' clients; Python 3.13 alone would refuse it."""
     authority = make_authority(tmp_path)
     (tmp_path / "ca.crt").write_bytes(authority.read_bytes())
     (tmp_path / "token").write_text("token")
@@ -249,7 +249,7 @@ async def test_an_authority_without_key_usage_is_trusted(tmp_path: Path) -> None
 async def test_a_new_authority_of_the_api_server_is_trusted_without_a_restart(
     tmp_path: Path,
 ) -> None:
-    """Law: a cluster may get another authority while a pod runs, and its file changes as that of the token does."""
+    """Law: the API server's authority file is read again, so that a new one is trusted without a restart."""
     (tmp_path / "token").write_text("token")
     port = 0
     asked: ApiServer | None = None

@@ -1,4 +1,4 @@
-"""A group is known to every name server, immediately when something changes, again when one comes back."""
+"""A broker group registers with every name server: on a change, and again when one comes back."""
 
 import asyncio
 import time
@@ -47,7 +47,7 @@ MakeRegistration = Callable[..., Registration]
 
 
 class Topics:
-    """A state whose topics can be changed."""
+    """A state whose topics the test can change."""
 
     def __init__(self) -> None:
         self.state = BrokerState(MemoryStore())
@@ -114,7 +114,7 @@ async def make_registration() -> AsyncIterator[MakeRegistration]:
 
 
 async def route(client: RemotingClient, port: int, topic: str) -> TopicRouteData:
-    """Return the route of a topic as soon as the name server has one."""
+    """Return a topic's route as soon as the name server has one."""
     command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     async with asyncio.timeout(30.0):
         while True:
@@ -138,7 +138,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 async def test_the_group_is_published_at_its_stable_address(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
-    """Broker id 0 is the group's address, whichever replica leads; every name server knows it."""
+    """Law: every name server knows broker id 0 at the group's stable address, whichever replica leads."""
     ports = free_ports(2)
     for port in ports:
         await make_name_server(port)
@@ -157,7 +157,7 @@ async def test_the_group_is_published_at_its_stable_address(
 async def test_a_new_topic_is_published_immediately(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
-    """Nobody waits for the next period of 30 s."""
+    """Law: a new topic is registered immediately, not at the next period of 30 s."""
     (port,) = free_ports(1)
     await make_name_server(port)
     topics = Topics()
@@ -175,7 +175,7 @@ async def test_a_new_topic_is_published_immediately(
 async def test_a_name_server_that_comes_back_gets_the_registration_again(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
-    """It has forgotten everything; the loss of the connection is noticed immediately."""
+    """Law: a name server that restarts gets the registration again as soon as its connection is lost."""
     (port,) = free_ports(1)
     first = await make_name_server(port)
     topics = Topics()
@@ -196,7 +196,7 @@ async def test_a_name_server_that_dies_is_logged_once(
     client: RemotingClient,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The end of its connection comes first, and says nothing of why."""
+    """Law: a name server that dies is logged once."""
     (port,) = free_ports(1)
     name_server = await make_name_server(port)
     topics = Topics()
@@ -219,7 +219,7 @@ async def test_a_name_server_that_dies_is_logged_once(
 async def test_a_refused_registration_is_sent_less_and_less_often(
     make_registration: MakeRegistration,
 ) -> None:
-    """To build a registration of many topics takes long; whatever changes meanwhile does not bring the next one forward."""
+    """Law: a refused registration is repeated with growing pauses; changes do not shorten them, because building one takes long."""
 
     def refuse(command: RemotingCommand) -> RemotingCommand:
         asked.append(asyncio.get_running_loop().time())
@@ -232,7 +232,7 @@ async def test_a_refused_registration_is_sent_less_and_less_often(
             registration.announce()
             await asyncio.sleep(0.01)
 
-    # 0.1 s, then twice as long each time.
+    # After 0.1 s, then twice as long each time.
     assert asked[4] - asked[0] >= 1.5
     assert asked[4] - asked[3] >= 0.8
 
@@ -240,7 +240,7 @@ async def test_a_refused_registration_is_sent_less_and_less_often(
 async def test_a_registration_is_signed_with_the_time_that_the_group_goes_by(
     make_registration: MakeRegistration,
 ) -> None:
-    """A name server refuses signatures that are five minutes off, and a machine's own clock may be."""
+    """Law: a registration is signed with the group's corrected time, because a name server refuses signatures that are five minutes off."""
 
     def take(command: RemotingCommand) -> RemotingCommand:
         signed.append(int(command.ext[TIME]))
@@ -263,7 +263,7 @@ async def test_a_registration_is_signed_with_the_time_that_the_group_goes_by(
 async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_is_reported(
     make_registration: MakeRegistration,
 ) -> None:
-    """A replica that cannot list its topics does not say that it has; it goes on as soon as they are fewer."""
+    """Law: if the topics do not fit a frame, the replica reports itself as not registered, and registers when there are fewer."""
     topics = Topics()
     names = [f"%RETRY%{number}".ljust(262, "x") for number in range(26_500)]
     async with serving({}) as (_, address):
@@ -278,7 +278,7 @@ async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_
 
 @pytest.mark.parametrize("count", [0, 1, PIECE_TOPICS, 2 * PIECE_TOPICS + 1])
 def test_the_pieces_are_the_body_of_the_topics_at_the_first(count: int) -> None:
-    """A change between two pieces is for the next registration: a version names one table."""
+    """Law: all pieces of a registration belong to the state at its start; a change between them waits for the next one."""
     topics = Topics()
     names = [f"topic-{number}" for number in range(count)]
     topics.change(*(TopicSet(name, 4, 8) for name in names))
@@ -299,7 +299,7 @@ def test_the_pieces_are_the_body_of_the_topics_at_the_first(count: int) -> None:
 async def test_many_topics_and_name_servers_hold_no_turn_of_the_loop(
     make_registration: MakeRegistration,
 ) -> None:
-    """A turn takes a part of what the table takes once, so that heartbeats of raft go out in time."""
+    """Law: building and sending a large registration is split into turns, so that raft's heartbeats go out in time."""
     topics = Topics()
     topics.change(*(TopicSet(f"topic-{number}", 8, 8) for number in range(20 * PIECE_TOPICS)))
     began = time.thread_time()
@@ -330,7 +330,7 @@ async def test_many_topics_and_name_servers_hold_no_turn_of_the_loop(
 async def test_groups_that_were_restored_together_are_named_until_all_name_servers_know_them(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
-    """Law: until then an ordered topic has no route; afterwards a group that is removed is not awaited."""
+    """Law: after a restore, all restored broker groups are named until every name server knows them; until then ordered topics have no route."""
     ports = free_ports(2)
     for port in ports:
         await make_name_server(port)

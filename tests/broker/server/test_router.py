@@ -1,4 +1,4 @@
-"""Answers to requests: by this replica when it is certain, later when it is not, never by guess."""
+"""A request is answered when this replica is certain of its leadership, later if it is not, and never by guess."""
 
 import asyncio
 from dataclasses import replace
@@ -18,7 +18,7 @@ PULL = RequestCode.PULL_MESSAGE
 
 
 def test_a_serving_leader_answers() -> None:
-    """The usual case."""
+    """Law: a serving leader answers its requests."""
     world = World()
     world.routers[1].lead(1)
     client = world.connect(1)
@@ -29,7 +29,7 @@ def test_a_serving_leader_answers() -> None:
 
 
 def test_requests_wait_in_order_while_the_leader_is_not_certain() -> None:
-    """A lease that has run out holds everything back, in the order it came."""
+    """Law: while the lease is over, requests wait in their order."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -37,14 +37,14 @@ def test_requests_wait_in_order_while_the_leader_is_not_certain() -> None:
     router.certain = False
     world.ask(1, client, ask(SEND, 1))
     router.certain = True
-    # The first request goes first, also before those that come when certainty is back.
+    # The first request comes first, also before those that arrive when the lease is back.
     world.ask(1, client, ask(SEND, 2))
 
     assert told(client) == [(1, 0, "node 1"), (2, 0, "node 1")]
 
 
 def test_waiting_ends_with_the_connection() -> None:
-    """Nobody is left without an answer until its own time-out: the client notices a reset immediately."""
+    """Law: after waiting too long, a client's connection is reset, so that it need not wait for its own time-out."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -61,7 +61,7 @@ def test_waiting_ends_with_the_connection() -> None:
 
 
 def test_a_lost_client_waits_for_nothing() -> None:
-    """The router drops its requests, and the core hears of its end."""
+    """Law: when a client ends, its waiting requests are dropped and the core is told."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -77,7 +77,7 @@ def test_a_lost_client_waits_for_nothing() -> None:
 
 
 def test_the_waiting_room_has_a_limit() -> None:
-    """A flood while nobody leads costs its sender the connection, not us the memory."""
+    """Law: too many waiting requests of a client cost it the connection, so that memory stays bounded."""
     world = World()
     client = world.connect(1)
 
@@ -92,7 +92,7 @@ def test_the_waiting_room_has_a_limit() -> None:
     ids=["requests", "bytes, passed on"],
 )
 def test_who_holds_the_waiting_room_leaves_it(node: int, size: int, count: int) -> None:
-    """Law: the places that one client takes are taken from no other, connected here or elsewhere."""
+    """Law: when the waiting room is full, the client with the most requests is closed, and others keep their places."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -107,7 +107,7 @@ def test_who_holds_the_waiting_room_leaves_it(node: int, size: int, count: int) 
     world.ask(node, largest, *(replace(ask(SEND, 1), body=body) for _ in range(count)))
     for at, other in others.items():
         world.ask(at, other, ask(SEND, 2))
-    # A request that it sends before it knows of its end is nobody's.
+    # Requests that it sends before it learns of its end are ignored.
     world.ask(node, largest, ask(SEND, 2))
     router.certain = True
     router.clients.retry()
@@ -119,7 +119,7 @@ def test_who_holds_the_waiting_room_leaves_it(node: int, size: int, count: int) 
 
 
 def test_what_a_client_that_is_gone_left_takes_no_place_of_others() -> None:
-    """Law: nobody is closed for the requests of somebody who hung up."""
+    """Law: requests of a client that has gone take no places from others."""
     world = World()
     others = [world.connect(1, number) for number in range(40)]
     for other in others:
@@ -150,7 +150,7 @@ def test_what_a_client_that_is_gone_left_takes_no_place_of_others() -> None:
 def test_what_waits_is_bounded_by_the_memory_that_it_takes(
     request_: RemotingCommand, bytes_least: int
 ) -> None:
-    """Law: 64 MiB wait for a leader at most, whatever part of a request they are."""
+    """Law: at most 64 MiB of requests wait for a leader, counting all their parts."""
     world = World()
     count = WAITING_BYTES_MAX // bytes_least + 1
     lines = [world.connect(1, number) for number in range(count)]
@@ -163,7 +163,7 @@ def test_what_waits_is_bounded_by_the_memory_that_it_takes(
 
 
 def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:
-    """One request that trips over a fault of ours does not take the others with it."""
+    """Law: if a handler raises, that request gets an error and the others are served."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -179,7 +179,7 @@ def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:
 
 
 def test_an_offset_query_that_fails_closes_the_connection() -> None:
-    """Law: it gets no error code; clients up to 4.9 would jump to the end of the queue."""
+    """Law: an offset query that fails closes the connection, because clients up to 4.9 would take an error code for "start at the end"."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -198,7 +198,7 @@ def test_an_offset_query_that_fails_closes_the_connection() -> None:
 
 @pytest.mark.parametrize("code", [36, 38])
 def test_a_request_that_fails_is_not_answered_to_who_would_take_it_for_success(code: int) -> None:
-    """Law: Go's client keeps its message and its queues when no answer comes, and skips or leaves them for a refusal."""
+    """Law: a failed request of Go's client gets no answer where that client would take a refusal for success."""
     world = World()
     world.routers[1].lead(1)
     client = world.connect(1)
@@ -214,7 +214,7 @@ def test_a_request_that_fails_is_not_answered_to_who_would_take_it_for_success(c
 
 
 async def test_nobody_stays_at_a_follower_for_an_answer_that_may_never_come() -> None:
-    """Law: a client that came to a follower is let go, also when the leader sends it no refusal."""
+    """Law: a client at a follower is let go even if the leader never answers its request."""
     world = World(always_open=True)
     world.routers[2].lead(1)
     world.routers[1].follow(2, 1)
@@ -231,9 +231,9 @@ async def test_nobody_stays_at_a_follower_for_an_answer_that_may_never_come() ->
 
 
 def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
-    """Behind a service, which follows the leader late, a follower that knows the leader refuses nobody.
+    """Law: behind a Service, a follower that knows the leader forwards requests instead of refusing them.
 
-    What is asked of this replica itself, as its status is, it answers itself.
+    Requests about this replica itself, such as its status, are answered here.
     """
     world = World(always_open=True)
     world.routers[2].lead(1)
@@ -262,7 +262,7 @@ def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
 
 @pytest.mark.parametrize("admission", Admission)
 def test_a_ping_is_answered_before_whatever_waits(admission: Admission) -> None:
-    """Law: a process that is there says so, whatever its disk, its group and its access control do."""
+    """Law: a ping is answered immediately, whatever disk, raft group and access control do."""
     world = World()
     world.routers[1].clients.set_admission(admission)
     client = world.connect(1)
@@ -274,7 +274,7 @@ def test_a_ping_is_answered_before_whatever_waits(admission: Admission) -> None:
 
 
 def test_an_open_follower_without_a_leader_lets_the_core_answer() -> None:
-    """Nobody can serve it: the core knows what a follower may say, a definite refusal for a send."""
+    """Law: at a follower without a known leader the core answers, for example with a definite refusal of a send."""
     world = World(always_open=True)
     world.routers[1].follow(None, 1)
     client = world.connect(1)
@@ -285,7 +285,10 @@ def test_an_open_follower_without_a_leader_lets_the_core_answer() -> None:
 
 
 def test_a_body_that_is_too_large_to_be_read_is_refused_unread() -> None:
-    """Reading would hold up the loop that runs raft; messages are not read and pass."""
+    """Law: a body that is too large is refused before it is decoded, which would block raft's loop.
+
+    Message bodies are not decoded and pass.
+    """
     world = World()
     world.routers[1].lead(1)
     client = world.connect(1)
@@ -305,7 +308,7 @@ def test_a_body_that_is_too_large_to_be_read_is_refused_unread() -> None:
 
 
 class _CountingClient(Client):
-    """Counts how often anybody asks which line it is."""
+    """A client that counts how often its connection is compared."""
 
     looked = 0
 
@@ -317,7 +320,7 @@ class _CountingClient(Client):
 
 @pytest.mark.parametrize("count", [50, 400])
 def test_clients_that_go_while_requests_wait_cost_what_they_asked(count: int) -> None:
-    """After a crash of the leader thousands of connections break: each must not walk through all that waits."""
+    """Law: when thousands of connections end, each costs only its own waiting requests, not a walk over all of them."""
     world = World()
     router = world.routers[1]
     lines = [_CountingClient(number) for number in range(count)]
@@ -338,7 +341,7 @@ def test_clients_that_go_while_requests_wait_cost_what_they_asked(count: int) ->
 
 
 def test_a_request_of_a_client_that_is_gone_is_not_passed_on() -> None:
-    """It stands in front of others; nobody would take its answer."""
+    """Law: requests of a client that has ended are not forwarded."""
     world = World()
     first, second = world.connect(1, 1), world.connect(1, 2)
     world.ask(1, first, request(11))
@@ -354,7 +357,7 @@ def test_a_request_of_a_client_that_is_gone_is_not_passed_on() -> None:
 
 
 def test_without_a_lease_requests_wait_for_one_confirmation_together() -> None:
-    """Law: a leader far from the others answers what it was asked before they confirmed it."""
+    """Law: without a lease, waiting requests share one confirmation; those that came after its round wait for the next."""
     world = World()
     router = world.routers[1]
     router.certain = False
@@ -374,7 +377,7 @@ def test_without_a_lease_requests_wait_for_one_confirmation_together() -> None:
 
 
 def test_a_confirmation_of_an_earlier_reign_is_asked_for_again() -> None:
-    """A round of this reign confirms a request that waited while another led."""
+    """Law: a request that waited through another leadership is confirmed by a round of the new one."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -389,7 +392,7 @@ def test_a_confirmation_of_an_earlier_reign_is_asked_for_again() -> None:
 
 
 def test_a_queue_that_moves_is_not_dropped() -> None:
-    """On a slow link something always waits, each for one round trip."""
+    """Law: on a slow link, requests that make progress are not dropped although something always waits."""
     world = World()
     router = world.routers[1]
     router.lead(1)
@@ -407,7 +410,7 @@ def test_a_queue_that_moves_is_not_dropped() -> None:
 
 
 def test_what_is_too_large_to_be_read_does_not_wait() -> None:
-    """Law: a request that nobody will read is refused immediately and takes no place among those that wait."""
+    """Law: a request that is too large to be read is refused immediately and does not wait."""
     world = World()
     client = world.connect(1)
     size = body_size_max(RequestCode.QUERY_ASSIGNMENT)
@@ -420,7 +423,7 @@ def test_what_is_too_large_to_be_read_does_not_wait() -> None:
 
 
 def test_what_a_waiting_request_raises_ends_its_own_connection_alone() -> None:
-    """Law: the loop that runs raft works off what waited, and one request's fault is not its own."""
+    """Law: if a waiting request raises when it is served, only its own connection ends."""
     world = World()
     router = world.routers[1]
 

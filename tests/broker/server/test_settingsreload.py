@@ -1,4 +1,4 @@
-"""The settings file of a running replica: what is read again, what waits, what leaves everything as it was."""
+"""The settings file of a running replica: which changes take effect, which wait for a restart, which are refused."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.settings import BrokerSettings, load
 from orderlymq_runtime.settingsfile import SettingsError
 
-# Each live key with another value than its default.
+# Each setting that can change at run time, with a value other than its default.
 OTHERS: dict[str, dict[str, object]] = {
     "autoCreateTopicEnable": {"auto_create_topic": False},
     "autoCreateSubscriptionGroup": {"auto_create_group": False},
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, **changes: object) -> BrokerSettings:
-    """Replace the file as an operator does; return what a replica that starts now reads."""
+    """Replace the file as an operator does; return the settings of a replica that starts now."""
     said = {
         "cluster": "demo",
         "group": "demo-0",
@@ -70,7 +70,7 @@ def write(path: Path, **changes: object) -> BrokerSettings:
 def test_half_an_account_of_the_operator_is_refused(
     path: Path, key: str, text: bytes | None, reason: str
 ) -> None:
-    """Law: nobody meant that everybody may change members and accounts and read all messages, as without such an account."""
+    """Law: an operator key without its secret, or the reverse, is refused; it would act as if there were no such account."""
     file = path.with_name("operator.secret")
     if text is not None:
         file.write_bytes(text)
@@ -83,7 +83,7 @@ def test_half_an_account_of_the_operator_is_refused(
 
 
 def test_the_secret_of_the_operator_is_read_without_white_space(path: Path) -> None:
-    """As editors leave it."""
+    """Law: white space around the operator's secret, as editors leave it, is ignored."""
     file = path.with_name("operator.secret")
     file.write_text(f" {'s' * 16}\n")
 
@@ -94,7 +94,7 @@ def test_the_secret_of_the_operator_is_read_without_white_space(path: Path) -> N
 
 @pytest.mark.parametrize("name", LIVE)
 def test_a_live_setting_takes_effect_as_after_a_start(path: Path, name: str) -> None:
-    """Law: the settings that hold are those that a replica would have that starts with the file."""
+    """Law: after a reload, live settings are those of a replica that starts with the new file."""
     file = SettingsReload(path)
     before = write(path)
 
@@ -108,7 +108,7 @@ def test_a_live_setting_takes_effect_as_after_a_start(path: Path, name: str) -> 
 
 
 def test_other_settings_wait_for_the_next_start(path: Path) -> None:
-    """Law: nothing of them is mixed with what runs."""
+    """Law: a changed setting that needs a restart has no effect, and live ones still take effect."""
     before = write(path)
     file = SettingsReload(path)
 
@@ -120,7 +120,7 @@ def test_other_settings_wait_for_the_next_start(path: Path) -> None:
 
 
 def test_a_change_while_the_replica_starts_is_not_missed(path: Path) -> None:
-    """Law: between the reading for the start and the first look, too."""
+    """Law: a change between the start's reading and the first check is noticed."""
     started = write(path)
 
     changed = write(path, permission=4)
@@ -132,7 +132,7 @@ def test_a_change_while_the_replica_starts_is_not_missed(path: Path) -> None:
 def test_a_file_that_cannot_be_used_leaves_the_present_settings(
     path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: it is reported once, and the next good file counts."""
+    """Law: a file that cannot be used is reported once and changes nothing; the next good file counts."""
     before = write(path)
     file = SettingsReload(path)
 

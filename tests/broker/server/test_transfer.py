@@ -1,4 +1,4 @@
-"""A planned move of leadership is answered by what has come of it."""
+"""A planned move of leadership is answered with its real outcome."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ TWO, THREE = NodeId(2), NodeId(3)
 
 
 class Elected:
-    """Node 2 leads after each move, whoever was wanted."""
+    """A raft group in which node 2 leads after each move."""
 
     leader = TWO
 
@@ -31,7 +31,7 @@ def transfer() -> LeadershipTransfer:
 
 
 async def test_a_move_to_a_replica_is_done_only_when_that_one_leads() -> None:
-    """The replica that was asked may lose its votes on a slow link, and another one is elected meanwhile."""
+    """Law: a move succeeds only if the wanted replica leads; another one may be elected meanwhile."""
     assert await transfer().move(TWO) == TWO
     with pytest.raises(ProposalRefused, match="node 2 leads now: it was elected instead of node 3"):
         await transfer().move(THREE)

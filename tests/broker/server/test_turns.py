@@ -1,4 +1,4 @@
-"""Requests that waited or were passed on leave the loop to its timers and peers, as those that are read here do."""
+"""Requests that waited or were forwarded are served in turns, so that the event loop runs timers and peers between them."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 class Busy:
-    """A world whose node 1 works in turns and needs 16 ms for each request; *served* by connection at its replica."""
+    """A world in which node 1 needs 16 ms per request and ends its turns; *served* lists the requests by connection."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -30,13 +30,13 @@ class Busy:
         self.now += 0.016
 
     def passed_on(self) -> tuple[Client, Client]:
-        """Let node 1 lead; return two clients that node 2 passes on."""
+        """Let node 1 lead; return two clients whose requests node 2 forwards."""
         self.world.routers[1].lead(1)
         self.world.routers[2].follow(1, 1)
         return self.world.connect(2, 1), self.world.connect(2, 2)
 
     async def by_iteration(self, count: int) -> list[int]:
-        """Return how many were served after each iteration of the loop, until *count* are."""
+        """Return how many requests were served after each iteration of the loop, until *count* are."""
         seen = []
         while len(self.served) < count:
             await asyncio.sleep(0)
@@ -47,7 +47,7 @@ class Busy:
 async def test_what_is_passed_on_lets_everything_else_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a turn ends for what is passed on, too; each client keeps its order and waits for one of others at most."""
+    """Law: forwarded requests are served in turns; each client keeps its order and waits for at most one request of others."""
     busy = Busy(monkeypatch)
     world = busy.world
     first, second = busy.passed_on()
@@ -68,7 +68,7 @@ async def test_what_is_passed_on_lets_everything_else_come_between(
 async def test_what_waited_for_a_leader_lets_everything_else_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a new leader answers its peers between the requests that waited for it, and serves what came later after them."""
+    """Law: a new leader serves waiting requests in turns, before those that came later."""
     busy = Busy(monkeypatch)
     world = busy.world
     early, late = world.connect(1, 1), world.connect(1, 2)
@@ -87,7 +87,7 @@ async def test_what_waited_for_a_leader_lets_everything_else_come_between(
 async def test_who_floods_through_a_follower_is_closed_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what is passed on is bounded, at the cost of who sends it."""
+    """Law: a client that floods through a follower is closed; others are not."""
     busy = Busy(monkeypatch)
     world = busy.world
     flood, other = busy.passed_on()
@@ -106,7 +106,7 @@ async def test_who_floods_through_a_follower_is_closed_alone(
 async def test_a_client_that_goes_leaves_no_request_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what a client asked and nobody has begun ends with it; who comes next under its number is served."""
+    """Law: when a client ends, its unserved requests are dropped; another client with its number is served."""
     busy = Busy(monkeypatch)
     world = busy.world
     gone, other = busy.passed_on()
@@ -125,7 +125,7 @@ async def test_a_client_that_goes_leaves_no_request_behind(
 async def test_who_is_answered_faster_than_the_link_takes_it_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what one client asks through a follower fills no link, on which others are answered, too; its order is kept."""
+    """Law: if answers fill the link to a follower, that client's requests wait in order, so that other clients are answered."""
     busy = Busy(monkeypatch)
     world = busy.world
     client, _ = busy.passed_on()
@@ -149,7 +149,7 @@ async def test_who_is_answered_faster_than_the_link_takes_it_waits(
 
 
 def test_what_waits_for_a_slow_link_costs_its_sender_the_connection() -> None:
-    """Law: the bound of what waits at the leader holds for a slow link, too; others go on when it has caught up."""
+    """Law: requests that wait for a slow link are limited as well; beyond the limit their sender is closed."""
     world = World()
     world.routers[1].lead(1)
     world.routers[2].follow(1, 1)

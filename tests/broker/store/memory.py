@@ -13,7 +13,7 @@ from orderlymq_broker.store.pendingwrites import Layer, Overlay, Pair
 
 
 class _Table:
-    """One family: a dictionary and its keys in order."""
+    """One family of keys: a dictionary and its keys in order."""
 
     __slots__ = ("keys", "values")
 
@@ -73,15 +73,15 @@ class MemoryStore:
         return self._overlay.scan(family, start, end, limit=limit, reverse=reverse)
 
     def stage(self, batch: Batch) -> None:
-        """Make *batch* visible; it becomes durable with the next ticket."""
+        """Make *batch* visible to reads; it becomes durable with the next ticket."""
         self._overlay.stage(batch)
 
     def prepare(self, batch: Batch | None = None) -> WriteTicket:
-        """Stage *batch* and take everything staged so far into one ticket."""
+        """Stage *batch*, and take all that is staged into one ticket."""
         return self._overlay.prepare(batch)
 
     def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
-        """Write the ticket; with *sync* it and all before it survive a crash."""
+        """Write the ticket; with *sync*, it and all tickets before it survive a crash."""
         assert isinstance(ticket, Layer)
         if self.full:
             raise StoreFull("a test filled the store in memory")
@@ -95,13 +95,13 @@ class MemoryStore:
             self._unsynced.clear()
 
     def settle(self, ticket: WriteTicket) -> None:
-        """Forget the ticket's staged copy."""
+        """Drop the ticket's staged copy."""
         assert isinstance(ticket, Layer)
         self._committed.discard(id(ticket))
         self._overlay.settle(ticket)
 
     def write(self, batch: Batch, *, sync: bool) -> None:
-        """Prepare, commit and settle; when the store is full the batch stays staged."""
+        """Prepare, commit and settle a batch; if the store is full, the batch stays staged."""
         ticket = self._overlay.prepare(batch)
         try:
             self.commit(ticket, sync=sync)
@@ -115,14 +115,14 @@ class MemoryStore:
 
     @property
     def at_risk(self) -> int:
-        """Return the number of tickets that a crash may lose: written without sync, or not yet written."""
+        """The number of tickets that a crash may lose: those written without sync, and those not written yet."""
         return len(self._tickets_at_risk())
 
     def crash(self, kept: int = 0) -> "MemoryStore":
-        """Return what a restart finds: all that was synced, and the first *kept* at-risk tickets.
+        """Return the store that a restart finds: all synced tickets and the first *kept* of those at risk.
 
-        A ticket that was prepared but not committed counts as at risk too: its write may have
-        reached the disk although nobody got an answer.
+        A ticket that was prepared but not committed counts as at risk too, because its write may have
+        reached the disk before anybody got an answer.
         """
         survivor = type(self)()
         survivor._durable = tuple(_Table(table.values) for table in self._durable)
@@ -141,7 +141,7 @@ class MemoryStore:
         return copy
 
     def disk_ratio(self) -> float:
-        """Return the used share of the disk: one when a test fills it."""
+        """Return the used share of the disk: 1 while a test has filled it."""
         return 1.0 if self.full else 0.0
 
     def disk_bytes(self) -> int:
@@ -195,7 +195,7 @@ class MemoryStore:
 
 
 class MeasuringStore(MemoryStore):
-    """A store that knows how many bytes were read at once at most."""
+    """A store that records the largest number of bytes read in one call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class MeasuringStore(MemoryStore):
 
 
 class ScanningStore:
-    """Reads *store*, and knows where scans began and how many pairs they have found."""
+    """Reads *store*; records where scans began and how many pairs they found."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Reads of queues in a store that lacks what its tables say is there."""
+"""Reads of queues in a store that has lost rows which its tables expect."""
 
 import pytest
 
@@ -18,7 +18,7 @@ TOPIC, QUEUE = 7, 2
 
 @pytest.fixture
 def store() -> MemoryStore:
-    """Ten entries and messages, of which retention has taken those before 30."""
+    """Ten queue entries and messages; retention has deleted the messages before 30."""
     store, batch = MemoryStore(), Batch()
     for number in range(10):
         batch.put(Family.CONSUME_QUEUE, queue_key(TOPIC, QUEUE, number), b"entry %d" % number)
@@ -31,7 +31,7 @@ def store() -> MemoryStore:
 
 
 def test_what_is_there_is_read(store: MemoryStore) -> None:
-    """Entries as asked for; messages in the order of their places, None for what retention has taken."""
+    """Law: entries are read in order; messages in the order of the wanted places, None for those that retention deleted."""
     pairs = read_entries(store, TOPIC, QUEUE, 4, 3)
     messages = read_messages(store, [message_key(place) for place in (50, 20, 30)])
 
@@ -42,7 +42,7 @@ def test_what_is_there_is_read(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("gone", [4, 5, 6, 9])
 def test_a_missing_entry_fails_the_read(store: MemoryStore, gone: int) -> None:
-    """At the beginning, inside, and at the end, where the next queue follows."""
+    """Law: a missing queue entry fails the read, at the begin, inside and at the end, even if the next queue follows."""
     batch = Batch()
     batch.delete(Family.CONSUME_QUEUE, queue_key(TOPIC, QUEUE, gone))
     store.write(batch, sync=True)
@@ -52,7 +52,7 @@ def test_a_missing_entry_fails_the_read(store: MemoryStore, gone: int) -> None:
 
 
 def test_a_missing_message_fails_the_read(store: MemoryStore) -> None:
-    """Retention has not taken it, so files of the store are lost."""
+    """Law: a message that is missing above the retention floor fails the read, because files of the store are lost."""
     batch = Batch()
     batch.delete(Family.MESSAGES, message_key(60))
     store.write(batch, sync=True)

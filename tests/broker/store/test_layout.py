@@ -1,4 +1,4 @@
-"""Keys sort as they are scanned, and every value decodes to what was encoded."""
+"""Keys sort in scan order, and every value decodes to what was encoded."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ QUEUE_KEYS = st.tuples(U32, U32, U64)
 def test_queue_keys_sort_by_topic_queue_and_offset(
     one: tuple[int, int, int], other: tuple[int, int, int]
 ) -> None:
-    """Law: byte order is the order of topic, queue, offset, and decoding gives them back."""
+    """Law: keys sort by topic, queue and offset, and decode to them."""
     keys = [layout.queue_key(*one), layout.queue_key(*other)]
 
     assert (keys[0] < keys[1]) == (one < other)
@@ -55,7 +55,7 @@ def test_queue_entries_survive(physical: int, size: int, tags_code: int, stamp: 
 def test_index_keys_survive_and_stand_behind_their_prefix(
     topic_id: int, kind: IndexKind, text: str, physical: int
 ) -> None:
-    """Law: all messages of a text stand together, in the order of their physical offsets."""
+    """Law: the index rows of a text are adjacent, ordered by physical offset."""
     key = layout.index_key(topic_id, kind, text, physical)
     prefix = layout.index_prefix(topic_id, kind, text)
 
@@ -67,7 +67,7 @@ def test_index_keys_survive_and_stand_behind_their_prefix(
 
 
 def test_an_index_text_does_not_find_what_begins_with_it() -> None:
-    """Law: the end mark keeps "a" from finding "ab"."""
+    """Law: a scan for "a" does not find "ab", because an end mark follows each text."""
     start = layout.index_prefix(1, IndexKind.KEY, "a")
 
     key = layout.index_key(1, IndexKind.KEY, "ab", 5)
@@ -91,7 +91,7 @@ def test_positions_survive(one: int, vote: int | None, other: int) -> None:
 
 
 def test_a_new_store_has_the_first_positions() -> None:
-    """Law: no value means nothing has happened yet."""
+    """Law: a missing value decodes to the state of a new store."""
     assert layout.decode_hard_state(None) == (0, None, 0)
     assert layout.decode_applied(None) == Applied(0, 0, 0, 0)
     assert layout.decode_compaction(None) == Compaction(0, 0, 0)
@@ -101,7 +101,7 @@ def test_a_new_store_has_the_first_positions() -> None:
 def test_log_values_survive(
     term: int, kind: int, blob_length: int, checksum: int, head: bytes
 ) -> None:
-    """Law: an entry's head is stored as it is."""
+    """Law: a log value decodes to what was encoded; the entry's head is stored unchanged."""
     value = layout.encode_log_value(
         term=term, kind=kind, blob_length=blob_length, checksum=checksum, head=head
     )
@@ -111,7 +111,7 @@ def test_log_values_survive(
 
 @given(st.text(alphabet="ab", max_size=3), st.text(alphabet="ab", max_size=3), U64)
 def test_rows_with_equal_leading_parts_are_neighbours(one: str, other: str, number: int) -> None:
-    """Law: a scan over the bounds of a name meets the rows of that name alone."""
+    """Law: a scan over a name's bounds finds that name's rows only."""
     start, end = layout.table_bounds(Table.OFFSETS, one)
 
     key = layout.table_key(Table.OFFSETS, other, number)
@@ -123,7 +123,7 @@ def test_rows_with_equal_leading_parts_are_neighbours(one: str, other: str, numb
     st.dictionaries(st.text(max_size=3), st.sets(U64, max_size=3), max_size=4), st.text(max_size=3)
 )
 def test_keys_of_many_rows_are_those_of_each(firsts: dict[str, set[int]], second: str) -> None:
-    """Law: what is made of all rows at once is what `table_key` makes of one."""
+    """Law: numbered_keys makes the same keys as `table_key` makes one by one."""
     found = layout.numbered_keys(Table.OFFSETS, firsts.items(), second)
 
     assert found == [
@@ -147,7 +147,7 @@ def test_keys_of_many_rows_are_those_of_each(firsts: dict[str, set[int]], second
     ],
 )
 def test_bytes_of_another_shape_are_refused(decode: object) -> None:
-    """Law: a torn or foreign value gives this package's error and no other."""
+    """Law: bytes of a wrong shape raise this package's error and no other."""
     assert callable(decode)
 
     for data in (b"", b"\x00" * 7, b"\xff" * 13):
@@ -157,7 +157,7 @@ def test_bytes_of_another_shape_are_refused(decode: object) -> None:
 
 @given(st.binary(min_size=1, max_size=4), st.binary(max_size=3))
 def test_the_end_of_a_prefix_is_behind_all_its_keys(prefix: bytes, rest: bytes) -> None:
-    """Law: keys with the prefix lie below the end, keys behind the prefix do not."""
+    """Law: all keys with a prefix sort below its end, and no other keys behind it do."""
     if set(prefix) == {255}:
         return
 

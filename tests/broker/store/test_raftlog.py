@@ -1,4 +1,4 @@
-"""The durable log: appending, truncating, compacting and reading entries back whole."""
+"""The durable log: entries are appended, truncated, compacted and read back complete."""
 
 import contextlib
 import struct
@@ -31,7 +31,7 @@ from orderlymq_raft.types import (
 )
 from tests.broker.store.memory import MemoryStore
 
-NO_TAIL = 0  # entries are always read back from the store
+NO_TAIL = 0  # No tail in memory, so entries are always read from the store.
 HIGH = Index(1 << 40)
 
 
@@ -40,7 +40,7 @@ def message(fill: int, size: int = 100) -> bytes:
 
 
 class Log:
-    """A log store that stages what it appends, and a dumb list beside it."""
+    """A log store that stages its appends, and a plain list of the same entries."""
 
     def __init__(self, tail_size_max: int = NO_TAIL) -> None:
         self.kv = MemoryStore()
@@ -48,7 +48,7 @@ class Log:
         self.twin: list[Entry] = []
 
     def entry(self, index: int, term: int, fills: list[int]) -> Entry:
-        """Build the entry that may stand at *index*, after the twin's entries before it."""
+        """Return an entry for *index*, behind the list's entries before it."""
         physical = sum(
             len(split_entry(entry.data).blob)
             for entry in self.twin[: index - 1]
@@ -72,7 +72,7 @@ class Log:
 
 
 def test_an_entry_splits_into_the_parts_it_was_made_of() -> None:
-    """Law: encoding and splitting are inverse, and messages know their physical offsets."""
+    """Law: splitting is the inverse of encoding, and each message gets its physical offset."""
     messages = [message(1), message(2, 150)]
 
     data = encode_entry(b"records", messages, 7000, -5)
@@ -89,14 +89,14 @@ def test_an_entry_splits_into_the_parts_it_was_made_of() -> None:
 
 @given(st.binary(max_size=60))
 def test_garbage_is_no_entry(data: bytes) -> None:
-    """Law: no bytes make the decoder raise anything but its own error, or hang."""
+    """Law: any bytes make the decoder raise only its own error, and it always ends."""
     with contextlib.suppress(EntryCorrupt):
         cut_messages(data, head_length(data), split_entry(data).physical_start)
 
 
 @pytest.mark.parametrize("tail_size_max", [NO_TAIL, 350, 1 << 20])
 def test_entries_are_read_back_as_they_were_appended(tail_size_max: int) -> None:
-    """Law: heads and bodies join to the very entry, from the tail, the stage or the store."""
+    """Law: an entry is read back exactly, from the tail, from staged writes or from the store."""
     log = Log(tail_size_max)
     log.append(1, 1, [1, 2])
     log.take(Entry(Term(2), Index(2), b"", EntryKind.NOOP))
@@ -116,7 +116,7 @@ def test_entries_are_read_back_as_they_were_appended(tail_size_max: int) -> None
 
 
 def test_a_read_gives_as_many_entries_as_fit_but_always_one() -> None:
-    """Law: the size limit cuts between entries, and never below one entry."""
+    """Law: a read returns as many whole entries as its size limit allows, but at least one."""
     log = Log()
     for index in range(1, 6):
         log.append(index, 1, [index, index])
@@ -131,7 +131,7 @@ def test_a_read_gives_as_many_entries_as_fit_but_always_one() -> None:
 
 
 def test_a_conflicting_tail_is_replaced_with_its_bodies() -> None:
-    """Law: truncated entries leave neither head nor body behind."""
+    """Law: truncated entries leave neither head nor body in the store."""
     log = Log()
     log.append(1, 1, [1])
     log.append(2, 1, [2, 2, 2])
@@ -149,7 +149,7 @@ def test_a_conflicting_tail_is_replaced_with_its_bodies() -> None:
 
 
 def test_a_tail_replaced_within_one_batch_is_gone() -> None:
-    """Law: what a batch appends and truncates again does not come back with its puts."""
+    """Law: entries that are appended and truncated in one batch do not return with its puts."""
     log = Log(1 << 20)
     batch = Batch()
     first, second = log.entry(1, 1, [1]), log.entry(1, 2, [2])
@@ -169,7 +169,7 @@ def test_a_tail_replaced_within_one_batch_is_gone() -> None:
 def test_the_log_equals_a_list_after_any_appends_and_truncations(
     steps: list[tuple[int, int, int]], tail_size_max: int
 ) -> None:
-    """Law: entries, terms and ends equal those of a plain list, before and after a restart."""
+    """Law: after any appends and truncations, the log equals a plain list, also after a restart."""
     log = Log(tail_size_max)
     term = 1
     for back, rise, count in steps:
@@ -190,7 +190,7 @@ def test_the_log_equals_a_list_after_any_appends_and_truncations(
 
 
 def test_compaction_drops_heads_and_keeps_bodies() -> None:
-    """Law: behind a compaction terms are known from its last entry on, bodies stay readable."""
+    """Law: compaction deletes heads but keeps bodies; the term of the last compacted entry stays known."""
     log = Log(1 << 20)
     for index in range(1, 5):
         log.append(index, index, [index])
@@ -210,7 +210,7 @@ def test_compaction_drops_heads_and_keeps_bodies() -> None:
 
 
 def test_a_log_compacted_to_its_end_goes_on() -> None:
-    """Law: an empty log remembers index, term and physical end of what it dropped."""
+    """Law: a log that is compacted to its end remembers that entry's index, term and physical end."""
     log = Log()
     log.append(1, 5, [1, 1])
     batch = Batch()
@@ -226,7 +226,7 @@ def test_a_log_compacted_to_its_end_goes_on() -> None:
 
 
 def test_a_snapshot_starts_the_log_again() -> None:
-    """Law: after install the log is empty behind the snapshot, and holds its membership."""
+    """Law: after a snapshot is installed, the log is empty behind it and has its membership."""
     log = Log()
     log.append(1, 1, [1])
     membership = Membership(frozenset({NodeId(1), NodeId(2)}))
@@ -243,7 +243,7 @@ def test_a_snapshot_starts_the_log_again() -> None:
 
 
 def test_a_new_replica_knows_nothing() -> None:
-    """Law: an empty store is the start of everything."""
+    """Law: an empty store gives the initial state of a replica."""
     store = RaftLogStore(MemoryStore(), NO_TAIL)
 
     assert store.initial_state() == (HardState(), Membership())
@@ -253,7 +253,7 @@ def test_a_new_replica_knows_nothing() -> None:
 
 
 def test_the_applied_state_is_the_snapshot_on_offer() -> None:
-    """Law: a snapshot made now holds at least what META says is applied."""
+    """Law: a snapshot covers at least the entries that META records as applied."""
     log = Log()
     log.append(1, 3, [1])
     batch = Batch()
@@ -264,7 +264,7 @@ def test_the_applied_state_is_the_snapshot_on_offer() -> None:
 
 
 def test_an_entry_that_does_not_join_the_log_is_refused() -> None:
-    """Law: bodies are dense; a leader that sends a gap is not believed."""
+    """Law: an entry whose bodies do not begin at the log's physical end is refused, because physical offsets have no gaps."""
     log = Log()
     entry = Entry(Term(1), Index(1), encode_entry(b"", [message(1)], 50, 0))
 
@@ -273,7 +273,7 @@ def test_an_entry_that_does_not_join_the_log_is_refused() -> None:
 
 
 def test_a_damaged_body_is_noticed_when_an_entry_is_read() -> None:
-    """Law: a flipped byte on disk never travels to a peer."""
+    """Law: a damaged body is detected when its entry is read, so that it is not sent to a peer."""
     log = Log()
     log.append(1, 1, [1, 2])
     batch = Batch()
@@ -285,7 +285,7 @@ def test_a_damaged_body_is_noticed_when_an_entry_is_read() -> None:
 
 
 def test_entries_below_the_retention_floor_count_as_compacted() -> None:
-    """Law: a follower that needs dropped messages gets a snapshot, not an error."""
+    """Law: entries whose messages retention deleted count as compacted, so that a follower that needs them gets a snapshot."""
     log = Log()
     for index in range(1, 5):
         log.append(index, 1, [index])
@@ -301,7 +301,7 @@ def test_entries_below_the_retention_floor_count_as_compacted() -> None:
 
 
 def test_a_log_that_ends_before_what_is_applied_is_refused() -> None:
-    """Entries that are applied are in the log or before it: files of the store are lost."""
+    """Law: a log that ends before the applied index is refused, because files of the store are lost."""
     log = Log()
     log.append(1, 1, [1])
     batch = Batch()

@@ -1,4 +1,4 @@
-"""A data directory belongs to one replica and is used by one process."""
+"""A data directory belongs to one replica, and one process uses it at a time."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ OWNER = Identity("east", "group-a", 1)
 
 
 def test_the_owner_finds_its_directory_again(tmp_path: Path) -> None:
-    """Law: a restart opens what the first start made."""
+    """Law: a restart finds the directory that the first start made."""
     replica = open_replica(tmp_path / "data", OWNER)
     batch = Batch()
     batch.put(Family.TABLES, b"k", b"v")
@@ -42,7 +42,7 @@ def test_the_owner_finds_its_directory_again(tmp_path: Path) -> None:
 def test_a_directory_of_another_replica_is_refused_untouched(
     tmp_path: Path, other: Identity
 ) -> None:
-    """Law: cluster, group and node must all be right; the text names both sides."""
+    """Law: a directory with another cluster, group or node is refused unchanged; the error names both."""
     open_replica(tmp_path, OWNER).close()
 
     with pytest.raises(WrongDirectory) as refusal:
@@ -57,7 +57,7 @@ def test_a_directory_of_another_replica_is_refused_untouched(
 
 @pytest.mark.parametrize("damaged", [b"nothing", b'{"cluster":"\xff"}', b"[" * 100_000])
 def test_an_identity_that_means_nothing_is_said_so(tmp_path: Path, damaged: bytes) -> None:
-    """Law: whatever a damaged disk gives for an identity, the text says what to do; a plate is only a hint."""
+    """Law: a damaged identity gives an error that says what to do. The identity in the store decides, not the file."""
     open_replica(tmp_path, OWNER).close()
     (tmp_path / "identity.json").write_bytes(damaged)
     replica = open_replica(tmp_path, OWNER)
@@ -71,7 +71,7 @@ def test_an_identity_that_means_nothing_is_said_so(tmp_path: Path, damaged: byte
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    """Law: an old release never touches what a newer one wrote."""
+    """Law: a release refuses a store of a newer format and does not change it."""
     replica = open_replica(tmp_path, OWNER)
     batch = Batch()
     batch.put(Family.META, layout.META_FORMAT, layout.encode_u64(layout.FORMAT_VERSION + 1))
@@ -83,7 +83,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
-    """Law: the second process learns whom to stop, and may start when that one is gone."""
+    """Law: a directory in use is refused with the process that uses it; when that process ends, it can be opened."""
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from orderlymq_broker.store.replica import Identity, open_replica\n"
@@ -105,7 +105,7 @@ def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: P
 
 
 def test_a_directory_whose_creation_was_interrupted_is_claimed(tmp_path: Path) -> None:
-    """Law: a crash between making the store and naming its owner does no harm."""
+    """Law: if a crash interrupts the creation before an owner is stored, the next start takes the directory."""
     RocksStore(store_path(tmp_path), create=True).close()
 
     open_replica(tmp_path, OWNER).close()
@@ -138,7 +138,7 @@ def _without_contents(data_dir: Path) -> None:
 def test_a_store_that_was_lost_is_not_begun_again(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    """A group of one would forget everything, and RocksDB delete what is left of the files."""
+    """Law: a directory whose store is gone is not started empty: a single replica would forget everything, and RocksDB delete the files that are left."""
     replica = open_replica(tmp_path, OWNER)
     batch = Batch()
     batch.put(Family.MESSAGES, b"k", b"v")

@@ -1,4 +1,4 @@
-"""RocksDB underneath: durability, a full disk, a killed process, bounded memory."""
+"""RocksDB: durability, a full disk, a killed process and bounded memory."""
 
 import os
 import random
@@ -31,8 +31,8 @@ from tests.trouble.smalldisk import mounted
 
 BODY = bytes(range(256)) * 4
 
-# Writes tickets for ever: ticket n puts key n into two families, every third one without sync,
-# and prints n when the commit of a synced ticket returned.
+# Writes tickets without end: ticket n puts key n into two families, every third one without sync,
+# and prints n when a synced ticket is committed.
 WRITER = """
 import sys
 from pathlib import Path
@@ -73,7 +73,7 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
 
 
 def test_a_killed_writer_leaves_every_acknowledged_ticket_and_no_half_one(tmp_path: Path) -> None:
-    """Law: after SIGKILL at any moment, tickets are a prefix that holds all that was synced."""
+    """Law: after SIGKILL at any moment, the store holds a prefix of the tickets with all that were synced."""
     path = tmp_path / "store"
     chance = random.Random(7)
     expected = 0
@@ -104,7 +104,7 @@ def test_a_killed_writer_leaves_every_acknowledged_ticket_and_no_half_one(tmp_pa
 
 
 def test_commits_in_the_writer_thread_never_disturb_reads(store: RocksStore) -> None:
-    """Law: while tickets are committed and settled a reader sees each key once staged."""
+    """Law: while tickets are committed in the writer thread, a reader sees each staged key exactly once."""
     for number in range(300):
         batch = Batch()
         if number >= 100:
@@ -132,7 +132,7 @@ def test_commits_in_the_writer_thread_never_disturb_reads(store: RocksStore) -> 
 
 
 def test_a_scan_backwards_stays_in_its_range(store: RocksStore) -> None:
-    """Law: with nothing in the range it finds nothing, whatever lies before it."""
+    """Law: a backward scan of an empty range finds nothing, even if keys lie before it."""
     store.write(put(Family.KEY_INDEX, b"a", b"1"), sync=False)
 
     assert store.scan(Family.KEY_INDEX, b"b", b"c", limit=1, reverse=True) == []
@@ -141,7 +141,7 @@ def test_a_scan_backwards_stays_in_its_range(store: RocksStore) -> None:
 
 
 def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
-    """Law: closing keeps unsynced tickets too, and forgets what was only staged."""
+    """Law: closing the store keeps committed tickets, synced or not; what was only staged is lost."""
     store = RocksStore(tmp_path, create=True)
     store.write(put(Family.TABLES, b"a", b"synced"), sync=True)
     store.write(put(Family.TABLES, b"b", b"not synced"), sync=False)
@@ -155,7 +155,7 @@ def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_second_process_learns_that_the_directory_is_in_use(tmp_path: Path) -> None:
-    """Law: two processes never write one store."""
+    """Law: a second process cannot open a store that is in use."""
     store = RocksStore(tmp_path, create=True)
     code = (
         "import sys\nfrom pathlib import Path\n"
@@ -172,7 +172,7 @@ def test_a_second_process_learns_that_the_directory_is_in_use(tmp_path: Path) ->
 
 
 def test_a_directory_without_a_store_is_not_made_one_by_reading(tmp_path: Path) -> None:
-    """Law: only `create` creates."""
+    """Law: opening a directory without a store fails and creates nothing, unless `create` is given."""
     with pytest.raises(NoReplica):
         RocksStore(tmp_path / "nothing")
 
@@ -181,7 +181,7 @@ def test_a_directory_without_a_store_is_not_made_one_by_reading(tmp_path: Path) 
 
 @pytest.mark.timeout(30)
 def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) -> None:
-    """Law: StoreFull loses nothing, and the same ticket succeeds once there is space."""
+    """Law: on a full disk writes fail with StoreFull and reads go on; the same ticket succeeds when there is space."""
     disk = tmp_path / "disk"
     with mounted(disk, mib=90):
         ballast = disk / "ballast"
@@ -204,7 +204,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) ->
         later = store.prepare(put(Family.TABLES, b"later", b"x"))
 
         ballast.unlink()
-        # RocksDB looks every five seconds whether one memtable would fit again.
+        # RocksDB checks every five seconds whether one memtable would fit again.
         deadline = time.monotonic() + 20
         while True:
             try:
@@ -226,7 +226,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) ->
 
 
 def test_an_io_error_is_a_failed_store(tmp_path: Path) -> None:
-    """Law: any other error than a full disk leaves the outcome unknown and says so."""
+    """Law: any error other than a full disk is StoreFailed, because the outcome of the write is unknown."""
     code = (
         "import resource, sys\nfrom pathlib import Path\n"
         "from orderlymq_broker.store.kv import Batch, Family, StoreFailed\n"
@@ -248,7 +248,7 @@ def test_an_io_error_is_a_failed_store(tmp_path: Path) -> None:
 
 
 def test_dropping_messages_gives_the_files_back(store: RocksStore) -> None:
-    """Law: retention frees the space of dropped bodies and touches no other."""
+    """Law: reclaim frees the space of dropped messages and keeps all others."""
     body = random.Random(3).randbytes(8192)
     for start in range(0, 4000, 200):
         batch = Batch()
@@ -271,10 +271,10 @@ def test_dropping_messages_gives_the_files_back(store: RocksStore) -> None:
 
 
 def test_retention_rewrites_nothing_that_is_kept(store: RocksStore) -> None:
-    """Law: while messages come and the oldest go, step by step, every body is written to one file and stays in it."""
+    """Law: while messages come and the oldest are dropped, each body is written once and never rewritten."""
     chance, size = random.Random(5), 4096
     floor = 0
-    last_of: dict[Path, int] = {}  # file of bodies: its last message
+    last_of: dict[Path, int] = {}  # Maps a file of bodies to its last message.
 
     def bodies() -> set[Path]:
         found = set()
@@ -302,7 +302,7 @@ def test_retention_rewrites_nothing_that_is_kept(store: RocksStore) -> None:
 
 
 def test_what_was_dropped_stays_hidden(tmp_path: Path) -> None:
-    """Law: no read finds it, before its space is given back, afterwards, and after a restart; what comes later is found."""
+    """Law: dropped messages are not found before and after their space is reclaimed and after a restart; later ones are."""
     store = RocksStore(tmp_path, create=True)
     batch = Batch()
     for number in range(10):
@@ -329,7 +329,7 @@ def test_what_was_dropped_stays_hidden(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     check(store, 10)
     batch = Batch()
-    # A tail that is cut off and written again is deleted, not hidden.
+    # A tail that is truncated and written again is deleted, not hidden.
     batch.delete_range(Family.MESSAGES, layout.message_key(4), layout.U64_END)
     store.write(batch, sync=True)
     check(store, 4)
@@ -346,7 +346,7 @@ def test_what_was_dropped_stays_hidden(tmp_path: Path) -> None:
 
 
 def test_a_store_whose_bodies_lie_in_blob_files_is_read_and_reclaimed(tmp_path: Path) -> None:
-    """Law: what a release wrote that kept bodies outside of the tables stays good."""
+    """Law: a store of an older release with bodies in blob files can be read and reclaimed."""
     RocksStore(tmp_path, create=True).close()
     families = family_options(StorageSettings(), create=False)
     old = families[column_name(Family.MESSAGES)]
@@ -357,7 +357,7 @@ def test_a_store_whose_bodies_lie_in_blob_files_is_read_and_reclaimed(tmp_path: 
     for number in range(100):
         messages[layout.message_key(number)] = BODY * 8
     messages.flush()
-    del messages  # holds the database open
+    del messages  # Holds the database open.
     database.close()
     assert list(tmp_path.glob("*.blob"))
 
@@ -381,7 +381,7 @@ def test_a_store_whose_bodies_lie_in_blob_files_is_read_and_reclaimed(tmp_path: 
 def test_the_index_sweep_visits_all_and_deletes_what_points_below_the_floor(
     store: RocksStore, texts: int
 ) -> None:
-    """Law: one pass over the index leaves exactly the entries of kept messages; few or many of them are neighbours."""
+    """Law: one pass of the index sweep deletes exactly the rows of dropped messages, adjacent or not."""
     batch = Batch()
     for number in range(2_000):
         key = layout.index_key(1, layout.IndexKind.KEY, f"order-{number % texts}", number)
@@ -399,7 +399,7 @@ def test_the_index_sweep_visits_all_and_deletes_what_points_below_the_floor(
 
 
 def test_the_index_sweep_spares_what_comes_between_dropped_entries(store: RocksStore) -> None:
-    """Law: an entry whose write is under way while its neighbours are swept is there afterwards."""
+    """Law: the sweep keeps an index row that is being written between rows that it deletes."""
     numbers = range(2 * RANGE_COUNT_MIN)
     keys = [layout.index_key(1, layout.IndexKind.KEY, f"{number:03}", number) for number in numbers]
     batch, late = Batch(), Batch()
@@ -420,7 +420,7 @@ def test_the_index_sweep_spares_what_comes_between_dropped_entries(store: RocksS
 
 
 def test_an_idle_replica_is_small(tmp_path: Path) -> None:
-    """Law: opening a store with some data costs less than 120 MiB in all."""
+    """Law: a process with an open store of some data needs less than 120 MiB."""
     store = RocksStore(tmp_path, create=True)
     for start in range(0, 2000, 100):
         batch = Batch()
@@ -452,7 +452,7 @@ def test_an_idle_replica_is_small(tmp_path: Path) -> None:
 def test_a_writer_faster_than_the_flushes_waits_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: when RocksDB refuses a write until it has flushed, the commit waits and succeeds."""
+    """Law: if RocksDB refuses a write until a flush ends, the commit waits and succeeds."""
     monkeypatch.setattr(options, "BODY_MEMTABLE_SIZE", 1 << 20)
     store = RocksStore(tmp_path, create=True)
     body = random.Random(5).randbytes(1 << 20)
@@ -470,12 +470,12 @@ def test_a_writer_faster_than_the_flushes_waits_and_loses_nothing(
 
 @pytest.mark.timeout(20)
 def test_a_sync_does_not_stop_other_threads(store: RocksStore) -> None:
-    """Law: the event loop runs while the writer thread waits for the disk."""
+    """Law: the event loop runs while the writer thread waits for a sync."""
     batch = Batch()
     for number in range(64):
         batch.put(Family.MESSAGES, layout.message_key(number), BODY * 1024)
     ticket = store.prepare(batch)
-    store.commit(ticket, sync=False)  # the copying, which does stop others
+    store.commit(ticket, sync=False)  # Copying the batch does stop other threads.
     store.settle(ticket)
 
     def turns_beside_a_sync() -> tuple[float, int]:
@@ -491,14 +491,14 @@ def test_a_sync_does_not_stop_other_threads(store: RocksStore) -> None:
         store.settle(ticket)
         return took_s, turns
 
-    # A disk that is too fast to be noticed has nothing to show; on a busy machine this thread may get no turn by itself.
+    # A very fast disk shows nothing, and on a busy machine this thread may get no turn.
     assert any(
         took_s < 0.02 or turns > 1000 for took_s, turns in (turns_beside_a_sync() for _ in range(5))
     )
 
 
 def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
-    """Law: figures are bytes or counts, of everything in the store."""
+    """Law: the statistics are bytes or counts over the whole store."""
     store.write(put(Family.MESSAGES, b"k", BODY), sync=True)
     store.flush()
 
@@ -518,7 +518,7 @@ def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
 
 
 def test_a_store_that_is_being_replaced_has_no_size(store: RocksStore) -> None:
-    """While a snapshot takes the store's place its directory is gone: a question is answered with 0."""
+    """Law: while a snapshot replaces the store and its directory is missing, the size is reported as 0."""
     aside = store.path.with_suffix(".aside")
     assert store.size_bytes() > 0
 
@@ -530,7 +530,7 @@ def test_a_store_that_is_being_replaced_has_no_size(store: RocksStore) -> None:
 
 
 def test_a_damaged_first_read_is_a_failed_store_that_is_closed_again(tmp_path: Path) -> None:
-    """What the opening itself reads is translated, too, and leaves no lock behind."""
+    """Law: damage found while the store is opened raises StoreFailed and leaves no lock."""
     store = RocksStore(tmp_path, create=True)
     store.write(put(Family.META, layout.META_DROPPED, bytes(8)), sync=True)
     store.close()

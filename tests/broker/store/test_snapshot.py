@@ -1,4 +1,4 @@
-"""A snapshot is taken beside writes and takes the place of a store whole, or not at all."""
+"""A snapshot is taken while writes go on, and replaces a store completely or not at all."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ SIZE = 200
 
 
 def fill(store: RocksStore, entries: int, applied: int) -> None:
-    """Append *entries* of one message each, of which the tables hold *applied*."""
+    """Append *entries* of one message each; the tables hold the first *applied* of them."""
     log = RaftLogStore(store, 1 << 20)
     for _ in range(entries):
         batch = Batch()
@@ -66,7 +66,7 @@ def exported(tmp_path: Path) -> tuple[Path, Manifest]:
 def test_a_store_of_more_files_than_one_header_names_is_refused_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: nobody tries for ever what cannot be sent, without a word."""
+    """Law: a store with more files than a header can name is refused with an error that says what to do."""
     monkeypatch.setattr(snapshot, "FILES_MAX", 2)
     leader = open_replica(tmp_path / "leader", LEADER)
     fill(leader.store, 3, 3)
@@ -79,7 +79,7 @@ def test_a_store_of_more_files_than_one_header_names_is_refused_with_a_sentence(
 def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
     tmp_path: Path, exported: tuple[Path, Manifest]
 ) -> None:
-    """Law: tables and messages are the leader's, identity, term and vote are its own."""
+    """Law: a follower takes tables and messages from the snapshot and keeps its own identity, term and vote."""
     directory, manifest = exported
     follower = open_replica(tmp_path / "follower", FOLLOWER)
     fill(follower.store, 3, 3)
@@ -109,7 +109,7 @@ def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
 def test_what_a_snapshot_replaces_is_deleted_beside_the_store_in_use(
     tmp_path: Path, exported: tuple[Path, Manifest]
 ) -> None:
-    """Law: the replica serves before that, and takes the next snapshot as well where it has not come to it."""
+    """Law: the replaced store is deleted while the new one serves; the next snapshot can be installed even if that has not ended."""
     directory, _ = exported
     shutil.copytree(directory, tmp_path / "next")
     follower = open_replica(tmp_path / "follower", FOLLOWER)
@@ -131,7 +131,7 @@ def test_what_cannot_be_deleted_keeps_no_replica_from_its_work(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Law: what was replaced is of no use to anybody; each start tries to delete it, and goes on."""
+    """Law: if the replaced store cannot be deleted, the replica works on; each start tries again."""
     follower = open_replica(tmp_path / "follower", FOLLOWER)
     fill(follower.store, 3, 3)
     follower.replace(exported[0], HardState())
@@ -154,7 +154,10 @@ def test_what_cannot_be_deleted_keeps_no_replica_from_its_work(
 def test_a_store_that_a_full_disk_keeps_from_its_end_is_replaced_all_the_same(
     tmp_path: Path, exported: tuple[Path, Manifest], group: str
 ) -> None:
-    """Law: what is given up needs no room. A snapshot that is refused leaves the store as a crash would."""
+    """Law: a store that cannot be closed properly because its disk is full is replaced anyway.
+
+    If the snapshot is refused, the store is as after a crash.
+    """
     directory, _ = exported
     follower = open_replica(tmp_path / "follower", Identity("east", group, 2))
     fill(follower.store, 3, 3)
@@ -176,10 +179,10 @@ def test_a_store_that_a_full_disk_keeps_from_its_end_is_replaced_all_the_same(
 def test_a_replica_that_has_lost_its_disk_remembers_that_beside_a_snapshot(
     tmp_path: Path, exported: tuple[Path, Manifest], recovering: bool
 ) -> None:
-    """Law: marks of a replica are neither lost with its old store nor taken from its peer."""
+    """Law: the mark of a replica that lost its disk survives a snapshot, and a sender's mark is not taken over."""
     batch = Batch()
     batch.put(Family.META, layout.META_RECOVERY, b"\x01")
-    if not recovering:  # then the sender is
+    if not recovering:  # else the sender has the mark
         sender = RocksStore(exported[0])
         sender.write(batch, sync=True)
         sender.close()
@@ -196,7 +199,7 @@ def test_a_replica_that_has_lost_its_disk_remembers_that_beside_a_snapshot(
 def test_a_newer_term_of_the_snapshot_has_no_vote(
     tmp_path: Path, exported: tuple[Path, Manifest]
 ) -> None:
-    """Law: a vote counts in its own term only."""
+    """Law: if the snapshot's term is newer, the vote is cleared, because a vote counts for its own term only."""
     follower = open_replica(tmp_path / "follower", FOLLOWER)
 
     follower.replace(exported[0], HardState(Term(1), NodeId(2)))
@@ -206,7 +209,7 @@ def test_a_newer_term_of_the_snapshot_has_no_vote(
 
 
 def test_a_snapshot_taken_beside_writes_is_one_moment(tmp_path: Path) -> None:
-    """Law: entries, messages and tables of a snapshot belong to the same ticket."""
+    """Law: a snapshot taken while writes go on holds entries, messages and tables of the same moment."""
     leader = open_replica(tmp_path / "leader", LEADER)
     fill(leader.store, 10, 10)
     stop = threading.Event()
@@ -236,11 +239,11 @@ def test_a_snapshot_taken_beside_writes_is_one_moment(tmp_path: Path) -> None:
 
 
 class Crash(Exception):  # noqa: N818 - named by what it stands for
-    """Stands for SIGKILL at one step."""
+    """Stands for SIGKILL at a certain step."""
 
 
 def crash_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the *step*-th rename or directory removal fail before it does anything."""
+    """Let the *step*-th rename or removal of a directory fail before it does anything."""
     count = 0
 
     def before(function: Callable[..., object]) -> Callable[..., object]:
@@ -261,7 +264,7 @@ def crash_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_while_importing_leaves_the_old_or_the_new_replica(
     tmp_path: Path, exported: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: whatever step is the last one, the next start finds one replica, whole."""
+    """Law: after a crash at any step of an import, the next start finds either the old or the new replica, complete."""
     follower = open_replica(tmp_path / "follower", FOLLOWER)
     fill(follower.store, 3, 3)
     follower.close()
@@ -302,7 +305,7 @@ def test_a_crash_while_importing_leaves_the_old_or_the_new_replica(
 def test_a_snapshot_of_another_group_is_refused_and_the_old_store_stays(
     tmp_path: Path, exported: tuple[Path, Manifest]
 ) -> None:
-    """Law: a replica never takes over foreign messages, and goes on with its own."""
+    """Law: a snapshot of another broker group is refused, and the old store stays in use."""
     stranger = open_replica(tmp_path / "stranger", Identity("east", "group-b", 2))
     fill(stranger.store, 3, 3)
 
@@ -314,7 +317,7 @@ def test_a_snapshot_of_another_group_is_refused_and_the_old_store_stays(
 
 
 def test_an_empty_replica_has_nothing_to_send(tmp_path: Path) -> None:
-    """Law: a snapshot of nothing would erase the receiver."""
+    """Law: a replica that has applied nothing sends no snapshot, which would erase the receiver."""
     replica: Replica = open_replica(tmp_path / "new", LEADER)
 
     with pytest.raises(SnapshotRefused, match="nothing was applied yet"):
@@ -327,7 +330,7 @@ def test_an_empty_replica_has_nothing_to_send(tmp_path: Path) -> None:
 def test_an_incomplete_snapshot_is_refused(
     exported: tuple[Path, Manifest], tmp_path: Path, damage: str
 ) -> None:
-    """Law: files that did not arrive whole are never opened; names stay inside."""
+    """Law: a snapshot with missing, short or oddly named files is refused before it is opened."""
     directory, manifest = exported
     file = directory / manifest.files[0].name
     if damage == "missing":
@@ -343,7 +346,7 @@ def test_an_incomplete_snapshot_is_refused(
 
 
 def test_completing_nothing_changes_nothing(tmp_path: Path) -> None:
-    """Law: the recovery of an import is idempotent and harmless without one."""
+    """Law: finishing an import when there is none changes nothing."""
     open_replica(tmp_path, LEADER).close()
     before = sorted(path.name for path in tmp_path.rglob("*"))
 

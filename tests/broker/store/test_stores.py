@@ -1,4 +1,4 @@
-"""Both stores against a naive model: what a read sees, whatever is staged, written or settled."""
+"""Both stores compared with a simple model: what a read sees of staged, written and settled data."""
 
 import tempfile
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ class Stage:
     ranges: list[tuple[Family, bytes, bytes]]
     changes: dict[tuple[Family, bytes], bytes | None]
     dropped: bytes = b""
-    # The values that the same batch puts before its ranges go.
+    # The values that the same batch puts before its ranges are deleted.
     before: dict[tuple[Family, bytes], bytes | None] = field(default_factory=dict)
 
     def above(self, floor: bytes) -> "Stage":
-        """Return this without what puts a message below *floor*, which nobody does."""
+        """Return this batch without puts of messages below *floor*, which never occur."""
         before, changes = (
             {
                 (family, key): value
@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Step:
-    kind: str  # prepare, commit, settle
+    kind: str  # The three operations: prepare, commit, settle.
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ STEPS = st.lists(
 
 
 class Naive:
-    """One dictionary; a write is there immediately."""
+    """The model: one dictionary in which a write is visible immediately."""
 
     def __init__(self) -> None:
         self.pairs: dict[tuple[Family, bytes], bytes] = {}
@@ -178,7 +178,7 @@ def play(store: KeyValueStore, steps: list[Stage | Step | Read]) -> None:
             case _:
                 pass
     for family in (Family.META, Family.MESSAGES):
-        # All of `KEYS`; behind them RocksDB's store keeps in META what was dropped.
+        # Bounds of all `KEYS`; behind them the RocksDB store records in META what was dropped.
         everything = Read(family, [b"\x00", b"\x05"], 1000, False)
         assert read_store(store, everything) == naive.read(everything)
 
@@ -188,7 +188,7 @@ def play(store: KeyValueStore, steps: list[Stage | Step | Read]) -> None:
 def test_memory_reads_what_was_staged_in_every_interleaving(
     steps: list[Stage | Step | Read],
 ) -> None:
-    """Law: a read sees all staged writes in their order, wherever their tickets are."""
+    """Law: a read sees all staged writes in their order, whatever state their tickets are in."""
     with opened("memory") as store:
         play(store, steps)
 
@@ -198,14 +198,14 @@ def test_memory_reads_what_was_staged_in_every_interleaving(
 def test_rocksdb_reads_what_was_staged_in_every_interleaving(
     steps: list[Stage | Step | Read],
 ) -> None:
-    """Law: the same, over RocksDB, so that tests in memory speak for the real store."""
+    """Law: the RocksDB store reads the same as the memory store, so that tests in memory are valid for it."""
     with opened("rocks") as store:
         play(store, steps)
 
 
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 def test_tickets_settled_out_of_order_never_show_an_old_value(kind: str) -> None:
-    """Law: an older ticket that is settled late does not mask a newer one."""
+    """Law: if an older ticket is settled last, it does not hide a newer value."""
     with opened(kind) as store:
         tickets = []
         for value in (b"old", b"new"):
@@ -230,7 +230,7 @@ def test_tickets_settled_out_of_order_never_show_an_old_value(kind: str) -> None
 def test_subtracting_spans_leaves_what_no_hole_covers(
     holes: list[tuple[int, int]], low: int, high: int
 ) -> None:
-    """Law: a point is in the rest exactly when it is in the span and in no hole."""
+    """Law: a point is in the rest exactly if it is in the span and in no hole."""
     holes = [(a, b) for a, b in holes if a < b]
     if low >= high:
         return
@@ -246,7 +246,7 @@ def test_subtracting_spans_leaves_what_no_hole_covers(
 
 
 def test_a_crash_keeps_synced_tickets_and_a_prefix_of_the_rest() -> None:
-    """Law: what was synced is never lost, what came later is kept as a prefix."""
+    """Law: after a crash all synced tickets are there, and a prefix of the later ones."""
     store = MemoryStore()
     for number, sync in enumerate([True, False, False]):
         batch = Batch()
@@ -270,7 +270,7 @@ def test_a_crash_keeps_synced_tickets_and_a_prefix_of_the_rest() -> None:
 
 
 def test_a_write_refused_for_space_stays_staged_for_the_next_try() -> None:
-    """Law: StoreFull loses nothing; the next successful write carries what was staged."""
+    """Law: a batch refused with StoreFull stays staged; the next successful write stores it."""
     store = MemoryStore()
     store.full = True
     batch = Batch()
@@ -285,7 +285,7 @@ def test_a_write_refused_for_space_stays_staged_for_the_next_try() -> None:
 
 
 class CountingStore(MemoryStore):
-    """A store that counts its reads."""
+    """A store that counts its scans and the pairs that they read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ class CountingStore(MemoryStore):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_for_one_pair_reads_one_below_thousands_of_staged_ones(reverse: bool) -> None:
-    """Stored pairs may be megabytes; staged writes beside them mask nothing."""
+    """Law: a scan for one pair reads one stored pair, even with thousands of staged ones, because stored pairs may have megabytes."""
     store, stored, staged = CountingStore(), Batch(), Batch()
     for number in range(1_000):
         stored.put(Family.MESSAGES, b"%05d" % (2 * number), b"stored")
@@ -318,7 +318,7 @@ def test_a_scan_for_one_pair_reads_one_below_thousands_of_staged_ones(reverse: b
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_over_thousands_of_masked_pairs_takes_few_reads(reverse: bool) -> None:
-    """Each read asks for twice as much as the one before."""
+    """Law: a scan over thousands of deleted pairs takes few reads, because each read is twice as large as the last."""
     store, stored, staged = CountingStore(), Batch(), Batch()
     for number in range(2_001):
         stored.put(Family.MESSAGES, b"%05d" % number, b"stored")

@@ -1,4 +1,4 @@
-"""Gaps between the write-ahead logs of a store, which RocksDB itself opens without a word."""
+"""Gaps between the write-ahead logs of a store; RocksDB would open such a store without an error."""
 
 import os
 import random
@@ -20,7 +20,7 @@ FAMILIES = (Family.RAFT_LOG, Family.MESSAGES, Family.TABLES, Family.CONSUME_QUEU
 
 
 def write(store: RocksStore, chance: random.Random, count: int) -> None:
-    """Write some batches, some of them larger than a block of the log, and flush a family now and then."""
+    """Write some batches, some larger than a block of the log, and sometimes flush a family."""
     for number in range(count):
         batch = Batch()
         batch.put(Family.META, b"number", encode_u64(number))
@@ -35,7 +35,7 @@ def write(store: RocksStore, chance: random.Random, count: int) -> None:
 
 
 def flush(store: RocksStore, family: Family) -> None:
-    """Write a family to a file, as when its memtable is full: the log goes on in another file, and META needs this one."""
+    """Write a family to a file, as if its memtable were full: a new log begins, and META needs the old one."""
     store._columns[list(Family).index(family)].flush()
 
 
@@ -44,7 +44,7 @@ def logs_of(store: Path) -> list[Path]:
 
 
 def test_a_store_that_is_killed_again_and_again_has_no_gap(tmp_path: Path) -> None:
-    """Whatever a process leaves, and whatever was torn at the very end, opens again."""
+    """Law: a store of a killed process opens again, even if the newest log was cut at its end."""
     path, chance, several = tmp_path / "store", random.Random(5), 0
     code = (
         "import os, random, sys\nfrom pathlib import Path\nfrom orderlymq_broker.store.rocks import RocksStore\n"
@@ -66,7 +66,7 @@ def test_a_store_that_is_killed_again_and_again_has_no_gap(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_log_that_is_cut_short_or_gone_is_refused(tmp_path: Path, seed: int) -> None:
-    """Not the newest one: what stands in those behind it was written later. Nothing is changed."""
+    """Law: a log other than the newest that is short or missing is refused, and nothing is changed."""
     chance = random.Random(seed)
     store = RocksStore(tmp_path / "store", create=True)
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_a_log_that_is_cut_short_or_gone_is_refused(tmp_path: Path, seed: int) -
     write(store, chance, 5)
     left = tmp_path / "left"
     left.mkdir()
-    # Tables come and go beside this.
+    # Tables come and go meanwhile.
     for path in [tmp_path / "store" / "CURRENT", *logs_of(tmp_path / "store")]:
         shutil.copy(path, left)
     store.close()
@@ -94,7 +94,7 @@ def test_a_log_that_is_cut_short_or_gone_is_refused(tmp_path: Path, seed: int) -
 
 
 def framed(*batches: bytes) -> bytes:
-    """Return a log of these batches, cut where a block ends."""
+    """Return a log of these batches, with records cut at block ends."""
     log = bytearray()
     for batch in batches:
         left, is_first = batch, True
@@ -112,7 +112,7 @@ def framed(*batches: bytes) -> bytes:
 
 @pytest.mark.parametrize("room", range(HEADER, HEADER + 13))
 def test_a_batch_is_known_wherever_a_block_ends(tmp_path: Path, room: int) -> None:
-    """Its number and count may lie in two blocks; a gap behind it was not seen then."""
+    """Law: a batch's number and count are read even if they lie in two blocks; the check once missed a gap behind such a batch."""
     filler = struct.pack("<QI", 1, 4) + bytes(BLOCK - HEADER - 12 - room)
     last = struct.pack("<QI", 5, 3) + bytes(100)
     (tmp_path / "000004.log").write_bytes(framed(filler, last))

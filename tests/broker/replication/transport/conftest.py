@@ -1,4 +1,4 @@
-"""Peers that a test makes, closed behind it."""
+"""Peers for a test, closed when it ends."""
 
 from collections.abc import AsyncIterator
 
@@ -29,7 +29,7 @@ async def make_peer() -> AsyncIterator[MakePeer]:
         return peer
 
     yield make
-    # asyncio's server forgets to close what it accepts in the turn in which it is closed itself.
+    # asyncio's server does not close connections that it accepts in the turn in which it is closed.
     for peer in made:
         peer.transport.set_peers({})
     await turns()

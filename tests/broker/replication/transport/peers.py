@@ -1,4 +1,4 @@
-"""Two ends of connections between replicas: transports over real sockets, and what they bring."""
+"""Two ends of connections between replicas: transports over real sockets, and a record of what arrives."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,13 +13,13 @@ from orderlymq_raft import Append, Heartbeat, Message, ProtocolViolation
 from orderlymq_raft.types import Entry, Index, NodeId, Term
 from orderlymq_runtime.security.tls import PeerTls
 
-# Longer than a machine stands still; a test that holds waits milliseconds.
+# Longer than a busy machine pauses; a passing test waits milliseconds.
 PATIENCE_S = 30.0
 KEY = bytes(32)
 
 
 class Recorder:
-    """Notes what a transport brings."""
+    """Records what a transport receives."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -74,7 +74,7 @@ class Recorder:
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            # Some conditions are those of the sending end, which reports them to nobody.
+            # Some conditions hold at the sending end, which reports nothing.
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
@@ -112,6 +112,6 @@ def beat(sender: int, target: int, context: int) -> Heartbeat:
 
 
 def append(index: int, data: bytes = b"") -> Append:
-    """Return an append of node 1 for node 2, behind entry *index*; without *data* it has no entry."""
+    """Return an append of node 1 for node 2 behind entry *index*; without *data* it is empty."""
     entries = (Entry(Term(1), Index(index + 1), data),) if data else ()
     return Append(NodeId(1), NodeId(2), Term(1), Index(index), Term(1), Index(0), entries)

@@ -1,4 +1,4 @@
-"""Addresses of replicas: settings first, then what the replicas say of themselves."""
+"""Addresses of replicas: from the settings first, then from what replicas say of themselves."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SETTINGS = {1: Address("a", 1), 2: Address("b", 2)}
 
 
 def test_what_was_learned_survives_a_restart_and_settings_win() -> None:
-    """A person corrects an address in the settings; a new member's comes from itself."""
+    """Law: learned addresses survive a restart, but the settings win; a new member's address comes from itself."""
     store = MemoryStore()
     book = AddressBook.load(store, SETTINGS)
     assert book.learn(THREE, Address("c", 3))
@@ -35,7 +35,7 @@ def test_what_was_learned_survives_a_restart_and_settings_win() -> None:
 
 
 def test_members_call_members_and_newcomers_call_everybody() -> None:
-    """A replica that waits to be added makes itself known to all it has heard of."""
+    """Law: members call members; a replica that waits to be added calls all that it knows."""
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
     members = [Membership(frozenset({ONE, TWO}))]
 
@@ -44,7 +44,7 @@ def test_members_call_members_and_newcomers_call_everybody() -> None:
 
 
 def test_who_may_need_an_answer_is_called() -> None:
-    """A leader may be a member of which this log does not know; without a leader a candidate may be one."""
+    """Law: a leader is called even if this log does not know it as a member; without a leader all known replicas are."""
     book = AddressBook({**SETTINGS, 4: Address("d", 4)}, {3: Address("c", 3)})
     members = [Membership(frozenset({ONE, TWO}))]
 
@@ -53,7 +53,7 @@ def test_who_may_need_an_answer_is_called() -> None:
 
 
 def test_who_is_being_removed_is_called_until_that_is_settled() -> None:
-    """It may still elect somebody else, so the leader asks it."""
+    """Law: a replica whose removal is not settled is still called, because it might elect another leader."""
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
     memberships = [Membership(frozenset({ONE, TWO, THREE})), Membership(frozenset({ONE, TWO}))]
 
@@ -62,7 +62,7 @@ def test_who_is_being_removed_is_called_until_that_is_settled() -> None:
 
 
 def test_strangers_push_out_strangers_alone() -> None:
-    """Each replica that greets is noted, up to a limit; members and those of the settings stay."""
+    """Law: addresses of strangers that greet are limited and replace only each other; members and the settings stay."""
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
     book.reachable([Membership(frozenset({ONE, TWO, THREE}))], ONE, TWO)
 
@@ -79,6 +79,6 @@ def test_strangers_push_out_strangers_alone() -> None:
     ("host", "port"), [("a", 0), ("a", 65_536), ("a", 10**30), ("a", -1), ("", 1), ("h" * 256, 1)]
 )
 def test_an_address_that_no_start_could_read_is_none(host: str, port: int) -> None:
-    """The book is read at each start: one wrong address in it would keep the replica away for good."""
+    """Law: an address that a start could not read is refused, because it would keep the replica from starting."""
     with pytest.raises(ValueError, match=r"host|port"):
         Address(host, port)

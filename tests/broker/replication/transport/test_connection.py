@@ -1,4 +1,4 @@
-"""One connection between replicas, by the clock of the kernel."""
+"""One connection between replicas, with real kernel time-outs."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from orderlymq_broker.replication.transport import connection
 from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frames import FrameKind, encode_frame
 
-# More than the kernel keeps for both ends.
+# More than the kernel buffers at both ends.
 FRAMES, SIZE = 64, 1 << 20
 
 
@@ -20,7 +20,7 @@ FRAMES, SIZE = 64, 1 << 20
 async def test_a_peer_may_wait_for_its_disk_where_it_takes_files(
     waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: who reads nothing for a while is lost to heartbeats, and keeps the connection on which a state comes."""
+    """Law: a peer that reads nothing for a while loses the raft connection, but keeps the one for snapshots."""
     monkeypatch.setitem(connection._TCP_OPTIONS, "TCP_USER_TIMEOUT", 100)
     loop, read, whole = asyncio.get_running_loop(), 0, asyncio.Event()
 
@@ -38,7 +38,7 @@ async def test_a_peer_may_wait_for_its_disk_where_it_takes_files(
     )
     if waits:
         sender.wait_for_disk(30.0)
-    # At once, or the first frames would be read.
+    # Immediately, before the first frames are read.
     receiver.pause_reading()
     sender.send(encode_frame(FrameKind.ORIGIN_CLOSED, 0, [bytes(SIZE)]) * FRAMES)
     if waits:

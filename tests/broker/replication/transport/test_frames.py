@@ -1,4 +1,4 @@
-"""Messages between replicas come out as they went in, and garbage ends in one named error."""
+"""Messages between replicas are decoded as they were encoded; garbage raises one error."""
 
 import contextlib
 from typing import Any
@@ -69,7 +69,7 @@ def read(pieces: list[bytes]) -> list[Frame]:
 
 
 def test_every_message_comes_out_as_it_went_in() -> None:
-    """All kinds of raft messages share one frame and keep their order."""
+    """Law: all kinds of raft messages can share a frame and keep their order."""
     (frame,) = read(encode_messages(EVERY_MESSAGE))
 
     assert frame.kind is FrameKind.RAFT
@@ -77,7 +77,7 @@ def test_every_message_comes_out_as_it_went_in() -> None:
 
 
 def test_the_data_of_entries_is_not_copied_when_it_is_written() -> None:
-    """An entry of megabytes goes to the socket as the object that it is."""
+    """Law: the data of an entry is written without a copy."""
     data = b"x" * 100_000
     entry = Entry(TERM, Index(8), data)
     append = Append(ONE, TWO, TERM, Index(7), Term(2), Index(5), (entry,))
@@ -89,7 +89,7 @@ def test_the_data_of_entries_is_not_copied_when_it_is_written() -> None:
 
 @given(st.integers(1, 40), st.binary(max_size=300))
 def test_frames_survive_any_cutting(step: int, body: bytes) -> None:
-    """However the network cuts the stream, the same frames come out."""
+    """Law: the frames are the same however the network cuts the stream."""
     forward = Forward(4, "192.0.2.1", 99)
     stream = b"".join(
         [*encode_messages(EVERY_MESSAGE), *encode_frame(FrameKind.FORWARD, forward, [body])]
@@ -109,7 +109,7 @@ def test_frames_survive_any_cutting(step: int, body: bytes) -> None:
 
 @given(st.data(), st.integers(1, 40))
 def test_a_flipped_bit_is_never_taken(data: st.DataObject, step: int) -> None:
-    """A flipped bit that TCP's own sum has let through ends the connection, or waits for bytes that never come."""
+    """Law: a flipped bit is never accepted as a frame: it ends the connection, or the reader waits for more bytes."""
     sent = [*encode_messages(EVERY_MESSAGE), *encode_frame(FrameKind.FORWARD, [4], [b"body"])]
     stream = bytearray(b"".join(sent))
     bit = data.draw(st.integers(0, 8 * len(stream) - 1))
@@ -126,7 +126,7 @@ def test_a_flipped_bit_is_never_taken(data: st.DataObject, step: int) -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_raises_one_error(data: bytes) -> None:
-    """No bytes make the reader or the decoders raise anything but their own error."""
+    """Law: any bytes make the reader and decoders raise only their own error."""
     try:
         for frame in FrameReader().receive_data(data):
             decode_messages(frame)
@@ -135,17 +135,17 @@ def test_garbage_raises_one_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80))
-@example(b"\x98\x00\xa4\x00\x00\x00\x80", b"")  # a text that is no UTF-8
-@example(b"\x91" * 5_000, b"")  # lists in lists
+@example(b"\x98\x00\xa4\x00\x00\x00\x80", b"")  # A text that is no UTF-8.
+@example(b"\x91" * 5_000, b"")  # Lists in lists.
 def test_a_garbage_header_raises_one_error(header: bytes, payload: bytes) -> None:
-    """A frame that is whole but means nothing ends the connection, not the process."""
+    """Law: a frame with a meaningless header raises the same error, which ends the connection and not the process."""
     for decode in (decode_messages, lambda frame: decode_header(frame, Hello)):
         with contextlib.suppress(FrameCorrupt):
             decode(Frame(FrameKind.RAFT, header, payload))
 
 
 def test_a_clock_of_an_earlier_version_says_nothing_of_stickiness_and_snapshots() -> None:
-    """Nor does one of this version disturb the earlier ones, which leave out what they do not know."""
+    """Law: clock frames of an older version lack stickiness and snapshot; older versions ignore those fields."""
 
     class Earlier(msgspec.Struct, array_like=True):
         wall_ms: int
@@ -160,13 +160,13 @@ def test_a_clock_of_an_earlier_version_says_nothing_of_stickiness_and_snapshots(
 
 @pytest.mark.parametrize("name", ["append_size_max", "snapshot_chunk_size"])
 def test_no_setting_lets_a_replica_send_what_its_peers_refuse(name: str) -> None:
-    """Law: they would close the connection again and again, and never get the log or the state."""
+    """Law: no setting allows a frame that peers refuse, because the connection would be closed again and again."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({name: FRAME_SIZE_MAX}, RaftSettings)
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
-    """An announced length allocates nothing."""
+    """Law: a frame with too large an announced length is refused before memory is allocated."""
     with pytest.raises(FrameCorrupt, match="limit"):
         FrameReader().receive_data(b"\x7f\xff\xff\xff" + bytes(8) + b"\x04")
 
@@ -187,7 +187,7 @@ SPOILS: list[object] = [None, True, -1, 1.0, "1", b"1", 2**63, [], [1], {}]
 
 @pytest.mark.parametrize("message", EVERY_MESSAGE, ids=lambda each: type(each).__name__)
 def test_no_field_takes_what_is_not_of_its_type_and_range(message: Message) -> None:
-    """A bool, a text or a number that no index can be goes no further than the decoder."""
+    """Law: a field with a wrong type or range (a bool, a text, too large a number) is refused by the decoder."""
     whole = fields_of(message)
     payload = b"".join(getattr(each, "data", b"") for each in getattr(message, "entries", ()))
     assert decode_messages(raft_frame(whole, payload=payload)) == [message]
@@ -208,7 +208,7 @@ def test_no_field_takes_what_is_not_of_its_type_and_range(message: Message) -> N
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_no_field_of_an_entry_takes_what_is_not_of_its_type(position: int, spoil: object) -> None:
-    """Term, index, kind and size of each entry are read as strictly as the message."""
+    """Law: term, index, kind and size of each entry are checked as strictly as the message's fields."""
     whole = fields_of(EVERY_MESSAGE[4])
     whole[-1][0][position] = spoil
 
@@ -217,7 +217,7 @@ def test_no_field_of_an_entry_takes_what_is_not_of_its_type(position: int, spoil
 
 
 def test_the_data_of_entries_fills_the_frame() -> None:
-    """Bytes that no entry claims are no message of ours."""
+    """Law: the entries' data must fill the payload exactly."""
     append = EVERY_MESSAGE[4]
     assert isinstance(append, Append)
     payload = b"".join(entry.data for entry in append.entries)
@@ -228,13 +228,13 @@ def test_the_data_of_entries_fills_the_frame() -> None:
 
 
 def test_a_snapshot_is_not_announced_among_messages() -> None:
-    """It comes on a connection of its own: one that nobody has received would end the process."""
+    """Law: a snapshot announced among raft messages is refused, because snapshots have their own connection."""
     with pytest.raises(FrameCorrupt):
         decode_messages(raft_frame([9, 1, 2, 3, [5, 2, MEMBERS.encode()]]))
 
 
 def test_many_large_appends_are_cut_into_frames_that_are_taken() -> None:
-    """A follower that lags by 64 appends of 1 MiB gets them in frames below the limit."""
+    """Law: many large appends are split into frames below the limit."""
     data = b"x" * (1 << 20)
     appends: list[Message] = [
         Append(ONE, TWO, TERM, Index(n), TERM, Index(0), (Entry(TERM, Index(n + 1), data),))
@@ -250,7 +250,7 @@ def test_many_large_appends_are_cut_into_frames_that_are_taken() -> None:
 
 
 def test_a_header_beyond_the_limit_is_refused_before_it_is_read() -> None:
-    """Reading it would hold the event loop."""
+    """Law: too large a header is refused before it is read, because decoding it would block the event loop."""
     with pytest.raises(FrameCorrupt, match="header has"):
         FrameReader().receive_data(b"\x03\x00\x00\x00" + bytes(4) + b"\x02\x00\x00\x00\x04")
 
@@ -258,11 +258,11 @@ def test_a_header_beyond_the_limit_is_refused_before_it_is_read() -> None:
 @pytest.mark.parametrize("position", [0, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("spoil", [None, -1, 1.0, "x" * 300, 2**63, []])
 def test_no_field_of_a_greeting_takes_what_is_not_of_its_type(position: int, spoil: object) -> None:
-    """Ids, ports and texts of who calls are bounded."""
+    """Law: ids, ports and texts of a greeting are checked and bounded."""
     header: list[object] = [1, "C", "g", 1, 2, "raft", "host", 10_911, False]
     header[position] = spoil
     if (position, spoil) in ((0, -1), (0, 2**63), (4, -1), (4, 2**63)):
-        return  # compared with our own, and refused with the reason
+        return  # These are compared with our own and refused with the reason.
 
     (frame,) = read(encode_frame(FrameKind.HELLO, header))
     with pytest.raises(FrameCorrupt):

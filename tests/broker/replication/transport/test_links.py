@@ -14,7 +14,7 @@ from tests.ports import free_ports
 
 
 class Nobody:
-    """Hears nothing."""
+    """A receiver that ignores everything."""
 
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None: ...
 
@@ -24,7 +24,7 @@ class Nobody:
 
 
 async def test_a_call_into_a_hole_is_given_up_when_the_peer_calls() -> None:
-    """Law: both ways stand soon after one does: what clients ask meanwhile is answered before Java's 3 s are over."""
+    """Law: an unanswered call is given up when the peer calls itself, so that both directions are up within Java's 3 s."""
     calls: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
 
     async def swallow(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,7 +50,7 @@ async def test_a_call_into_a_hole_is_given_up_when_the_peer_calls() -> None:
 
 
 async def test_no_failure_ends_a_link_for_good() -> None:
-    """Law: whatever goes wrong while a peer is called, it is called again, and the failure is counted."""
+    """Law: after any failure of a call the link calls again, and the failure is counted."""
     supervisor = Supervisor()
     failures = 3
 
@@ -73,7 +73,7 @@ async def test_no_failure_ends_a_link_for_good() -> None:
 
 
 async def test_who_is_called_elsewhere_may_have_lost_what_was_sent(make_peer: MakePeer) -> None:
-    """Law: a replica that moved has begun again: what was on its way to its former address is gone, and raft hears of it."""
+    """Law: if a replica is called at a new address, raft learns that messages to the former one may be lost."""
     one, before, after = await make_peer(1), await make_peer(2), await make_peer(2)
     one.call(before)
     await one.recorder.wait_for(lambda: all(link.is_up for link in one.transport._links.values()))

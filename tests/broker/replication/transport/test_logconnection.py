@@ -1,4 +1,4 @@
-"""The connection for the log: nothing of raft waits behind entries, and who does not know of it needs none."""
+"""The connection for the log: raft's small messages do not wait behind entries, and older peers work without it."""
 
 from orderlymq_broker.replication.transport.frames import encode_messages
 from orderlymq_broker.replication.transport.handshake import Identity
@@ -11,17 +11,17 @@ from tests.broker.replication.transport.peers import KEY, MakePeer, Peer, append
 from tests.faultyproxy import UP, faulty_proxy
 from tests.ports import free_ports
 
-# Above the largest message that the settings permit by default.
+# Larger than the largest message that the default settings permit.
 LARGE = bytes(8 << 20)
 
 
 async def until_up(one: Peer) -> None:
-    """Wait until *one* sends entries to node 2 on a connection of their own."""
+    """Wait until *one* sends entries to node 2 on their own connection."""
     await one.recorder.wait_for(lambda: one.transport._links[NodeId(2), "log"].is_up)
 
 
 async def test_a_heartbeat_waits_behind_no_entry(make_peer: MakePeer) -> None:
-    """Law: however long an entry is on its way, a peer hears that its leader is there."""
+    """Law: a heartbeat arrives while a large entry is still on its way."""
     one, two = await make_peer(1), await make_peer(2)
     async with faulty_proxy((two.address.host, two.address.port)) as slow:
         one.transport.set_peers({NodeId(2): Address("127.0.0.1", slow.port)})
@@ -36,7 +36,7 @@ async def test_a_heartbeat_waits_behind_no_entry(make_peer: MakePeer) -> None:
 
 
 async def test_what_goes_with_the_log_arrives_in_order(make_peer: MakePeer) -> None:
-    """Law: no question and no request to lead overtakes the entries that it is about."""
+    """Law: messages that belong to entries (appends, the request to campaign) arrive in order behind them."""
     one, two = await make_peer(1), await make_peer(2)
     async with faulty_proxy((two.address.host, two.address.port)) as slow:
         one.transport.set_peers({NodeId(2): Address("127.0.0.1", slow.port)})
@@ -51,9 +51,9 @@ async def test_what_goes_with_the_log_arrives_in_order(make_peer: MakePeer) -> N
 
 
 async def test_entries_reach_a_peer_that_knows_no_connection_for_them(make_peer: MakePeer) -> None:
-    """Law: replicas are updated one after the other; an earlier version is not asked for what it refuses."""
+    """Law: a peer of an older version, which refuses a log connection, gets entries on the raft connection."""
     one, two = await make_peer(1), await make_peer(2)
-    two.transport._process = b""  # as its greeting is
+    two.transport._process = b""  # As its greeting is.
     one.call(two)
     await one.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
 
@@ -68,7 +68,7 @@ async def test_entries_reach_a_peer_that_knows_no_connection_for_them(make_peer:
 async def test_entries_go_to_no_process_that_has_not_said_whether_it_lost_its_log(
     make_peer: MakePeer,
 ) -> None:
-    """Law: a peer that began again, unnoticed so far, is known as such before it gets anything of the log."""
+    """Law: entries are sent only to a process that has said whether it lost its log."""
     one, former = await make_peer(1), await make_peer(2)
     async with faulty_proxy((former.address.host, former.address.port)) as way:
         one.transport.set_peers({NodeId(2): Address("127.0.0.1", way.port)})
@@ -97,7 +97,7 @@ async def test_entries_go_to_no_process_that_has_not_said_whether_it_lost_its_lo
 
 
 async def test_who_loses_the_connection_for_the_log_loses_no_leader(make_peer: MakePeer) -> None:
-    """It sends again what was dropped, and the peer has heard of no end."""
+    """Law: if only the log connection is lost, entries are sent again and the peer does not lose its leader."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await until_up(one)
@@ -115,7 +115,7 @@ async def test_who_loses_the_connection_for_the_log_loses_no_leader(make_peer: M
 
 
 async def test_both_end_with_the_connection_for_raft(make_peer: MakePeer) -> None:
-    """Law: none of a former process stays."""
+    """Law: both connections end together, so that none of a former process stays."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await until_up(one)
@@ -129,7 +129,7 @@ async def test_both_end_with_the_connection_for_raft(make_peer: MakePeer) -> Non
 
 
 async def test_a_heartbeat_for_the_log_is_refused(make_peer: MakePeer) -> None:
-    """Law: what may come from a former process, there, is what counts from one as well."""
+    """Law: a heartbeat on the log connection is refused, because messages there may come from a former process."""
     one = await make_peer(2)
     caller = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1), KEY)
     connection = await dial(caller, NodeId(2), one.address, "log")
@@ -143,7 +143,7 @@ async def test_a_heartbeat_for_the_log_is_refused(make_peer: MakePeer) -> None:
 async def test_a_heartbeat_waits_behind_no_entry_while_the_connection_for_the_log_is_made_again(
     make_peer: MakePeer,
 ) -> None:
-    """Law: what is large waits for its own connection, for some seconds; what is small goes on that for raft."""
+    """Law: while the log connection is being restored, large messages wait some seconds for it; small ones use the raft connection."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await until_up(one)
@@ -165,7 +165,7 @@ async def test_a_heartbeat_waits_behind_no_entry_while_the_connection_for_the_lo
 async def test_a_peer_that_was_away_gets_nothing_large_before_its_connection_for_the_log(
     make_peer: MakePeer,
 ) -> None:
-    """Law: only while the connection for raft is up does it count that the one for the log is not."""
+    """Law: large messages for a peer that was away wait for the log connection; they do not use the raft connection meanwhile."""
     one, two = await make_peer(1), Peer(2, free_ports(1)[0])
     one.call(two)
     for _ in range(LOG_DOWN_TICKS_MAX + 2):
@@ -181,7 +181,7 @@ async def test_a_peer_that_was_away_gets_nothing_large_before_its_connection_for
 
 
 async def test_what_still_waited_for_the_log_hides_no_end_of_a_peer(make_peer: MakePeer) -> None:
-    """Law: the last word of who has ended is that it has ended, whichever connection is read to its end last."""
+    """Law: the last event of a peer that ended is its loss, whichever of its connections is read last."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await until_up(one)

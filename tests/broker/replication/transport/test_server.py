@@ -26,7 +26,7 @@ END = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
 
 
 async def test_time_of_day_reaches_all_peers_that_are_there(make_peer: MakePeer) -> None:
-    """A peer that is away costs nothing."""
+    """Law: the clock is sent to all connected peers; one that is away is skipped."""
     one, two, three = await make_peer(1), await make_peer(2), await make_peer(3)
     away = Peer(4, free_ports(1)[0])
     one.call(two, three, away)
@@ -40,7 +40,7 @@ async def test_time_of_day_reaches_all_peers_that_are_there(make_peer: MakePeer)
 
 
 async def test_what_is_sent_when_a_peer_is_reached_comes_before_raft(make_peer: MakePeer) -> None:
-    """So a replica knows the clocks of those that vote for it."""
+    """Law: what is sent when a peer is reached arrives before raft messages, so that it knows the clocks of its voters."""
     one, two = await make_peer(1), await make_peer(2)
     one.recorder.on_reached = lambda node: one.transport.show_clock(node, 7)
     one.call(two)
@@ -54,7 +54,7 @@ async def test_what_is_sent_when_a_peer_is_reached_comes_before_raft(make_peer: 
 async def test_a_peer_learns_how_long_a_replica_sticks_before_it_reads_an_answer(
     make_peer: MakePeer,
 ) -> None:
-    """A lease rests on that: an answer of a process with another setting must not count by the former one."""
+    """Law: a peer learns a replica's stickiness before its first answer, because a lease rests on it."""
     one, two = await make_peer(1, sticks_ms=175), await make_peer(2)
     one.recorder.on_reached = lambda node: one.transport.show_clock(node, 7)
     one.call(two)
@@ -67,7 +67,7 @@ async def test_a_peer_learns_how_long_a_replica_sticks_before_it_reads_an_answer
 
 
 async def test_peers_learn_what_state_a_replica_takes_in(make_peer: MakePeer) -> None:
-    """Law: they hear of it each second, for one of them may lead when it is in its place."""
+    """Law: peers learn each second which snapshot a replica is installing, because one of them may lead when that ends."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await one.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
@@ -80,7 +80,7 @@ async def test_peers_learn_what_state_a_replica_takes_in(make_peer: MakePeer) ->
 
 
 async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
-    """One connection each way; what was sent first comes first."""
+    """Law: messages of one direction arrive in order."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     two.call(one)
@@ -96,7 +96,7 @@ async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
 
 
 async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
-    """Forwarded clients have a connection of their own."""
+    """Law: frames about forwarded clients arrive on their own connection."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     two.call(one)
@@ -111,7 +111,7 @@ async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
 
 
 async def test_nothing_of_a_client_goes_where_no_answer_comes_from(make_peer: MakePeer) -> None:
-    """Law: a client asks again elsewhere instead of waiting for who cannot call back."""
+    """Law: frames about clients go only to a peer that can call back, so that a client asks elsewhere instead of waiting."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     link = one.transport._links[NodeId(2), "clients"]
@@ -123,7 +123,7 @@ async def test_nothing_of_a_client_goes_where_no_answer_comes_from(make_peer: Ma
 
 
 async def test_a_heartbeat_waits_behind_no_message_of_a_client(make_peer: MakePeer) -> None:
-    """Law: what clients send by way of other replicas begins no election."""
+    """Law: a heartbeat does not wait behind forwarded client messages, so that these cause no election."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     two.call(one)
@@ -144,7 +144,7 @@ async def test_a_heartbeat_waits_behind_no_message_of_a_client(make_peer: MakePe
 
 
 async def test_who_loses_the_connection_for_clients_loses_no_leader(make_peer: MakePeer) -> None:
-    """Each connection ends for itself; its owner learns which it was."""
+    """Law: the loss of the clients' connection does not affect the raft connection; each loss is reported separately."""
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     for_raft = await dial(caller, NodeId(1), one.address, "raft")
@@ -160,7 +160,7 @@ async def test_who_loses_the_connection_for_clients_loses_no_leader(make_peer: M
 async def test_who_cannot_be_answered_loses_the_connection_on_which_it_asks(
     make_peer: MakePeer,
 ) -> None:
-    """Law: a request whose answer is lost is known to be without one; its client waits for nothing."""
+    """Law: if a peer cannot be answered, its clients' connection is closed, so that no client waits for a lost answer."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
@@ -177,7 +177,7 @@ async def test_who_cannot_be_answered_loses_the_connection_on_which_it_asks(
 
 
 async def test_who_calls_again_for_clients_is_called_again(make_peer: MakePeer) -> None:
-    """Law: nobody is answered on a connection from before it lost power, where all is silent."""
+    """Law: when a peer calls again for clients, this replica calls again too, because its old connection may be dead."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
@@ -193,7 +193,7 @@ async def test_who_calls_again_for_clients_is_called_again(make_peer: MakePeer) 
 
 
 async def test_two_that_lose_a_connection_for_clients_begin_again_once(make_peer: MakePeer) -> None:
-    """Each ends what it cannot answer and calls again; what is new ends nothing."""
+    """Law: two peers that lose a clients' connection restore it once; the new connections end nothing."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     two.call(one)
@@ -217,7 +217,7 @@ async def test_two_that_lose_a_connection_for_clients_begin_again_once(make_peer
 
 
 async def test_a_silent_peer_is_asked_whether_it_is_there(make_peer: MakePeer) -> None:
-    """Nothing is sent on most connections for clients: the kernel finds out when the peer has lost power."""
+    """Law: clients' connections use TCP keep-alive, because little is sent on them and a peer may lose power."""
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     connection = await dial(caller, NodeId(1), one.address, "clients")
@@ -233,7 +233,7 @@ async def test_a_silent_peer_is_asked_whether_it_is_there(make_peer: MakePeer) -
 async def test_a_connection_takes_what_it_is_for_and_nothing_else(
     make_peer: MakePeer, purpose: Purpose
 ) -> None:
-    """A forwarded message on the connection for raft would let heartbeats wait."""
+    """Law: a frame that does not belong on a connection's purpose ends it."""
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     connection = await dial(caller, NodeId(1), one.address, purpose)
@@ -247,7 +247,7 @@ async def test_a_connection_takes_what_it_is_for_and_nothing_else(
 
 
 async def test_a_lost_peer_is_reported_and_found_again(make_peer: MakePeer) -> None:
-    """While it is away messages are dropped and raft hears of it; then the link comes back."""
+    """Law: while a peer is away, messages are dropped and raft is told; then the link returns."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
@@ -264,9 +264,9 @@ async def test_a_lost_peer_is_reported_and_found_again(make_peer: MakePeer) -> N
 
 
 async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> None:
-    """Law: the leader knows each caller before it sends or reads anything.
+    """Law: the leader learns that a caller has lost its log before anything is exchanged.
 
-    It must not count what the other had acknowledged.
+    It must not count what that replica acknowledged earlier.
     """
     one, two = await make_peer(1), await make_peer(2, recovering=True)
     two.call(one)
@@ -291,7 +291,7 @@ async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> N
 async def test_a_wrong_peer_is_refused_with_the_reason(
     make_peer: MakePeer, identity: Identity, target: int, reason: str
 ) -> None:
-    """A wrong address never feeds a foreign log; both ends can say what to correct."""
+    """Law: a caller with a wrong cluster, group or node is refused with the reason, so that no foreign log is fed."""
     one = await make_peer(1)
 
     with pytest.raises(Refused, match=reason):
@@ -301,7 +301,7 @@ async def test_a_wrong_peer_is_refused_with_the_reason(
 
 
 async def test_what_is_no_replica_is_disconnected(make_peer: MakePeer) -> None:
-    """A client of the wrong protocol is closed and disturbs nobody."""
+    """Law: a client of another protocol is disconnected and disturbs nobody."""
     one = await make_peer(1)
     reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
 
@@ -316,7 +316,7 @@ async def test_what_is_no_replica_is_disconnected(make_peer: MakePeer) -> None:
 async def test_a_stranger_who_says_nothing_is_disconnected_with_a_line(
     make_peer: MakePeer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: no connection is closed silently; the line names who called, and the close is counted."""
+    """Law: a caller that does not greet is disconnected; the log names it and the close is counted."""
     monkeypatch.setattr(pendinghandshakes, "GREETING_TIMEOUT_S", 0.05)
     caplog.set_level(logging.INFO)
     one = await make_peer(1)
@@ -335,7 +335,7 @@ async def test_a_stranger_who_says_nothing_is_disconnected_with_a_line(
 async def test_who_calls_twice_loses_the_first_connection_with_a_line(
     make_peer: MakePeer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Law: a peer that restarted has one connection, and the log says where the former one went."""
+    """Law: if a peer calls again, its former connection is closed, with a log line."""
     caplog.set_level(logging.INFO)
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
@@ -351,7 +351,7 @@ async def test_who_calls_twice_loses_the_first_connection_with_a_line(
 
 
 async def test_who_speaks_in_the_name_of_another_is_disconnected(make_peer: MakePeer) -> None:
-    """The sender of each message is the one that greeted on that connection."""
+    """Law: a message whose sender is not the peer that greeted on the connection ends that connection."""
     one, two = await make_peer(1), await make_peer(2)
     two.call(one)
     await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
@@ -364,7 +364,7 @@ async def test_who_speaks_in_the_name_of_another_is_disconnected(make_peer: Make
 
 
 async def test_a_broken_rule_costs_the_connection_and_nothing_else(make_peer: MakePeer) -> None:
-    """The peer is lost, the violation counted; it may call again."""
+    """Law: a message that breaks raft's rules costs the peer its connection; it may call again."""
     one, two = await make_peer(1), await make_peer(2)
     one.recorder.violated = "two leaders"
     two.call(one)
@@ -374,7 +374,7 @@ async def test_a_broken_rule_costs_the_connection_and_nothing_else(make_peer: Ma
     await one.recorder.wait_for(lambda: one.transport.violations == 1)
     one.recorder.violated = ""
     await one.recorder.wait_for(lambda: one.recorder.events.count("greeted 2") == 2)
-    # The link of the one that calls is up when the answer to its greeting has arrived.
+    # The caller's link is up when it has got the answer to its greeting.
     await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
     two.transport.send([beat(2, 1, 2)])
     await one.recorder.wait_for(lambda: bool(one.recorder.messages))
@@ -395,7 +395,7 @@ async def test_a_broken_rule_costs_the_connection_and_nothing_else(make_peer: Ma
 async def test_what_follows_no_greeting_is_disconnected(
     make_peer: MakePeer, frame: list[bytes]
 ) -> None:
-    """A frame of another purpose, a snapshot that was not received, a field of another type."""
+    """Law: a frame that may not follow the greeting ends the connection: another purpose, an unreceived snapshot, a wrong type."""
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     connection = await dial(caller, NodeId(1), one.address, "raft")
@@ -407,7 +407,7 @@ async def test_what_follows_no_greeting_is_disconnected(
 
 
 async def test_who_has_not_greeted_sends_no_large_frame(make_peer: MakePeer) -> None:
-    """A stranger must not make this process hold 64 MiB."""
+    """Law: before the greeting only small frames are read, so that a stranger cannot make this process hold 64 MiB."""
     one = await make_peer(1)
     reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
 
@@ -420,7 +420,7 @@ async def test_who_has_not_greeted_sends_no_large_frame(make_peer: MakePeer) -> 
 
 
 async def test_a_port_in_use_is_named(make_peer: MakePeer) -> None:
-    """The error says which port and how to find who has it."""
+    """Law: a port in use is reported with its number and how to find the process that has it."""
     one = await make_peer(1)
     other = Peer(2, one.address.port)
 
@@ -430,7 +430,7 @@ async def test_a_port_in_use_is_named(make_peer: MakePeer) -> None:
 
 
 async def test_a_member_that_left_is_not_called_any_more(make_peer: MakePeer) -> None:
-    """Links follow the membership."""
+    """Law: links follow the membership; a member that left is not called."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
     await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))

@@ -1,4 +1,4 @@
-"""Connections whose other side a proxy has lost: nobody but the replicas notices it."""
+"""Connections whose other side a proxy has lost, which only the replicas can notice."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from tests.faultyproxy import DOWN, UP, FaultyProxy, faulty_proxy
 
 
 def arrives(sender: Peer, receiver: Peer, purpose: Purpose, number: int) -> bool:
-    """Send something and return whether it, or what was sent before with the number, has come."""
+    """Send something; return whether it, or an earlier message with this number, has arrived."""
     if purpose == "raft":
         sender.transport.send([beat(1, 2, number)])
         return any(getattr(each, "context", 0) == number for each in receiver.recorder.messages)
@@ -29,7 +29,7 @@ def arrives(sender: Peer, receiver: Peer, purpose: Purpose, number: int) -> bool
 
 
 async def until_arrived(one: Peer, two: Peer, purpose: Purpose, number: int) -> None:
-    """Let both tick until something of *one* comes to *two*."""
+    """Let both peers tick until a message of *one* reaches *two*."""
     async with asyncio.timeout(PATIENCE_S):
         while not arrives(one, two, purpose, number):
             for peer in (one, two):
@@ -41,7 +41,7 @@ async def until_arrived(one: Peer, two: Peer, purpose: Purpose, number: int) -> 
 async def test_a_link_that_a_proxy_keeps_without_its_other_side_is_made_again(
     make_peer: MakePeer, purpose: Purpose
 ) -> None:
-    """Law: what one sends comes to the other again, though no end is closed, and also where nothing goes either way."""
+    """Law: a silent link is made again although neither end was closed, also if both directions are silent."""
     one, two = await make_peer(1), await make_peer(2)
     to_two, to_one = (faulty_proxy((each.address.host, each.address.port)) for each in (two, one))
     async with to_two as up, to_one as down:
@@ -56,7 +56,7 @@ async def test_a_link_that_a_proxy_keeps_without_its_other_side_is_made_again(
 
 
 async def test_links_that_are_heard_stay(make_peer: MakePeer) -> None:
-    """Nor does a peer that never calls cost a link."""
+    """Law: links that are heard stay; a peer that never calls costs no link."""
     one, two, three = await make_peer(1), await make_peer(2), await make_peer(3)
     one.call(two, three)
     two.call(one)
@@ -76,7 +76,7 @@ async def test_links_that_are_heard_stay(make_peer: MakePeer) -> None:
 async def test_link_stays_while_the_peers_word_about_it_waits_behind_its_bytes(
     make_peer: MakePeer, purpose: Purpose
 ) -> None:
-    """Law: a slow link with much to carry costs the link of the other direction nothing."""
+    """Law: a slow link with much data does not make the peer give up the link of the other direction."""
     one, two = await make_peer(1), await make_peer(2)
     async with faulty_proxy((two.address.host, two.address.port)) as slow:
         one.transport.set_peers({NodeId(2): _at(slow)})
@@ -99,7 +99,7 @@ async def test_link_stays_while_the_peers_word_about_it_waits_behind_its_bytes(
 
 
 def fill(sender: Peer, purpose: Purpose, count: int) -> None:
-    """Send node 2 so many MiB."""
+    """Send so many MiB to node 2."""
     data = bytes(1 << 20)
     for _ in range(count):
         if purpose == "log":

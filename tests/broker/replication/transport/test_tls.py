@@ -1,4 +1,4 @@
-"""Connections between replicas with TLS: who is let in, how a group changes to it, and new certificates."""
+"""TLS between replicas: which callers are accepted, how a raft group changes to TLS, and new certificates."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ async def hear(receiver: Peer, sender: Peer) -> None:
 async def test_replicas_speak_tls_with_certificates_of_both(
     make_peer: MakePeer, files: TlsFiles
 ) -> None:
-    """With TLS enforced, messages arrive, and the connection is encrypted."""
+    """Law: with TLS enforced, messages arrive encrypted and a plain call fails."""
     one = await make_peer(1, tls=between(files))
     two = await make_peer(2, tls=between(files))
 
@@ -52,7 +52,7 @@ async def test_replicas_speak_tls_with_certificates_of_both(
 async def test_who_has_no_certificate_of_the_ca_is_no_replica(
     make_peer: MakePeer, files: TlsFiles, tmp_path: Path, stranger: str
 ) -> None:
-    """A plain caller, one of another authority, one without a certificate: none is greeted."""
+    """Law: callers without TLS, without a certificate or with one of another authority are not accepted."""
     other = make_certificate(make_authority(tmp_path, "other"), "stranger")
     context = {
         "plain": None,
@@ -72,7 +72,7 @@ async def test_who_has_no_certificate_of_the_ca_is_no_replica(
 async def test_a_group_can_change_from_plain_to_tls_replica_by_replica(
     make_peer: MakePeer, files: TlsFiles, caller: TlsMode | None, called: TlsMode | None
 ) -> None:
-    """One that permits both is understood by one that knows plain connections only."""
+    """Law: a replica with permissive TLS talks to plain and TLS peers, so that a group changes replica by replica."""
     one = await make_peer(1, tls=between(files, caller) if caller else None)
     two = await make_peer(2, tls=between(files, called) if called else None)
 
@@ -80,7 +80,7 @@ async def test_a_group_can_change_from_plain_to_tls_replica_by_replica(
 
 
 async def test_one_that_permits_both_prefers_tls(make_peer: MakePeer, files: TlsFiles) -> None:
-    """So a group is encrypted as soon as every replica can."""
+    """Law: a permissive replica prefers TLS, so that a raft group is encrypted as soon as all replicas can."""
     one = await make_peer(1, tls=between(files, "permissive"))
     two = await make_peer(2, tls=between(files))
 
@@ -91,7 +91,7 @@ async def test_one_that_permits_both_prefers_tls(make_peer: MakePeer, files: Tls
 async def test_a_new_certificate_counts_from_the_next_connection_on(
     make_peer: MakePeer, tmp_path: Path
 ) -> None:
-    """The files of both ends are replaced by those of another authority: no restart is needed."""
+    """Law: after the certificate files are replaced, new connections use them without a restart."""
     files = make_certificate(make_authority(tmp_path), "replica")
     one = await make_peer(1, tls=between(files))
     two = await make_peer(2, tls=between(files))

@@ -1,4 +1,4 @@
-"""Processes that hold, share or forward a connection with this one, which serves as the broker."""
+"""Processes that hold, share or forward a connection to this process, which acts as the broker."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from unittest import mock
 
-# Connects as often as its argument says and waits for its end. What follows may add to it.
+# Connects as often as its argument says and waits for its end; code may be added behind it.
 CLIENT = """
 import ctypes, os, signal, socket, sys, threading, time
 
@@ -32,8 +32,8 @@ def fork(*mine):
 port = int(sys.argv[1])
 socks = [socket.create_connection((sys.argv[2], port)) for _ in range(int(sys.argv[3]))]
 """
-# Connects to the broker and to another port, both from one port of its own: {} is the other port.
-# Both ends are bound before either connects: only then every kernel lets them share the port.
+# Connects to the broker and to another port from one local port; {} is the other port.
+# Both ends are bound before either connects, because only then every kernel lets them share the port.
 SAME_PORT_CLIENT = """
 import socket, sys, time
 
@@ -50,7 +50,7 @@ WAIT = "\ntime.sleep(60)\n"
 
 @dataclass
 class Broker:
-    """Listens, and knows the other ends of its connections."""
+    """Listens, and knows the remote ends of its connections."""
 
     listener: socket.socket
     ends: list[tuple[str, int]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Broker:
         return host, port
 
     def accept(self) -> tuple[str, int]:
-        """Return the other end of the next connection."""
+        """Return the remote end of the next connection."""
         sock, peer = self.listener.accept()
         self.accepted.append(sock)
         self.ends.append((peer[0], peer[1]))
@@ -80,7 +80,7 @@ class Broker:
 
 @contextlib.contextmanager
 def listening(host: str = "127.0.0.1") -> Iterator[Broker]:
-    """Serve as a broker; `::` takes both families."""
+    """Serve as a broker; `::` accepts both address families."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server(
         (host, 0), family=family, dualstack_ipv6=host == "::", backlog=1000
@@ -103,7 +103,7 @@ def client(
     stdin: int = subprocess.DEVNULL,
     connect: str = CLIENT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a client program and accept its connections; *more* is what it does after *connect*."""
+    """Run a client program and accept its connections; *more* is code that runs after *connect*."""
     program = connect + more + "\nprint('ready', flush=True)" + WAIT
     words = (sys.executable, "-c", program, str(broker.port), host, str(connections))
     with subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE) as process:
@@ -121,7 +121,7 @@ def client(
 def killed_during_a_look(
     process: subprocess.Popen[bytes], then: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Kill a client when a look has found it and goes to the next process, then call *then*."""
+    """Kill a client after a look has found it and goes on to the next process, then call *then*."""
     listdir, found = os.listdir, False
 
     def listed(folder: str | os.PathLike[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A client is dead when its processes are: a closed connection alone proves nothing."""
+"""A client is dead when its processes are dead; a closed connection alone is no proof."""
 
 import asyncio
 import contextlib
@@ -42,19 +42,19 @@ NOBODY = 2**22 + 1
 def test_the_process_id_is_read_from_a_field_or_a_client_id(
     client_id: str, said: str, pid: int | None
 ) -> None:
-    """RocketMQ writes ip@PID#nanos, older clients ip@PID, our SDK a field; others name none."""
+    """Law: the process id is read from a field (our SDK) or the client id (ip@PID#nanos, ip@PID); other ids name none."""
     assert pid_of(client_id, said) == pid
 
 
 def test_only_its_own_addresses_are_this_machine() -> None:
-    """Nobody looks for the process of a remote client."""
+    """Law: only addresses of this machine are looked up, never those of remote clients."""
     hosts = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "192.0.2.2", "?")
 
     assert [host for host in hosts if is_local(host, frozenset({"192.0.2.1"}))] == [*hosts[:4]]
 
 
 def test_a_forwarded_loopback_address_means_the_machine_of_the_replica_that_forwards() -> None:
-    """Law: nobody is looked for here whose address was seen on another machine."""
+    """Law: a loopback address that another replica forwards belongs to that replica's machine and is not looked up here."""
     asked = [
         ("127.0.0.1", "127.0.0.1"),
         ("::1", "localhost"),
@@ -71,7 +71,7 @@ def test_a_forwarded_loopback_address_means_the_machine_of_the_replica_that_forw
 
 @contextlib.asynccontextmanager
 async def watching() -> AsyncIterator[tuple[Liveness, list[str]]]:
-    """Watch clients; the list has those that were proven dead."""
+    """Watch clients; the list collects those that were proven dead."""
     dead: list[str] = []
     liveness = Liveness(lambda client_id, proof, ends: dead.append(client_id))
     yield liveness, dead
@@ -79,13 +79,13 @@ async def watching() -> AsyncIterator[tuple[Liveness, list[str]]]:
 
 
 async def settled(liveness: Liveness) -> None:
-    """Wait until nothing is being looked up."""
+    """Wait until no look is under way."""
     while liveness._tasks:
         await asyncio.gather(*liveness._tasks)
 
 
 async def identified(liveness: Liveness, broker: Broker, *client_ids: str) -> None:
-    """Let a client speak on each connection, and wait until it is known."""
+    """Let a client speak on each connection, and wait until its process is known."""
     for number, (end, client_id) in enumerate(zip(broker.ends, client_ids, strict=True)):
         liveness.seen(number, [client_id], end, ours=broker.ours)
     await settled(liveness)
@@ -93,7 +93,7 @@ async def identified(liveness: Liveness, broker: Broker, *client_ids: str) -> No
 
 @pytest.mark.parametrize("named", [False, True], ids=["any name", "named"])
 async def test_a_killed_client_is_proven_dead(named: bool) -> None:
-    """Whatever its instance name is."""
+    """Law: a client whose process was killed is proven dead, whatever its instance name."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             name = f"127.0.0.1@{process.pid}#1" if named else NAME
@@ -111,7 +111,7 @@ async def test_a_killed_client_is_proven_dead(named: bool) -> None:
 
 @pytest.mark.parametrize("named", [False, True], ids=["any name", "named"])
 async def test_a_client_that_is_killed_while_it_is_looked_for_is_proven_dead(named: bool) -> None:
-    """It has just joined: its connection is lost before the look has an answer."""
+    """Law: a client killed during its first look is proven dead, although its connection ends before the look."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             name = f"127.0.0.1@{process.pid}#1" if named else NAME
@@ -124,7 +124,7 @@ async def test_a_client_that_is_killed_while_it_is_looked_for_is_proven_dead(nam
 
 
 async def test_what_is_seen_after_a_connection_was_lost_proves_nothing() -> None:
-    """The end of the connection may belong to another program by then."""
+    """Law: a look that comes after the connection's end proves nothing, because the port may belong to another program."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             liveness.seen(0, [NAME], broker.ends[0])
@@ -137,7 +137,7 @@ async def test_what_is_seen_after_a_connection_was_lost_proves_nothing() -> None
 
 
 async def test_a_living_client_that_closed_its_connection_is_not() -> None:
-    """We look for a while and give up without proof."""
+    """Law: a client that closed its connection but lives is not declared dead; after some looks we give up."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             await identified(liveness, broker, NAME)
@@ -150,7 +150,7 @@ async def test_a_living_client_that_closed_its_connection_is_not() -> None:
 
 
 async def test_a_client_whose_child_has_its_connection_is_not() -> None:
-    """The program may go on there."""
+    """Law: a client whose child process still has the connection is not dead."""
     with listening() as broker, client(broker, "fork()") as process:
         async with watching() as (liveness, dead):
             await identified(liveness, broker, f"127.0.0.1@{process.pid}#1")
@@ -164,7 +164,7 @@ async def test_a_client_whose_child_has_its_connection_is_not() -> None:
 
 
 async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection_counts() -> None:
-    """After a change of leader a client pulls before it says who it is; its process identifies it."""
+    """Law: among possible members, only the one whose process owns the connection is proven dead; after a change of leader a client may pull before it names itself."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             mine, other = f"127.0.0.1@{process.pid}#1", f"127.0.0.1@{NOBODY}#2"
@@ -183,7 +183,7 @@ async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection
 
 
 async def test_for_a_client_of_another_machine_no_member_is_looked_at() -> None:
-    """Law: one pull of a stranger costs no object and no step per member of the group that it names."""
+    """Law: for a client of another machine no member is examined, so that a stranger's pull costs nothing."""
     asked: list[str] = []
 
     def members() -> list[str]:
@@ -201,7 +201,7 @@ async def test_for_a_client_of_another_machine_no_member_is_looked_at() -> None:
 
 
 async def test_an_unnamed_client_of_this_machine_is_taken_for_some_members_at_most() -> None:
-    """Law: what a connection costs has a limit, however large its group is."""
+    """Law: an unnamed client of this machine is matched with a limited number of members."""
     async with watching() as (liveness, _):
         liveness.guess(
             0, lambda: (f"127.0.0.1@{NOBODY}#{n}" for n in range(1_000)), ("127.0.0.1", 1)
@@ -212,7 +212,7 @@ async def test_an_unnamed_client_of_this_machine_is_taken_for_some_members_at_mo
 
 
 async def test_a_client_that_names_itself_before_the_guess_needs_none() -> None:
-    """Its members may be many."""
+    """Law: a client that names itself first needs no match with members."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             mine = f"127.0.0.1@{process.pid}#1"
@@ -230,7 +230,7 @@ async def test_a_client_that_names_itself_before_the_guess_needs_none() -> None:
 
 
 async def test_one_look_answers_for_all_clients() -> None:
-    """Thousands of clients of one process, each with its socket, would cost the square of that otherwise."""
+    """Law: one look identifies all connections of a process; else thousands of clients would cost quadratic work."""
     with listening() as broker, client(broker, connections=100):
         async with watching() as (liveness, _):
             await identified(liveness, broker, *(f"{NAME}-{number}" for number in range(100)))
@@ -240,7 +240,7 @@ async def test_one_look_answers_for_all_clients() -> None:
 
 
 async def test_every_client_of_a_dead_process_is_proven_dead_once() -> None:
-    """Also the one whose connection was seen to break while another of the process still seemed to live."""
+    """Law: every client of a dead process is proven dead once, also one whose connection ended earlier than the others."""
     with listening() as broker, client(broker, connections=3) as process:
         async with watching() as (liveness, dead):
             names = [f"{NAME}-{number}" for number in range(3)]
@@ -260,7 +260,7 @@ async def test_every_client_of_a_dead_process_is_proven_dead_once() -> None:
 
 
 def test_looks_take_a_tenth_of_a_cpu_and_the_first_ones_do_not_wait() -> None:
-    """Only what they compute counts: on a busy machine clients would die before the pauses between looks end."""
+    """Law: looks use at most a tenth of a CPU, measured in CPU time, and the first ones do not wait."""
     budget = LookBudget()
     now_s, pauses = 100.0, []
 
@@ -273,14 +273,14 @@ def test_looks_take_a_tenth_of_a_cpu_and_the_first_ones_do_not_wait() -> None:
 
 
 def test_time_in_which_a_look_waits_is_not_its_own() -> None:
-    """On a busy machine a look takes long and computes little; the next client must not wait for that."""
+    """Law: time that a look spends waiting, for example on a busy machine, does not count as its CPU time."""
     _, cpu_s = _timed(time.sleep, 0.2)
 
     assert cpu_s < 0.1
 
 
 async def test_who_speaks_for_several_clients_is_none_of_them() -> None:
-    """RocketMQ's proxy has one connection for many: its death is not theirs, which it names."""
+    """Law: a process that speaks for several clients, as RocketMQ's proxy, is none of them, so its death is not theirs."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             named = f"127.0.0.1@{process.pid}#1"
@@ -298,7 +298,7 @@ async def test_who_speaks_for_several_clients_is_none_of_them() -> None:
 
 
 async def test_of_two_programs_with_one_client_id_the_end_of_one_is_not_that_of_the_other() -> None:
-    """Their instance names are the same: as long as one of them speaks, the client lives."""
+    """Law: if two programs share a client id, the client lives as long as one of them does."""
     with listening() as broker, client(broker) as first, client(broker):
         async with watching() as (liveness, dead):
             await identified(liveness, broker, NAME, NAME)
@@ -315,7 +315,7 @@ async def test_of_two_programs_with_one_client_id_the_end_of_one_is_not_that_of_
 async def test_the_end_of_a_program_that_uses_the_id_of_another_is_not_that_of_the_other(
     has_number: bool,
 ) -> None:
-    """It may say any process of its own in a field of its heartbeat: the one in the id counts."""
+    """Law: a program that uses another client's id does not prove it dead when it ends; the process number in the id counts."""
     with listening() as broker, client(broker) as thief, client(broker) as victim:
         async with watching() as (liveness, dead):
             name = f"127.0.0.1@{victim.pid}#1" if has_number else NAME
@@ -332,7 +332,7 @@ async def test_the_end_of_a_program_that_uses_the_id_of_another_is_not_that_of_t
 
 
 async def test_a_client_that_was_never_identified_is_not_judged() -> None:
-    """Nor looked for without end."""
+    """Law: a client that could not be identified after some looks is neither looked for again nor declared dead."""
     with listening() as broker, client(broker, "one, two = socket.socketpair()") as process:
         async with watching() as (liveness, dead):
             for _ in range(5):
@@ -353,7 +353,7 @@ async def test_a_client_that_was_never_identified_is_not_judged() -> None:
 async def test_a_client_that_cannot_be_looked_for_keeps_no_other_from_it(
     end: tuple[str, int], said: str
 ) -> None:
-    """Law: whatever the end of one connection is, the others are looked for at their next heartbeat."""
+    """Law: an error while one client is looked up does not stop the others from being looked up."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             liveness.seen(1, ["192.0.2.2@other"], end, said, ours=broker.ours)
@@ -370,7 +370,7 @@ async def test_a_client_that_cannot_be_looked_for_keeps_no_other_from_it(
 
 
 async def test_a_remote_client_is_not_looked_for() -> None:
-    """No process of this machine can be its own."""
+    """Law: a remote client is not looked up."""
     async with watching() as (liveness, dead):
         liveness.seen(0, [NAME], ("192.0.2.200", 40_000))
         await settled(liveness)

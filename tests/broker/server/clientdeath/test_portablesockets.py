@@ -1,4 +1,4 @@
-"""Where there is no /proc, a client counts that says which process it is."""
+"""Without /proc, only a client that names its process can be proven dead."""
 
 import os
 
@@ -8,7 +8,7 @@ from tests.broker.server.clientdeath.children import client, listening
 
 
 def test_the_named_process_counts_when_it_holds_the_other_end() -> None:
-    """Without a name nothing is known."""
+    """Law: the named process counts if it holds the other end of the connection; without a name nothing is known."""
     with listening() as broker, client(broker) as process:
         (end,) = broker.ends
 
@@ -22,7 +22,7 @@ def test_the_named_process_counts_when_it_holds_the_other_end() -> None:
 
 
 def test_a_process_is_dead_when_it_is_gone_or_a_zombie() -> None:
-    """A later process under its number counts as alive."""
+    """Law: a process is dead if it is gone or a zombie; a later process with its number counts as alive."""
     with listening() as broker, client(broker) as process:
         owner = Process(process.pid, 0, 0)
         assert proof_of_death(owner) is None

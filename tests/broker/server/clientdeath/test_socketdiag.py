@@ -1,4 +1,4 @@
-"""A connection of this machine is found by its ends."""
+"""The socket of a connection on this machine is found by its two addresses."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from orderlymq_broker.server.clientdeath.socketdiag import inode_of
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 def test_both_sockets_of_a_connection_are_found_by_its_ends(host: str) -> None:
-    """Each by its own end first; ends written as IPv6 may mean IPv4."""
+    """Law: each socket of a connection is found by its own end first, also with IPv4 addresses written as IPv6."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with (
         socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener,
@@ -37,12 +37,12 @@ def test_both_sockets_of_a_connection_are_found_by_its_ends(host: str) -> None:
 def test_what_is_no_connection_of_this_machine_is_not_found(
     ends: tuple[tuple[str, int], tuple[str, int]],
 ) -> None:
-    """Of another machine, of two families, or without an address."""
+    """Law: no socket is found for another machine, for two address families or without an address."""
     assert inode_of(*ends) is None
 
 
 def test_a_connection_that_ended_is_not_found() -> None:
-    """Also while the kernel remembers it."""
+    """Law: a connection that has ended is not found, even if the kernel still remembers it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()

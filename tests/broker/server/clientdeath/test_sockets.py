@@ -1,4 +1,4 @@
-"""Whose process holds the other end of a connection, and when nobody may say so."""
+"""Which process holds the other end of a connection, and when that must not be concluded."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ from tests.broker.server.clientdeath.children import (
 
 NOBODY = 2**22 + 1
 
-# Programs that carry the bytes of another one, by the way in which they get them.
+# Programs that forward another program's bytes, by the way in which they get them.
 FORWARDERS = {
     "accepts": "served = socket.create_server(('127.0.0.1', 0))",
     "accepted and does not listen": """
@@ -56,7 +56,7 @@ fifo = os.open(path, os.O_RDWR)
 
 
 def look(broker: Broker, pid: int | None = None) -> Holding | str:
-    """Look for the client at the other end of the first connection: in the TCP tables, and by both ends."""
+    """Look for the client of the first connection, in the TCP tables and by both ends."""
     end = broker.ends[0]
     found = View().client_of(end, pid)
     assert View([(end, broker.ours)]).client_of(end, pid) == found
@@ -65,7 +65,7 @@ def look(broker: Broker, pid: int | None = None) -> Holding | str:
 
 
 def test_the_only_process_that_holds_the_other_end_is_the_client() -> None:
-    """Whatever its client id says, or does not say."""
+    """Law: the only process that holds the other end is the client, whatever its client id says."""
     with listening() as broker, client(broker) as process:
         found = look(broker)
         named = look(broker, process.pid)
@@ -79,7 +79,7 @@ def test_the_only_process_that_holds_the_other_end_is_the_client() -> None:
     ("listens", "dials"), [("::", "127.0.0.1"), ("::", "::1"), ("127.0.0.1", "::ffff:127.0.0.1")]
 )
 def test_both_families_are_understood(listens: str, dials: str) -> None:
-    """Java speaks IPv4 through sockets of both families."""
+    """Law: IPv4 connections through sockets of both families, as Java's, are found."""
     with listening(listens) as broker, client(broker, host=dials) as process:
         found = look(broker)
 
@@ -89,7 +89,7 @@ def test_both_families_are_understood(listens: str, dials: str) -> None:
 
 @pytest.mark.parametrize("by", ["both ends", "the tables"])
 def test_a_client_that_is_killed_during_the_look_is_known(by: str) -> None:
-    """A look takes 0.1 s on a busy machine; it reads a client that it is asked for when it finds it."""
+    """Law: a client killed during a look (0.1 s on a busy machine) is known, because it is read when it is found."""
     with listening() as broker, client(broker) as process:
         living = read_process(process.pid)
         with killed_during_a_look(process):
@@ -103,7 +103,7 @@ def test_a_client_that_is_killed_during_the_look_is_known(by: str) -> None:
 
 
 def test_a_number_that_is_no_holder_of_the_socket_names_no_process() -> None:
-    """It is of a container, or a part of an instance name."""
+    """Law: a process number that does not hold the socket is ignored; it may be of a container or part of a name."""
     with listening() as broker, client(broker):
         found = look(broker, os.getpid())
 
@@ -112,19 +112,19 @@ def test_a_number_that_is_no_holder_of_the_socket_names_no_process() -> None:
 
 @pytest.mark.parametrize("way", FORWARDERS)
 def test_a_process_that_may_speak_for_another_program_is_no_client(way: str) -> None:
-    """Its death says nothing about a program behind it, which goes on with the messages that it has."""
+    """Law: a process that may forward for another program is no client, because its death would prove nothing."""
     with listening() as broker, client(broker, FORWARDERS[way]) as process:
         found = look(broker)
         named = look(broker, process.pid)
 
         assert isinstance(found, str)
         assert "may act for another program" in found
-        # Its own word is enough: the client knows its number, a tunnel's it does not know.
+        # If the client itself names this process, that is enough; a forwarder does not know the client's number.
         assert isinstance(named, Holding)
 
 
 def test_a_process_that_reads_what_another_one_writes_is_no_client() -> None:
-    """As `ssh -W` and netcat do: standard input is the way in."""
+    """Law: a process that reads another one's output, as `ssh -W` or netcat, is no client."""
     with listening() as broker, client(broker, stdin=subprocess.PIPE):
         found = look(broker)
 
@@ -133,7 +133,7 @@ def test_a_process_that_reads_what_another_one_writes_is_no_client() -> None:
 
 
 def test_a_consumer_of_the_java_client_may_have_other_connections() -> None:
-    """Its threads show that it consumes itself; where it listens it may be RocketMQ's proxy."""
+    """Law: a Java consumer, known by its threads, may have other connections; if it also listens, it may be RocketMQ's proxy."""
     threads = """
 import ctypes
 def run(name):
@@ -158,7 +158,7 @@ one, two = socket.socketpair()
 
 
 def test_a_socket_with_several_holders_has_them_all() -> None:
-    """A process made by fork inherits the connection; the client may be either."""
+    """Law: a socket inherited by fork has several holders, and each may be the client."""
     with listening() as broker, client(broker, "fork()") as process:
         (child,) = psutil.Process(process.pid).children()
         found = look(broker, process.pid)
@@ -169,7 +169,7 @@ def test_a_socket_with_several_holders_has_them_all() -> None:
 
 
 def test_a_client_is_found_also_when_its_port_is_another_connections_too() -> None:
-    """Linux gives one port to connections with different ends, such as the broker that forwards another client."""
+    """Law: a client is found even if its port is used by another connection with a different end."""
     serve = """
 import socket
 listener = socket.create_server(('127.0.0.1', 0))
@@ -199,7 +199,7 @@ accepted.recv(1)
 
 
 def test_who_inherits_a_socket_holds_it() -> None:
-    """A program may go on in another process, which nobody knew when it was looked for."""
+    """Law: a process that inherited the socket after the look still holds it."""
     with listening() as broker:
         when_told = "signal.signal(signal.SIGUSR1, lambda *_: fork())"
         with client(broker, when_told) as process:
@@ -219,7 +219,7 @@ def test_who_inherits_a_socket_holds_it() -> None:
 
 
 def test_an_end_that_is_not_connected_with_us_has_no_client() -> None:
-    """A remote one, or one in a network namespace of its own."""
+    """Law: an address that is not connected with this machine has no client."""
     with listening() as broker, client(broker):
         assert isinstance(View().client_of(("192.0.2.7", broker.ends[0][1]), None), str)
         assert isinstance(View().client_of(("127.0.0.1", broker.port), None), str)
@@ -229,7 +229,7 @@ def test_an_end_that_is_not_connected_with_us_has_no_client() -> None:
 def test_a_living_process_is_not_dead_and_a_later_one_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The start distinguishes two processes under one number, also when the clock is set meanwhile."""
+    """Law: start time and number together identify a process, also if the clock is set."""
     me = read_process(os.getpid())
     assert me is not None
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
@@ -241,14 +241,14 @@ def test_a_living_process_is_not_dead_and_a_later_one_is_another(
 
 
 def test_a_zombie_is_dead_when_all_of_its_threads_have_ended() -> None:
-    """The first thread of a process may end before the others."""
+    """Law: a process whose first thread has ended is alive until all its threads have."""
     exit_call = {"x86_64": 60, "aarch64": 93}[platform.machine()]
     program = (
         "import ctypes, threading, time;"
         "threading.Thread(target=time.sleep, args=(60,)).start();"
         f"ctypes.CDLL(None).syscall({exit_call}, 0)"
     )
-    # Not collected before the end of the test: a plain child of this process.
+    # A plain child of this process, because it must not be collected before the end of the test.
     child = subprocess.Popen([sys.executable, "-c", program])
     try:
         process = read_process(child.pid)
