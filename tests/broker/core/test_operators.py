@@ -40,7 +40,7 @@ _CHANGES = [
     (RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n"),
 ]
 
-# A time after 2026, because tokens are checked against the clock only from then on.
+# Tokens count seconds since 2026; at earlier times they are small.
 _IN_2027_MS = 1_800_000_000_000
 
 

@@ -1,4 +1,4 @@
-"""Access control: signatures, permissions, white lists, and the commands for accounts."""
+"""Access control: signatures, permissions, white lists, and the requests that change accounts."""
 
 import hmac
 from base64 import b64encode
@@ -39,7 +39,7 @@ EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 
 @pytest.fixture
 def guarded() -> Shell:
-    """A broker with access control and a writer, a reader and an administrator."""
+    """A broker with access control and the accounts of a writer, a reader and an administrator."""
     access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
     shell = Shell(settings(access=access))
     shell.lead()
@@ -72,7 +72,7 @@ def ask(
     secret: str = SECRET,
     **more: Any,
 ) -> tuple[int, str]:
-    """Send a signed request; return code and remark without the name of Java's exception."""
+    """Send a signed request; return the code and the remark without the name of Java's exception."""
     fields = dict(ext or {})
     if who:
         fields["AccessKey"] = who
@@ -91,7 +91,7 @@ def ask(
 def test_signatures_are_rocketmqs(
     ext: dict[str, str], body: bytes, access_key: str, expected: str
 ) -> None:
-    """Values in the order of their names, then the body; what is not signed does not count."""
+    """Law: as in RocketMQ, a signature covers the values in the order of their names, then the body."""
     fields = {**ext, "AccessKey": access_key}
 
     assert signature(fields, body, SECRET, 409) == expected
@@ -99,7 +99,7 @@ def test_signatures_are_rocketmqs(
 
 
 def test_captured_signatures_are_understood() -> None:
-    """Requests of a Java client with the hook of RocketMQ's ACL."""
+    """Law: signatures of a Java client with RocketMQ's ACL hook are computed in the same way."""
     found = [frame for frame in frames() if frame.is_request and frame.server == "acl"]
     assert len(found) >= 3
 
@@ -113,11 +113,11 @@ def test_captured_signatures_are_understood() -> None:
 def test_a_query_by_the_clients_id_is_signed_as_its_version_signs(
     guarded: Shell, version: int, signed: bool
 ) -> None:
-    """The field that makes it one is added behind the signature up to 4.9.3, and signed from 4.9.4 on."""
+    """Law: the unique-key field of a query is not signed by clients up to 4.9.3 and is signed from 4.9.4 on; both are accepted."""
     query = {"topic": "orders", "key": "U", "maxNum": "1", "beginTimestamp": "0"}
     query |= {"endTimestamp": str(2**62), "AccessKey": "reader"}
     mark = {"_UNIQUE_KEY_QUERY": "true"}
-    # As the client does it, without the broker's own rule.
+    # As the client signs it, without the broker's special rule.
     text = "".join(value for _, value in sorted({**query, **(mark if signed else {})}.items()))
     stamp = b64encode(hmac.digest(SECRET.encode(), text.encode(), "sha1")).decode()
 
@@ -127,7 +127,7 @@ def test_a_query_by_the_clients_id_is_signed_as_its_version_signs(
 
 
 def test_who_may_do_something_may_do_that_only(guarded: Shell) -> None:
-    """Publishing is not consuming, one topic is not another, a member is no administrator."""
+    """Law: a right is for one action and one topic: publishing is not consuming, and a member is no administrator."""
     send: tuple[int, dict[str, str]] = (310, send_ext("orders"))
     pull: tuple[int, dict[str, str]] = (11, pull_ext())
 
@@ -151,7 +151,7 @@ def test_who_may_do_something_may_do_that_only(guarded: Shell) -> None:
 
 
 def test_who_is_not_known_or_does_not_sign_is_refused(guarded: Shell) -> None:
-    """Each with RocketMQ's code and words; nothing was done and it was counted."""
+    """Law: an unknown or unsigned client is refused with RocketMQ's code and words; nothing is done, and it is counted."""
     ext = send_ext("orders")
 
     assert ask(guarded, "", 310, ext)[1].startswith("No accessKey is configured")
@@ -166,7 +166,7 @@ def test_who_is_not_known_or_does_not_sign_is_refused(guarded: Shell) -> None:
 
 
 def test_a_changed_field_or_body_breaks_the_signature(guarded: Shell) -> None:
-    """Nobody can use a request of somebody else for something else."""
+    """Law: a signature is invalid for a changed field or body, so that a request cannot be reused for something else."""
     ext = {**send_ext("orders"), "AccessKey": "writer"}
     ext["Signature"] = signature(ext, b"one", SECRET)
 
@@ -177,13 +177,13 @@ def test_a_changed_field_or_body_breaks_the_signature(guarded: Shell) -> None:
 
 
 def test_a_refused_oneway_is_counted(guarded: Shell) -> None:
-    """ACL-02: it gets no answer."""
+    """Law: a refused one-way request gets no answer and is counted (ACL-02)."""
     assert guarded.ask(310, send_ext("orders"), b"x", oneway=True) is None
     assert guarded.core.context.counters["access_denied"] == 1
 
 
 def test_white_addresses_need_no_signature(guarded: Shell) -> None:
-    """Those of all need no account, either. Those of an account give it no more rights than it has, once it names itself."""
+    """Law: clients at a global white address need neither signature nor account. Those at an account's own one need no signature, but get only its rights."""
     create(
         guarded,
         WhiteAddressesSet(("192.0.2.7", "10.0.0.*")),
@@ -205,7 +205,7 @@ def test_white_addresses_need_no_signature(guarded: Shell) -> None:
 
 
 def test_nobody_behind_a_further_listener_is_at_a_white_address(guarded: Shell) -> None:
-    """Law: a node port shows its clients as a node, and that gives them no rights."""
+    """Law: white addresses do not count behind a further listener, because a node port shows clients with a node's address."""
     create(
         guarded,
         WhiteAddressesSet(("10.0.0.*", "*")),
@@ -219,7 +219,7 @@ def test_nobody_behind_a_further_listener_is_at_a_white_address(guarded: Shell) 
 
 
 def test_what_each_request_needs() -> None:
-    """The table of RocketMQ's ACL, and the rows that are ours."""
+    """Law: each request needs the rights of RocketMQ's ACL table; the private requests have their own rows."""
 
     def needs(code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> list[str]:
         found = needs_of(RemotingCommand(code, ext=ext or {}, body=body))
@@ -272,13 +272,13 @@ def test_what_each_request_needs() -> None:
         29: [],
     }
     assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
-    assert needs(310, {"b": "%RETRY%"}) == ["topic-%RETRY%:1"]  # of no group
+    assert needs(310, {"b": "%RETRY%"}) == ["topic-%RETRY%:1"]  # Of no group.
     assert needs(35, {"clientID": "c", "producerGroup": "p"}) == []
     assert needs(41, {}, lock_body("c", 0, group="g", topic="%RETRY%g")) == ["group-g:2"] * 2
 
 
 def test_who_may_not_read_a_topic_makes_its_group_no_reader_of_it(guarded: Shell) -> None:
-    """Law: an expansion waits for every group that has locked or committed in the topic, so nobody else's group may."""
+    """Law: only an account that may read a topic can lock or commit there, because an expansion waits for every reader."""
     create(
         guarded,
         TopicSet("%RETRY%billing", 1, 1),
@@ -300,7 +300,7 @@ def test_who_may_not_read_a_topic_makes_its_group_no_reader_of_it(guarded: Shell
 
 
 def test_keys_and_ids_in_a_leaders_findings_are_shown_to_their_readers(guarded: Shell) -> None:
-    """Law: an account that may not consume for a group reads how many of its messages fail, and of none what clients wrote into it."""
+    """Law: keys and message ids in a leader's findings are shown only to accounts that may consume for that group; others see the numbers."""
     create(guarded, TopicSet("%DLQ%billing", 1, 1))
     letter = send_ext("%DLQ%billing", properties(UNIQ_KEY="ID1", __SHARDINGKEY="customer-7"))
     assert ask(guarded, "boss42", 310, letter)[0] == 0
@@ -322,7 +322,7 @@ def test_keys_and_ids_in_a_leaders_findings_are_shown_to_their_readers(guarded: 
 def test_a_default_right_is_none_to_topics_where_messages_of_all_wait(
     guarded: Shell, topic: str
 ) -> None:
-    """Law: what a topic denies is not read in the broker's own topics, by queue, by key or by subscription."""
+    """Law: a default right does not cover the broker's own topics in which messages of all topics wait."""
     named = AccountSet("keeper", SECRET, topic_perms={topic: "SUB"}, default_group_perm="SUB")
     create(guarded, named)
     requests: list[tuple[int, dict[str, str], bytes]] = [
@@ -340,7 +340,7 @@ def test_a_default_right_is_none_to_topics_where_messages_of_all_wait(
 
 
 def test_a_waiting_message_is_not_read_by_its_place(guarded: Shell) -> None:
-    """33 judges the topic in which it waits."""
+    """Law: viewing a message by its place (33) needs a right on the topic in which it waits."""
     later = send_ext("secret", properties(DELAY="3"))
     assert ask(guarded, "boss42", 310, later, b"s") == (0, "")
 
@@ -350,7 +350,7 @@ def test_a_waiting_message_is_not_read_by_its_place(guarded: Shell) -> None:
 
 
 def test_dead_letters_are_their_groups(guarded: Shell) -> None:
-    """Consumers of the group may read its dead letters, and so may accounts that have the topic by name; a default is no such right."""
+    """Law: dead letters may be read by consumers of their group and by accounts with that topic by name, not by default."""
     dead, group = "%DLQ%billing", {"tools": "SUB"}
     create(
         guarded,
@@ -369,7 +369,7 @@ def test_dead_letters_are_their_groups(guarded: Shell) -> None:
 
 
 def test_who_hands_a_message_back_must_be_able_to_read_it(guarded: Shell) -> None:
-    """Its copy comes into the retry topic of a group, which the account may pull."""
+    """Law: only an account that may read a message can hand it back, because the copy goes to a retry topic that it may pull."""
     secret = ask(guarded, "boss42", 310, send_ext("secret"), b"s" * 100)
     mine = guarded.state.physical_end
     orders = ask(guarded, "boss42", 310, send_ext("orders"), b"o")
@@ -383,7 +383,7 @@ def test_who_hands_a_message_back_must_be_able_to_read_it(guarded: Shell) -> Non
 
 
 def test_who_ends_a_transaction_must_be_able_to_write_its_topic(guarded: Shell) -> None:
-    """A client that guesses learns group and place of a foreign half; they give no right to it."""
+    """Law: only an account that may write a topic can end its transactions; guessing a half message's place gives no right."""
     half = send_ext("orders", half_properties(), a=GROUP, f=4)
     assert ask(guarded, "writer", 310, half, b"half")[0] == 0
     (offset,) = guarded.state.transactions.open
@@ -394,7 +394,7 @@ def test_who_ends_a_transaction_must_be_able_to_write_its_topic(guarded: Shell) 
 
 
 def test_traces_may_always_be_sent(guarded: Shell) -> None:
-    """A traced client must not need a permission for its traces."""
+    """Law: traces may be sent without a permission."""
     create(guarded, TopicSet("RMQ_SYS_TRACE_TOPIC", 1, 1))
 
     assert ask(guarded, "reader", 310, send_ext("RMQ_SYS_TRACE_TOPIC"), b"Pub")[0] == 0
@@ -416,7 +416,7 @@ def test_traces_may_always_be_sent(guarded: Shell) -> None:
 def test_who_may_write_nothing_but_traces_keeps_nothing_waiting(
     guarded: Shell, code: int, changed: dict[str, str]
 ) -> None:
-    """Law: what is open or waits counts against limits of all and holds the log; that takes a right to its topic."""
+    """Law: an account without a right to a topic cannot leave delayed or half messages, which would count against common limits."""
     create(guarded, TopicSet("RMQ_SYS_TRACE_TOPIC", 1, 1))
     body = encode_batch([BatchEntry(0, b"Pub", b"")]) if code == 320 else b"Pub"
     ext = {**send_ext("RMQ_SYS_TRACE_TOPIC"), **changed}
@@ -432,7 +432,7 @@ def test_who_may_write_nothing_but_traces_keeps_nothing_waiting(
 
 
 def test_who_answers_a_request_needs_no_right_on_the_reply_topic(guarded: Shell) -> None:
-    """RocketMQ asks none for 324 and 325; a plain send there, and a reply to another topic, are sends."""
+    """Law: replies (324, 325) to the reply topic need no right; other sends there, and replies to other topics, do."""
     asked = properties(MSG_TYPE="reply", REPLY_TO_CLIENT="asker", CORRELATION_ID="c-1")
 
     def refusal(code: int, topic: str) -> str:
@@ -450,7 +450,7 @@ def test_who_answers_a_request_needs_no_right_on_the_reply_topic(guarded: Shell)
 
 
 def test_an_account_is_made_changed_and_deleted_while_the_broker_runs(guarded: Shell) -> None:
-    """50 and 51; each counts from its answer on, and survives a restart."""
+    """Law: accounts are created, changed and deleted with 50 and 51; a change counts immediately and survives a restart."""
     account = {"accessKey": "newone", "secretKey": "newone-secret", "topicPerms": "orders=PUB"}
 
     assert ask(guarded, "boss42", 50, account)[0] == 0
@@ -468,7 +468,7 @@ def test_an_account_is_made_changed_and_deleted_while_the_broker_runs(guarded: S
 
 
 def test_a_member_cannot_make_accounts(guarded: Shell) -> None:
-    """Or every member was an administrator; nor topics, groups or settings, one by one or in lists."""
+    """Law: only an administrator can change accounts, topics, groups and settings, one by one or in lists."""
     for code, ext in (
         (50, {"accessKey": "writer", "admin": "true"}),
         (51, {"accessKey": "boss42"}),
@@ -495,7 +495,7 @@ def test_a_member_cannot_make_accounts(guarded: Shell) -> None:
         ),
         (51, {"accessKey": "nobody"}, 210, "no such account"),
         (53, {"globalWhiteAddrs": "10.0.0.1,10.0"}, 211, "4 are needed"),
-        # Every request is compared with each of them.
+        # Every request is compared with each of these addresses.
         (
             53,
             {"globalWhiteAddrs": ",".join(f"10.0.0.{number}" for number in range(101))},
@@ -507,14 +507,14 @@ def test_a_member_cannot_make_accounts(guarded: Shell) -> None:
 def test_a_wrong_account_is_refused(
     guarded: Shell, code: int, ext: dict[str, str], expected: int, reason: str
 ) -> None:
-    """With RocketMQ's code; the secret is not repeated."""
+    """Law: a wrong account is refused with RocketMQ's code, and the remark does not contain the secret."""
     found, remark = ask(guarded, "boss42", code, ext)
 
     assert (found, reason in remark, SECRET in remark) == (expected, True, False)
 
 
 def test_what_is_shown_of_accounts_holds_no_secret(guarded: Shell) -> None:
-    """52 shows versions; our own tools also see permissions."""
+    """Law: no answer, log or text shows a secret; 52 shows versions, and permissions to our own tools."""
     fields = {"orderlymq": "true", "AccessKey": "boss42"}
     fields["Signature"] = signature(fields, b"", SECRET)
 
@@ -532,7 +532,7 @@ def test_what_is_shown_of_accounts_holds_no_secret(guarded: Shell) -> None:
 
 
 def test_who_waits_is_judged_again_when_permissions_change(guarded: Shell) -> None:
-    """A held pull of an account that lost its permission gets no message."""
+    """Law: a held pull is checked again when it is answered; without the permission it gets no message."""
     ext = {**pull_ext(sysFlag=6), "AccessKey": "reader"}
     ext["Signature"] = signature(ext, b"", SECRET)
     opaque = guarded.submit(11, ext)
@@ -547,9 +547,9 @@ def test_who_waits_is_judged_again_when_permissions_change(guarded: Shell) -> No
 
 
 def test_a_replica_that_does_not_lead_says_that_and_judges_nobody() -> None:
-    """Law: accounts that a replica does not know yet are not denied by it; its client goes to the leader.
+    """Law: a replica that does not lead refuses with that reason instead of judging accounts that it may not know yet.
 
-    What it answers itself it answers to those it knows.
+    Requests that it answers itself need a known account.
     """
     access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
     behind = Shell(settings(access=access)).follow()
@@ -560,7 +560,7 @@ def test_a_replica_that_does_not_lead_says_that_and_judges_nobody() -> None:
 
 
 def test_a_body_that_cannot_be_read_is_refused_where_rights_are_judged(guarded: Shell) -> None:
-    """Its judge, in the core or before it, gets an answer to give."""
+    """Law: if the rights of a request depend on a body that cannot be read, the request is refused."""
     ext = {"AccessKey": "reader"}
     signed = {**ext, "Signature": signature(ext, b"?", "reader-secret")}
     request = RemotingCommand(400, ext=signed, body=b"?")
@@ -570,7 +570,7 @@ def test_a_body_that_cannot_be_read_is_refused_where_rights_are_judged(guarded: 
 
 
 def test_without_access_control_nothing_is_asked() -> None:
-    """The default: signatures are ignored."""
+    """Law: without access control, the default, signatures are ignored."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
 

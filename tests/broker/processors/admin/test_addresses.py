@@ -25,7 +25,7 @@ from orderlymq_broker.processors.admin.addresses import AddressPatternError, add
 def test_a_pattern_fits_what_rocketmq_lets_pass(
     pattern: str, fits: list[str], fits_not: list[str]
 ) -> None:
-    """All forms of RocketMQ's lists, and nothing beyond."""
+    """Law: patterns have all forms of RocketMQ's white lists and no others."""
     matches = address_matcher(pattern)
 
     assert [host for host in fits if not matches(host)] == []
@@ -37,13 +37,13 @@ def test_a_pattern_fits_what_rocketmq_lets_pass(
     ["10.0.0", "10.0.0.256", "10.0.0.a", "10.0.5-1.*", "10.0.0.{1;2}", "host", "10.-1.*.*"],
 )
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    """A typing error must not open a door, nor close one silently."""
+    """Law: a text that is no pattern is refused, so that a typing error neither opens nor closes access silently."""
     with pytest.raises(AddressPatternError):
         address_matcher(pattern)
 
 
 def test_a_pattern_without_end_is_refused() -> None:
-    """One of 16 MB held the loop of a broker until it was ended."""
+    """Law: a pattern's length is limited; one of 16 MB once blocked a broker's event loop."""
     assert address_matcher("111.1.1.1," * 400)("111.1.1.1")
 
     with pytest.raises(AddressPatternError, match="at most 4096"):

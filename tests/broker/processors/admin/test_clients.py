@@ -1,4 +1,4 @@
-"""Administration of clients: who is connected, and what they are asked."""
+"""Administration of clients: which are connected, and requests that the broker passes on to them."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def respond(
 
 
 def test_the_members_of_a_group_are_shown_with_their_subscriptions(admin: AdminShell) -> None:
-    """203: connections in the order of client ids, and what the group wants."""
+    """Law: 203 shows the connections of a group by client id, and its subscriptions."""
     heartbeat(admin, "bob", peer=BOB)
     heartbeat(admin, "alice", tags="paid || packed")
 
@@ -58,7 +58,7 @@ def test_the_members_of_a_group_are_shown_with_their_subscriptions(admin: AdminS
 
 
 def test_members_are_shown_after_a_change_of_leader(admin: AdminShell) -> None:
-    """They are in the log: a new leader shows them before their next heartbeat."""
+    """Law: a new leader shows members before their next heartbeat, because they are in the log."""
     heartbeat(admin, "alice")
 
     admin.follow()
@@ -70,7 +70,7 @@ def test_members_are_shown_after_a_change_of_leader(admin: AdminShell) -> None:
 
 
 def test_producers_are_shown_by_group(admin: AdminShell) -> None:
-    """204 and 328; a group without producers answers 1."""
+    """Law: 204 and 328 show producers by group; a group without producers answers 1."""
     heartbeat(admin, "alice")
 
     assert admin.read(204, producerGroup="CLIENT_INNER_PRODUCER")["connectionSet"] == [
@@ -93,7 +93,7 @@ def test_producers_are_shown_by_group(admin: AdminShell) -> None:
 
 
 def test_clients_that_share_a_connection_produce_each_for_its_own_groups(admin: AdminShell) -> None:
-    """The heartbeat of another client behind a proxy's connection takes no producer away."""
+    """Law: clients on one connection (behind a proxy) have their own producer groups; one's heartbeat removes no other's."""
     for client, groups in (("a", ("shop", "both")), ("b", ("both",)), ("c", ())):
         said = {"clientID": client, "producerDataSet": [{"groupName": group} for group in groups]}
         assert admin.call(34, {}, fastjson.dumps(said)).code == 0
@@ -108,9 +108,9 @@ def test_clients_that_share_a_connection_produce_each_for_its_own_groups(admin: 
 
 
 def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShell) -> None:
-    """307: same header to the client, and code, body and remark back to the tool.
+    """Law: 307 is passed to the client with the same header; code, body and remark of its answer go back to the tool.
 
-    Fields of an answer are for the one who asked: with `OmqServer` a member would show a signer what to sign with.
+    The answer's fields do not: with `OmqServer` a member could tell a signer what to sign with.
     """
     heartbeat(admin, "alice")
     opaque = admin.submit(307, INFO, peer=TOOL)
@@ -131,7 +131,7 @@ def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShe
 
 
 def test_only_the_connection_that_was_asked_may_answer(admin: AdminShell) -> None:
-    """Opaques are small numbers: an answer from elsewhere is no answer, a second one neither."""
+    """Law: only the asked connection may answer, and only once; opaques are small numbers that others could guess."""
     heartbeat(admin, "alice")
     opaque = admin.submit(307, INFO, peer=TOOL)
     ((_, question),) = asked(admin, 307)
@@ -151,7 +151,7 @@ def test_only_the_connection_that_was_asked_may_answer(admin: AdminShell) -> Non
     [("time", "in time"), ("connection", "closed"), ("leadership", "leader changed")],
 )
 def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> None:
-    """207 with the reason: silence of 10 s, a closed connection, a change of leader."""
+    """Law: a request to a client ends with 207 and a reason after 10 s of silence, a closed connection or a change of leader."""
     heartbeat(admin, "alice")
     opaque = admin.submit(307, INFO, peer=TOOL)
 
@@ -171,7 +171,7 @@ def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> No
 
 
 def test_a_client_that_is_not_there_or_too_old_is_not_asked(admin: AdminShell) -> None:
-    """1 immediately, and nothing is sent."""
+    """Law: a client that is not connected or too old gets no request; the tool gets 1 immediately."""
     offline = admin.call(307, INFO, peer=TOOL)
     assert (offline.code, offline.remark) == (1, "The Consumer <billing> <alice> not online")
     admin.call(34, {}, heartbeat_body("alice"), version=61)
@@ -181,7 +181,7 @@ def test_a_client_that_is_not_there_or_too_old_is_not_asked(admin: AdminShell) -
 
 
 def test_open_questions_are_limited(admin: AdminShell) -> None:
-    """Beyond the limit for one client the broker is busy (2) for that one alone; answered ones make room."""
+    """Law: unanswered requests per client are limited: more get 2 (busy) for that client only, until some are answered."""
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)
     for _ in range(TOOLS.of_asked):
@@ -196,7 +196,7 @@ def test_open_questions_are_limited(admin: AdminShell) -> None:
 
 
 def test_who_fills_the_places_for_questions_leaves_some_for_others(admin: AdminShell) -> None:
-    """Law: an account that may consume for one group, whose members never answer, keeps no other one from asking its own."""
+    """Law: an account whose group's members never answer cannot take all places for such requests; others keep some."""
     heartbeat(admin, "alice")
     members = range(TOOLS.in_all // TOOLS.of_asked)
     for number in members:
@@ -214,7 +214,7 @@ def test_who_fills_the_places_for_questions_leaves_some_for_others(admin: AdminS
 
 
 def test_a_client_is_given_one_message_to_consume(admin: AdminShell) -> None:
-    """309: the stored record goes to the client with our broker name; its result comes back."""
+    """Law: 309 sends a stored message with our broker name to a client and returns its result."""
     create_topic(admin)
     message_id = send(admin, body=b"paid").ext["msgId"]
     heartbeat(admin, "alice")
@@ -233,9 +233,9 @@ def test_a_client_is_given_one_message_to_consume(admin: AdminShell) -> None:
 
 
 def test_no_client_is_shown_how_a_request_was_signed(admin: AdminShell) -> None:
-    """Law: what a broker asks clients carries no field of the tool's request that its header does not know.
+    """Law: requests to clients contain no field of the tool's request that their header does not know.
 
-    RocketMQ's signature covers only values, so a member could use one that it sees for other requests.
+    RocketMQ's signature covers only values, so a member could reuse a signature that it sees.
     """
     create_topic(admin)
     message_id = send(admin, body=b"paid").ext["msgId"]
@@ -259,7 +259,7 @@ def test_no_client_is_shown_how_a_request_was_signed(admin: AdminShell) -> None:
 
 @pytest.mark.parametrize("message_id", ["", "zz", "C0000264" + "0" * 24, "F" * 32])
 def test_a_message_that_is_not_here_is_not_given_out(admin: AdminShell, message_id: str) -> None:
-    """Wrong, foreign and missing ids answer 1 with what to give instead."""
+    """Law: 309 with a wrong, foreign or missing message id answers 1 and says which id to give."""
     heartbeat(admin, "alice")
 
     reply = admin.tool(309, consumerGroup="billing", clientId="alice", msgId=message_id)
@@ -268,7 +268,7 @@ def test_a_message_that_is_not_here_is_not_given_out(admin: AdminShell, message_
 
 
 def test_any_member_will_do_when_the_tool_names_none(admin: AdminShell) -> None:
-    """The first by name, so that a repeat asks the same."""
+    """Law: if 309 names no client, the first member by name is asked, so that a repeat asks the same one."""
     create_topic(admin)
     message_id = send(admin).ext["msgId"]
     heartbeat(admin, "bob", peer=BOB)
@@ -281,7 +281,7 @@ def test_any_member_will_do_when_the_tool_names_none(admin: AdminShell) -> None:
 
 
 def test_the_topics_and_subscriptions_of_a_group_are_shown(admin: AdminShell) -> None:
-    """343 lists what it subscribes to or has offsets in, 345 what it wants of a topic; a typo is 26."""
+    """Law: 343 lists the topics that a group subscribes to or has offsets in, 345 its subscription to one; an unknown group answers 26."""
     create_topic(admin)
     heartbeat(admin, "alice")
 

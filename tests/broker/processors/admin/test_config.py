@@ -20,7 +20,7 @@ def shown(admin: AdminShell) -> dict[str, str]:
 
 
 def test_settings_are_shown_as_properties_with_a_version(admin: AdminShell) -> None:
-    """26: key=value lines, the version as JSON in ext, every key one that RocketMQ shows."""
+    """Law: 26 returns key=value lines and a version in JSON; every key is one of RocketMQ's."""
     theirs = {
         line.partition("=")[0]
         for line in golden(26, "response")[0].body.decode().splitlines()
@@ -30,7 +30,7 @@ def test_settings_are_shown_as_properties_with_a_version(admin: AdminShell) -> N
     reply = admin.tool(26)
 
     assert reply.ext == {"version": '{"counter":0,"timestamp":0}'}
-    # The capture is of 4.9; timers at any time came with 5.0, their recall with 5.3.
+    # The capture is of 4.9; timers at any time came with 5.0, taking them back with 5.3.
     assert set(shown(admin)) <= theirs | {
         "timerWheelEnable",
         "timerMaxDelaySec",
@@ -40,7 +40,7 @@ def test_settings_are_shown_as_properties_with_a_version(admin: AdminShell) -> N
 
 
 def test_auto_creation_can_be_turned_off_while_the_broker_runs(admin: AdminShell) -> None:
-    """25: it works immediately, and the version changes."""
+    """Law: 25 turns automatic creation off immediately, and the version rises."""
     assert send(admin, "first").code == 0
 
     reply = admin.tool(25, b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\n")
@@ -54,7 +54,7 @@ def test_auto_creation_can_be_turned_off_while_the_broker_runs(admin: AdminShell
 
 
 def test_retention_and_the_disk_mark_can_be_changed(admin: AdminShell) -> None:
-    """fileReservedTime in hours, diskMaxUsedSpaceRatio in per cent; sending resumes a little below."""
+    """Law: fileReservedTime (hours) and diskMaxUsedSpaceRatio (per cent) can be changed; sends resume a little below the mark."""
     assert admin.tool(25, b"fileReservedTime=24\ndiskMaxUsedSpaceRatio=50\n").code == 0
 
     storage = admin.core.context.settings.storage
@@ -86,7 +86,7 @@ def test_retention_and_the_disk_mark_can_be_changed(admin: AdminShell) -> None:
 def test_what_cannot_be_changed_is_refused_by_name(
     admin: AdminShell, body: bytes, part: str
 ) -> None:
-    """1 with the key and what to do; keys before it in the same request are not taken either."""
+    """Law: a key that cannot be changed is refused by name, and no other key of the request is changed."""
     before = admin.core.context.settings
 
     reply = admin.tool(25, body and b"autoCreateSubscriptionGroup=false\n" + body)
@@ -96,7 +96,7 @@ def test_what_cannot_be_changed_is_refused_by_name(
 
 
 def test_a_value_that_is_already_so_and_flush_timers_are_accepted(admin: AdminShell) -> None:
-    """Tools set them by habit; nothing changes, so neither does the version."""
+    """Law: a value that is set already, and flush timers, are accepted without a change of the version, because tools send them by habit."""
     for frame in golden(25, "request"):
         assert admin.tool(25, frame.body).code == 0
     assert admin.tool(25, b"# comment\nbrokerName=broker-a\n").code == 0
@@ -108,7 +108,7 @@ def test_a_value_that_is_already_so_and_flush_timers_are_accepted(admin: AdminSh
 def test_what_rocketmq_takes_and_what_is_so_here_is_accepted(
     admin: AdminShell, key: BrokerKey
 ) -> None:
-    """Scripts set such keys beside others; a value that would not be kept is refused."""
+    """Law: keys without an effect here are accepted with values that hold anyway; a value that would not be kept is refused."""
     accepted = {Use.INERT: (key.default, "other"), Use.ALWAYS: ("true", "TRUE")}.get(key.use, ())
 
     for value in accepted:
@@ -119,7 +119,7 @@ def test_what_rocketmq_takes_and_what_is_so_here_is_accepted(
 
 
 def test_a_change_outlives_the_leader_and_a_restart(admin: AdminShell) -> None:
-    """It is in the log: the next leader has it, and so has a replica that starts from its store."""
+    """Law: a changed setting is in the log, so the next leader and a restarted replica have it."""
     assert admin.tool(25, b"transactionCheckMax=3\nfileReservedTime=5\n").code == 0
 
     admin.follow()
@@ -135,7 +135,7 @@ def test_a_change_outlives_the_leader_and_a_restart(admin: AdminShell) -> None:
 
 
 def test_a_manifest_that_says_something_new_wins(admin: AdminShell) -> None:
-    """An override replaces one value of the manifest; a replica with another one obeys the manifest."""
+    """Law: a new value in the manifest wins over a change at run time, which replaced the former value only."""
     admin.tool(25, b"fileReservedTime=5\ntransactionCheckMax=3\n")
     storage = msgspec.structs.replace(admin.settings.storage, retention_ms=9 * 3_600_000)
 
@@ -147,7 +147,7 @@ def test_a_manifest_that_says_something_new_wins(admin: AdminShell) -> None:
 
 
 def test_a_value_of_the_manifest_ends_the_override(admin: AdminShell) -> None:
-    """Set back, nothing is left that a later manifest could be compared with."""
+    """Law: setting a key back to the manifest's value removes the change."""
     admin.tool(25, b"fileReservedTime=5\n")
 
     assert admin.tool(25, b"fileReservedTime=72\n").code == 0
@@ -155,7 +155,10 @@ def test_a_value_of_the_manifest_ends_the_override(admin: AdminShell) -> None:
 
 
 def test_what_the_manifest_has_ended_does_not_come_back_with_it(admin: AdminShell) -> None:
-    """Law: a change holds until the manifest says something new. Retention of an hour, ended long ago, would delete messages."""
+    """Law: a change that the manifest has replaced does not return with the old manifest.
+
+    Else an old retention of an hour could delete messages.
+    """
     admin.tool(25, b"fileReservedTime=1\ntransactionCheckMax=3\n")
     storage = msgspec.structs.replace(admin.settings.storage, retention_ms=9 * 3_600_000)
     admin.run(admin.core.follow(settings(storage=storage)))
@@ -169,7 +172,7 @@ def test_what_the_manifest_has_ended_does_not_come_back_with_it(admin: AdminShel
 
 
 def test_a_leader_that_has_the_former_manifest_for_a_while_ends_nothing(admin: AdminShell) -> None:
-    """Kubelets copy a changed file to one replica minutes before the other."""
+    """Law: a leader that still has the former manifest does not end a change, because kubelets update files minutes apart."""
     storage = msgspec.structs.replace(admin.settings.storage, retention_ms=9 * 3_600_000)
     admin.run(admin.core.follow(settings(storage=storage)))
     admin.tool(25, b"fileReservedTime=1\n")
@@ -187,7 +190,7 @@ def test_a_leader_that_has_the_former_manifest_for_a_while_ends_nothing(admin: A
 
 @pytest.mark.parametrize("name", sorted(LIVE))
 def test_every_live_key_can_be_changed_and_set_back(admin: AdminShell, name: str) -> None:
-    """The text that 25 takes is the text that 26 shows; so is what stood there before."""
+    """Law: every changeable key accepts the value that 26 shows, and can be set back."""
     before, key = shown(admin)[name], BROKER_KEYS[name]
     other = {"true": "false", "false": "true"}.get(before) or str(max(key.low, int(before) - 2))
 
@@ -197,7 +200,7 @@ def test_every_live_key_can_be_changed_and_set_back(admin: AdminShell, name: str
 
 
 def test_the_live_keys_are_those_of_the_table() -> None:
-    """One table says what can be changed, the other how; defaults that differ are said to be ours."""
+    """Law: the keys in the table of changeable keys have defaults as stated, RocketMQ's or our own."""
     table = {key.name for key in BROKER_KEYS.values() if key.use is Use.LIVE}
 
     assert table == set(LIVE)
@@ -208,7 +211,7 @@ def test_the_live_keys_are_those_of_the_table() -> None:
 
 
 def test_a_broker_may_be_made_read_only_or_write_only(admin: AdminShell) -> None:
-    """brokerPermission: 4 refuses sends, 2 refuses pulls, both with 16 and the cure; 6 serves both."""
+    """Law: brokerPermission 4 refuses sends and 2 refuses pulls, with 16 and what to do; 6 allows both."""
     create_topic(admin)
 
     admin.tool(25, b"brokerPermission=4\n")
@@ -223,7 +226,7 @@ def test_a_broker_may_be_made_read_only_or_write_only(admin: AdminShell) -> None
 
 
 def test_transactions_may_be_refused(admin: AdminShell) -> None:
-    """rejectTransactionMessage: a half answers 16 and is not stored; a plain message is served."""
+    """Law: rejectTransactionMessage refuses half messages with 16; other messages are stored."""
     create_topic(admin)
     admin.tool(25, b"rejectTransactionMessage=true\n")
     half: dict[str, Any] = {"e": 0, "f": 4, "i": "TRAN_MSG\x01true\x02PGROUP\x01shop"}
@@ -238,7 +241,7 @@ def test_transactions_may_be_refused(admin: AdminShell) -> None:
 
 
 def test_the_size_limit_and_the_queues_of_new_topics_follow_immediately(admin: AdminShell) -> None:
-    """maxMessageSize refuses with 13 and the new limit; defaultTopicQueueNums bounds auto-creation."""
+    """Law: maxMessageSize and defaultTopicQueueNums take effect immediately."""
     admin.tool(25, b"maxMessageSize=100\ndefaultTopicQueueNums=2\n")
 
     refused = send(admin, "fresh", body=b"x" * 101)
@@ -248,7 +251,7 @@ def test_the_size_limit_and_the_queues_of_new_topics_follow_immediately(admin: A
 
 
 def test_tools_that_export_settings_find_their_keys(admin: AdminShell) -> None:
-    """mqadmin exportConfigs copies these and fails on a key that is not there."""
+    """Law: 26 has all keys that mqadmin exportConfigs copies; it fails on a missing one."""
     wanted = {
         "autoCreateSubscriptionGroup",
         "autoCreateTopicEnable",
@@ -273,7 +276,7 @@ def test_tools_that_export_settings_find_their_keys(admin: AdminShell) -> None:
 
 
 def test_cleaning_all_the_time_does_not_keep_retention_from_its_end(admin: AdminShell) -> None:
-    """306 before each tick began the round anew: after the first 32 queues nothing was ever cleaned."""
+    """Law: a request to clean (306) before each tick does not restart retention's round, which would never end."""
     create_topic(admin, "wide", 40)
     admin.tool(25, b"fileReservedTime=1\n")
     for number in range(40):
@@ -290,7 +293,7 @@ def test_cleaning_all_the_time_does_not_keep_retention_from_its_end(admin: Admin
 
 
 def test_cleaning_lets_retention_look_immediately(admin: AdminShell) -> None:
-    """306, 316 and 329 answer 0; what is past its time goes with the next ticks."""
+    """Law: 306, 316 and 329 answer 0, and retention deletes with the next ticks."""
     admin.tool(25, b"fileReservedTime=1\n")
     for _ in range(3):
         send(admin)

@@ -1,4 +1,4 @@
-"""Captured requests of real tools get answers with the members and types of the captured answers."""
+"""Captured requests of real tools get answers with the same members and types as the captured answers."""
 
 import json
 
@@ -12,16 +12,16 @@ from tests.broker.processors.driver import ALICE
 from tests.broker.processors.requests import create, heartbeat, send
 from tests.protocol.golden import GoldenFrame
 
-# Codes whose captured answers hold a JSON body, answered by the broker itself.
+# Codes whose captured answers hold a JSON body and that the broker itself answers.
 CODES = (21, 28, 43, 45, 201, 202, 203, 204, 208, 222, 300, 305, 315, 321, 328)
 BODILESS = (17, 25, 200, 207, 215, 306, 316, 329)
 
-# Paths of the machine the frames were captured on.
+# Paths of the machine on which the frames were captured.
 _LOCAL_KEY = "commitLogDiskRatio_"
 
 
 def world(admin: AdminShell) -> None:
-    """Bring about what the captured requests speak of."""
+    """Create the topics, groups and clients that the captured requests name."""
     create_topic(admin, "TV5", queues=4)
     for queue in (0, 1, 2, 3, 0):
         assert send(admin, "TV5", b"x", "TAGS\x01a", e=queue).code == 0
@@ -46,7 +46,7 @@ def answered(admin: AdminShell, frame: GoldenFrame) -> tuple[int, bytes]:
 def test_an_answer_has_the_members_and_types_of_the_captured_one(
     admin: AdminShell, code: int
 ) -> None:
-    """Whatever a tool reads in RocketMQ's answer, it finds in ours."""
+    """Law: each member of RocketMQ's answer is also in ours, with the same type."""
     world(admin)
     theirs = [frame.body for frame in golden(code, "response") if frame.body]
     assert theirs, f"no captured answer to {code}"
@@ -61,7 +61,7 @@ def test_an_answer_has_the_members_and_types_of_the_captured_one(
 
 @pytest.mark.parametrize("code", BODILESS)
 def test_a_captured_change_is_accepted(admin: AdminShell, code: int) -> None:
-    """The request of every captured tool answers 0 without a body, as it did there."""
+    """Law: each captured change is accepted with 0 and no body."""
     world(admin)
 
     for frame in golden(code, "request"):
@@ -69,7 +69,7 @@ def test_a_captured_change_is_accepted(admin: AdminShell, code: int) -> None:
 
 
 def test_our_bodies_hold_no_blanks(admin: AdminShell) -> None:
-    """The Go client cuts some of them by hand."""
+    """Law: our JSON bodies contain no blanks, because the Go client parses some of them by hand."""
     world(admin)
 
     for code in (43, 201, 202, 208):

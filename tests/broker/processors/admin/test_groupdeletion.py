@@ -1,4 +1,4 @@
-"""A group goes when nobody consumes under its locks and lanes: else two members would have one key."""
+"""A consumer group is deleted only while nobody holds its locks or lanes; else two members could work on one key."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def by_queue() -> Shell:
 
 
 def test_a_group_whose_queues_are_locked_stays() -> None:
-    """Bob would get alice's queue in the next life of the group while her listener works."""
+    """Law: a group with held queue locks is not deleted; a new group's member could get a queue that another one works on."""
     shell = by_queue()
     assert lock(shell, "alice", 0, 1) == {0: 1, 1: 1}
 
@@ -51,7 +51,7 @@ def test_a_group_whose_queues_are_locked_stays() -> None:
 
 @pytest.mark.parametrize("end", ["lease", "proof"])
 def test_a_group_goes_when_the_last_holder_is_over(end: str) -> None:
-    """Who stopped without a word holds it until the lease ends, or the death is proven."""
+    """Law: a group can be deleted when its last holder's lease has ended or its death is proven."""
     shell = by_queue()
     lock(shell, "alice", 0)
     assert delete(shell).code == IN_USE
@@ -66,7 +66,7 @@ def test_a_group_goes_when_the_last_holder_is_over(end: str) -> None:
 
 
 def test_a_group_whose_lanes_are_in_hand_stays() -> None:
-    """A member of its next life would begin a key that another one works on."""
+    """Law: a group with lanes in hand is not deleted."""
     shell = lead()
     produce(shell, "x", "y")
     member = Member(shell)
@@ -82,7 +82,7 @@ def test_a_group_whose_lanes_are_in_hand_stays() -> None:
 
 
 def test_lanes_that_nobody_has_keep_no_group() -> None:
-    """One that is parked, as one that is ready, goes with the group: no listener works on it."""
+    """Law: parked and ready lanes, on which nobody works, do not prevent the deletion."""
     shell = lead()
     produce(shell, "x", "y")
     member = Member(shell)
@@ -116,7 +116,7 @@ WAYS = pytest.mark.parametrize(
 def test_what_is_being_given_to_a_member_keeps_its_group(
     make: Callable[[], Shell], ask: Callable[[Shell], int]
 ) -> None:
-    """The record stands before the deletion in the log, and its member begins when it is applied."""
+    """Law: a lock or lane that is being granted keeps its group, because its record is applied before the deletion."""
     shell = make()
     asked = ask(shell)
 
@@ -131,7 +131,7 @@ def test_what_is_being_given_to_a_member_keeps_its_group(
 def test_nobody_gets_anything_of_a_group_whose_deletion_is_under_way(
     make: Callable[[], Shell], ask: Callable[[Shell], int]
 ) -> None:
-    """What is asked for behind it is asked of a group that is not there."""
+    """Law: nothing is granted for a group whose deletion is proposed."""
     shell = make()
     deleted = submit(shell)
 
@@ -146,7 +146,7 @@ def test_nobody_gets_anything_of_a_group_whose_deletion_is_under_way(
 @pytest.mark.parametrize("creates", [True, False])
 @pytest.mark.parametrize("known", [True, False])
 def test_no_member_joins_a_group_whose_deletion_is_under_way(creates: bool, known: bool) -> None:
-    """Its heartbeat makes the group anew where members do so; else a member would stay without a group for minutes."""
+    """Law: a heartbeat behind a proposed deletion creates the group again, where members may do so; else the member would wait for minutes."""
     shell = Shell(settings(auto_create_group=creates)).lead()
     create(shell, TopicSet(TOPIC, 2, 2), GroupSet(GROUP, on_dead_letter="HoldKey"))
     if known:
@@ -165,7 +165,7 @@ def test_no_member_joins_a_group_whose_deletion_is_under_way(creates: bool, know
 def test_what_is_lost_on_its_way_to_a_member_keeps_no_group(
     make: Callable[[], Shell], ask: Callable[[Shell], int]
 ) -> None:
-    """It will never be applied."""
+    """Law: a lost grant does not prevent the deletion."""
     shell = make()
     ask(shell)
     shell.lose_proposals()

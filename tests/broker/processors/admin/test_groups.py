@@ -33,7 +33,7 @@ def committed(*offsets: tuple[int, int], topic: str = "orders") -> OffsetsReset:
 
 
 def row(end: int, offset: int, last_ms: int = 0) -> dict[str, int]:
-    """Return a queue of which nothing is in flight, as 208 shows it."""
+    """Return a row of 208 for a queue with nothing in flight."""
     return {
         "brokerOffset": end,
         "consumerOffset": offset,
@@ -43,7 +43,7 @@ def row(end: int, offset: int, last_ms: int = 0) -> dict[str, int]:
 
 
 def test_captured_requests_create_a_group(admin: AdminShell) -> None:
-    """200 as 4.9 and as 5.x write it gives the same group."""
+    """Law: 200 of 4.9 and of 5.x create the same group."""
     for frame in golden(200, "request"):
         assert admin.tool(200, frame.body).code == 0
 
@@ -57,7 +57,7 @@ def test_captured_requests_create_a_group(admin: AdminShell) -> None:
 
 
 def test_a_new_group_has_its_retry_topic_immediately(admin: AdminShell) -> None:
-    """A consumer that starts next finds a route for it, and its first retry does not wait."""
+    """Law: a new group gets its retry topic immediately, so that consumers find a route for it."""
     assert admin.tool(200, b'{"groupName":"billing","retryQueueNums":3}').code == 0
     assert admin.tool(200, b'{"groupName":"audit","retryQueueNums":0}').code == 0
 
@@ -67,7 +67,7 @@ def test_a_new_group_has_its_retry_topic_immediately(admin: AdminShell) -> None:
 
 
 def test_an_older_tool_does_not_undo_what_it_does_not_know(admin: AdminShell) -> None:
-    """A 4.9 body has no consumeMessageOrderly: an ordered group stays ordered."""
+    """Law: a body of 4.9 without consumeMessageOrderly leaves an ordered group ordered."""
     old, new = (frame.body for frame in golden(200, "request"))
     admin.tool(200, new.replace(b'"consumeMessageOrderly":false', b'"consumeMessageOrderly":true'))
 
@@ -78,7 +78,7 @@ def test_an_older_tool_does_not_undo_what_it_does_not_know(admin: AdminShell) ->
 
 
 def test_only_the_members_that_are_meant_are_changed(admin: AdminShell) -> None:
-    """A tool that sends the whole group as it was does not undo what another one has changed since."""
+    """Law: with omqMembers only the named members are changed, so that a tool does not undo another's change."""
     admin.tool(200, b'{"groupName":"billing","retryMaxTimes":5,"onDeadLetter":"HoldKey"}')
     whole = b'{"groupName":"billing","retryMaxTimes":2,"onDeadLetter":"Continue","concurrency":"Key","consumeEnable":false}'
 
@@ -110,7 +110,7 @@ def test_only_the_members_that_are_meant_are_changed(admin: AdminShell) -> None:
     ],
 )
 def test_a_group_that_makes_no_sense_is_refused(admin: AdminShell, body: bytes) -> None:
-    """Bad bodies, names and numbers answer 1 with a remark and change nothing."""
+    """Law: wrong bodies, names and numbers are refused with 1 and a remark, and change nothing."""
     before = admin.state.digest()
 
     reply = admin.tool(200, body)
@@ -121,7 +121,7 @@ def test_a_group_that_makes_no_sense_is_refused(admin: AdminShell, body: bytes) 
 
 
 def test_several_groups_are_made_together_or_none(admin: AdminShell) -> None:
-    """225: one bad configuration refuses them all; a good list makes each with its retry topic."""
+    """Law: 225 creates all groups with their retry topics, or none if one is wrong."""
     good = b'{"groupName":"billing","retryMaxTimes":3},{"groupName":"shipping"}'
     before = admin.state.digest()
 
@@ -141,7 +141,7 @@ def test_several_groups_are_made_together_or_none(admin: AdminShell) -> None:
 
 
 def test_an_attribute_of_a_group_is_refused_by_name(admin: AdminShell) -> None:
-    """Law: 200 and 225 say 0 to an attribute only if it changes nothing."""
+    """Law: 200 and 225 accept an attribute only if it changes nothing; else they name it."""
     for attributes, code in (
         ({"+priority.factor": "5"}, 1),
         ({"+nonsense": "1"}, 1),
@@ -156,14 +156,14 @@ def test_an_attribute_of_a_group_is_refused_by_name(admin: AdminShell) -> None:
 
 
 def test_one_group_is_shown_and_an_unknown_one_answers_26(admin: AdminShell) -> None:
-    """352 is 201 for one group."""
+    """Law: 352 shows one group as 201 does; an unknown one answers 26."""
     create(admin, GroupSet("billing", orderly=True))
 
     shown = admin.read(352, group="billing")
 
     assert shown == admin.read(201)["subscriptionGroupTable"]["billing"]
     assert shown["consumeMessageOrderly"] is True
-    assert shown["consumeConcurrently"] is False  # its absence says that a broker does not know it
+    assert shown["consumeConcurrently"] is False  # If it is missing, the broker does not know it.
     assert admin.tool(352, group="nobody").code == 26
 
 
@@ -171,7 +171,7 @@ def test_one_group_is_shown_and_an_unknown_one_answers_26(admin: AdminShell) -> 
 def test_a_deleted_group_keeps_its_offsets_unless_they_are_cleaned(
     admin: AdminShell, flag: dict[str, Any]
 ) -> None:
-    """207: configuration, members and what is left of locks go; offsets with removeOffset (4.9) or cleanOffset (5.x)."""
+    """Law: 207 deletes configuration, members and locks; offsets only with removeOffset (4.9) or cleanOffset (5.x)."""
     create_topic(admin, order=True)
     send(admin)
     heartbeat(admin, "alice")
@@ -190,7 +190,7 @@ def test_a_deleted_group_keeps_its_offsets_unless_they_are_cleaned(
 def test_the_retry_topic_of_a_deleted_group_stays_until_somebody_deletes_it(
     admin: AdminShell,
 ) -> None:
-    """Nobody knows whether the group is made again and wants what it has not consumed; 215 says that it is not."""
+    """Law: the retry topic of a deleted group stays until 215 deletes it, because the group may be created again."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     send(admin, body=b"failed")
@@ -207,13 +207,13 @@ def test_the_retry_topic_of_a_deleted_group_stays_until_somebody_deletes_it(
 
 
 def test_a_group_of_the_broker_stays(admin: AdminShell) -> None:
-    """Tools of RocketMQ rely on TOOLS_CONSUMER."""
+    """Law: the broker's own groups cannot be deleted, because RocketMQ's tools need TOOLS_CONSUMER."""
     assert admin.tool(207, groupName="TOOLS_CONSUMER").code == 1
     assert "TOOLS_CONSUMER" in admin.state.groups.by_name
 
 
 def test_progress_shows_end_offset_and_time_of_every_queue(admin: AdminShell) -> None:
-    """208: lastTimestamp is the store time of the last consumed message, 0 when there is none."""
+    """Law: 208 shows the end, the committed offset and the store time of the last consumed message (0 if none) of each queue."""
     create_topic(admin, queues=3)
     send(admin, e=0)
     admin.pass_time(1_000)
@@ -234,7 +234,7 @@ def test_progress_shows_end_offset_and_time_of_every_queue(admin: AdminShell) ->
 
 
 def test_progress_without_a_topic_covers_offsets_and_the_retry_topic(admin: AdminShell) -> None:
-    """All topics with offsets, and retries that wait although nobody has committed there."""
+    """Law: 208 without a topic covers all topics with offsets, and the retry topic even without offsets."""
     create_topic(admin, queues=1)
     create_topic(admin, "other", queues=1)
     create_topic(admin, "%RETRY%billing", queues=1)
@@ -254,7 +254,7 @@ def test_progress_without_a_topic_covers_offsets_and_the_retry_topic(admin: Admi
 def test_a_topic_that_members_no_longer_want_counts_when_it_is_named_or_nobody_is_online(
     admin: AdminShell,
 ) -> None:
-    """208 and 317 without a topic leave it out, as RocketMQ does; otherwise it would lag until its offsets are deleted."""
+    """Law: without a topic, 208 and 317 omit a topic that online members no longer subscribe to, as in RocketMQ; else it would lag for ever."""
     create(admin, GroupSet("billing"))
     for name in ("orders", "former", "%RETRY%billing"):
         create_topic(admin, name, queues=1)
@@ -275,7 +275,7 @@ def test_a_topic_that_members_no_longer_want_counts_when_it_is_named_or_nobody_i
     assert set(admin.read(208, consumerGroup="billing", topic="former")["offsetTable"]) == {
         queue(0, "former")
     }
-    # Our tools judge by the queue: there "consumed" and "has no offset" are different answers.
+    # For our tools "consumed" and "has no offset" are different answers, so they get every queue.
     whole = admin.read(208, consumerGroup="billing", orderlymq="true")["offsetTable"]
     assert set(whole) == {queue(0), queue(0, "former"), retry}
 
@@ -283,7 +283,7 @@ def test_a_topic_that_members_no_longer_want_counts_when_it_is_named_or_nobody_i
 def test_progress_of_listed_topics_has_each_once_and_no_more_than_a_question_may_list(
     admin: AdminShell,
 ) -> None:
-    """The same name 74,000 times fits into a header and held the leader for minutes."""
+    """Law: 208 lists each named topic once, at most 256 of them; one name repeated 74,000 times once held the leader for minutes."""
     create_topic(admin, "orders", 2)
     everything = "offsetTable"
     many = ";".join(["orders"] * 50_000)
@@ -298,7 +298,7 @@ def test_progress_of_listed_topics_has_each_once_and_no_more_than_a_question_may
 
 
 def test_the_progress_of_all_groups_adds_up_the_lag(admin: AdminShell) -> None:
-    """317: with isOrder only ordered topics count."""
+    """Law: 317 adds up the lag of all groups; with isOrder only ordered topics count."""
     create_topic(admin, queues=1)
     create_topic(admin, "events", queues=1, order=True)
     for _ in range(3):
@@ -317,7 +317,7 @@ def test_the_progress_of_all_groups_adds_up_the_lag(admin: AdminShell) -> None:
 
 
 def test_time_spans_show_how_old_the_next_message_is(admin: AdminShell) -> None:
-    """303: oldest, newest and consumed message by store time, and the age of the first unread one."""
+    """Law: 303 shows the store times of the oldest, newest and consumed message, and the age of the first unread one."""
     create_topic(admin, queues=2)
     send(admin, e=0)
     admin.pass_time(1_000)
@@ -347,7 +347,7 @@ def test_time_spans_show_how_old_the_next_message_is(admin: AdminShell) -> None:
 
 
 def test_the_time_spans_of_a_topic_with_many_queues_are_read_in_steps(admin: AdminShell) -> None:
-    """Each queue takes up to three reads of the store; a topic may have thousands."""
+    """Law: 303 reads a topic with many queues in steps, because each queue takes up to three reads."""
     create(admin, TopicSet("orders", 1_000, 1_000))
 
     opaque = admin.submit(303, {"topic": "orders", "group": "billing"}, peer=TOOL)
@@ -361,7 +361,7 @@ def test_the_time_spans_of_a_topic_with_many_queues_are_read_in_steps(admin: Adm
 
 
 def test_every_group_is_listed_with_the_version_of_the_table(admin: AdminShell) -> None:
-    """201: the version moves with every change."""
+    """Law: 201 lists every group with the table's version, which rises with each change."""
     before = admin.read(201)["dataVersion"]["counter"]
     create(admin, GroupSet("billing"))
 

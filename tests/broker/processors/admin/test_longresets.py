@@ -1,4 +1,4 @@
-"""Resets of many queues: found in steps, set as a whole, and refused where they are no more what was asked for."""
+"""Resets of many queues: the offsets are searched in steps, set together, and refused if topic or group changed meanwhile."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ from tests.broker.processors.requests import create, heartbeat, offset_of, send
 from tests.broker.store.memory import MemoryStore
 
 QUEUES = 12
-# Queues of one step here; each has two messages, of which a search reads both.
+# Queues searched in one step here; each has two messages, and a search reads both.
 STEP_QUEUES = 2
 FOUND = dict.fromkeys(range(QUEUES), 1)
 
@@ -44,7 +44,7 @@ class CountingStore(MemoryStore):
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[AdminShell]:
-    """A leader of a topic of some queues, messages at 0 s and at 1 s in each, and a member that has read all of it."""
+    """A leader with a topic of several queues, messages at 0 s and at 1 s in each, and a member that has read all."""
     monkeypatch.setattr(listings, "STEP_WORK_MAX", 10 * STEP_QUEUES)
     shell = AdminShell(settings(storage=StorageSettings(tail_cache_size=0)), CountingStore())
     shell.lead()
@@ -67,7 +67,7 @@ def offsets(at: int) -> OffsetsReset:
 
 
 def begin(shell: AdminShell, *, force: bool = True) -> int:
-    """Ask for the offsets at 1 s."""
+    """Request a reset to 1 s."""
     ext = {"topic": "orders", "group": "billing", "timestamp": str(START_MS + 1_000)}
     opaque = shell.submit(222, {**ext, "isForce": str(force).lower()}, peer=TOOL)
     assert (shell.reply_to(opaque), len(shell.later), shell.pending) == (None, 1, [])
@@ -75,14 +75,14 @@ def begin(shell: AdminShell, *, force: bool = True) -> int:
 
 
 def meanwhile(shell: AdminShell, *records: Record) -> None:
-    """Let something be applied while the offsets of a reset are being found."""
+    """Apply records while the offsets of a reset are being searched."""
     later, shell.later = shell.later, []
     create(shell, *records)
     shell.later += later
 
 
 def ended(shell: AdminShell, opaque: int) -> tuple[int, dict[int, int | None], int]:
-    """Return the code of the answer, the stored offsets, and how many members were informed."""
+    """Return the answer's code, the stored offsets, and how many members were told."""
     shell.settle()
     reply = shell.reply_to(opaque)
     assert reply is not None
@@ -93,7 +93,7 @@ def ended(shell: AdminShell, opaque: int) -> tuple[int, dict[int, int | None], i
 
 
 def test_a_step_searches_few_queues(large: AdminShell) -> None:
-    """A search reads a dozen entries of a queue, and a topic has thousands of queues."""
+    """Law: a step searches few queues, because each search reads a dozen entries and a topic has thousands of queues."""
     assert isinstance(large.store, CountingStore)
     steps: list[int] = []
     before = large.store.reads
@@ -115,7 +115,7 @@ def test_a_step_searches_few_queues(large: AdminShell) -> None:
 
 
 def test_offsets_are_found_first_and_set_together(large: AdminShell) -> None:
-    """Nothing is stored before the last queue is searched."""
+    """Law: all offsets are found before the first is stored."""
     begin(large)
 
     while not large.pending:
@@ -127,7 +127,7 @@ def test_offsets_are_found_first_and_set_together(large: AdminShell) -> None:
 
 
 def test_a_reset_ends_with_the_leadership(large: AdminShell) -> None:
-    """It is answered as one whose record is lost."""
+    """Law: a reset ends with the leadership and is answered as lost."""
     opaque = begin(large)
     large.follow()
     large.lead()
@@ -149,7 +149,7 @@ def test_a_reset_ends_with_the_leadership(large: AdminShell) -> None:
     ],
 )
 def test_what_is_deleted_meanwhile_gets_no_offset(large: AdminShell, records: list[Record]) -> None:
-    """Nor does what has its name next."""
+    """Law: a topic or group deleted meanwhile gets no offsets, nor does a new one with its name."""
     opaque = begin(large)
     meanwhile(large, *records)
     heartbeat(large, "alice")
@@ -160,7 +160,7 @@ def test_what_is_deleted_meanwhile_gets_no_offset(large: AdminShell, records: li
 
 
 def test_a_deletion_that_is_under_way_refuses_a_reset(large: AdminShell) -> None:
-    """Its offsets would come behind the deletion."""
+    """Law: a reset is refused if a deletion of the topic is proposed."""
     opaque = begin(large)
     large.run([Propose([TopicDeleted("orders")])])
     while large.later:
@@ -172,7 +172,7 @@ def test_a_deletion_that_is_under_way_refuses_a_reset(large: AdminShell) -> None
 
 
 def test_a_group_whose_members_leave_meanwhile_answers_206(large: AdminShell) -> None:
-    """Tools set the offsets one by one then."""
+    """Law: if all members leave meanwhile, the answer is 206, on which tools set the offsets one by one."""
     opaque = begin(large)
     large.run(large.core.connection_closed(ALICE.connection))
 
@@ -182,7 +182,7 @@ def test_a_group_whose_members_leave_meanwhile_answers_206(large: AdminShell) ->
 
 
 def test_queues_that_come_meanwhile_stay_as_they_are(large: AdminShell) -> None:
-    """As where the reset was served before the topic grew."""
+    """Law: queues added meanwhile are not reset."""
     opaque = begin(large)
     meanwhile(large, TopicSet("orders", QUEUES + 1, QUEUES + 1))
 
@@ -204,7 +204,7 @@ def test_a_group_that_is_set_back_meanwhile_is_not_moved_forward_without_force(
     is_force: bool,
     expected: tuple[int, set[int | None], int],
 ) -> None:
-    """A reset without force judges by the offsets that it replaces, not by those that it saw first."""
+    """Law: without force, a reset compares with the offsets at the end of its search, so that it moves none forward."""
     opaque = begin(large, force=is_force)
     meanwhile(large, *records)
 
@@ -214,7 +214,7 @@ def test_a_group_that_is_set_back_meanwhile_is_not_moved_forward_without_force(
 
 
 def test_resets_are_set_in_the_order_in_which_they_were_asked_for(large: AdminShell) -> None:
-    """Who was not answered in time and asks for another time gets that one."""
+    """Law: two resets take effect in the order of their requests; the later one wins."""
     first = begin(large)
     ext = {"topic": "orders", "group": "billing", "timestamp": "0", "isForce": "true"}
     second = large.submit(222, ext, peer=TOOL)

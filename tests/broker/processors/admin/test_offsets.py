@@ -1,4 +1,4 @@
-"""Administration of offsets: resets by time, members' own view, copies."""
+"""Administration of offsets: resets by time, the members' own offsets, copies."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def queue(number: int) -> MessageQueue:
 
 
 def commit(admin: AdminShell, *offsets: int, group: str = "billing") -> None:
-    """Set the offsets of the first queues."""
+    """Set the committed offsets of the first queues."""
     create(
         admin,
         OffsetsReset(
@@ -45,7 +45,7 @@ def commit(admin: AdminShell, *offsets: int, group: str = "billing") -> None:
 
 
 def history(admin: AdminShell) -> None:
-    """Two queues; queue 0 has messages at 0 s, 1 s and 2 s, queue 1 one at 2 s."""
+    """Two queues: queue 0 has messages at 0 s, 1 s and 2 s, queue 1 has one at 2 s."""
     create_topic(admin, queues=2)
     send(admin, e=0)
     admin.pass_time(1_000)
@@ -78,7 +78,7 @@ def reply(
 
 
 def test_a_reset_stores_the_offsets_and_notifies_every_member(admin: AdminShell) -> None:
-    """222: the first message not older than the time, per queue; 220 goes to each member, oneway."""
+    """Law: 222 stores the offset of the first message at or after the time in each queue, and sends 220 to each member."""
     history(admin)
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)
@@ -103,7 +103,7 @@ def test_a_reset_stores_the_offsets_and_notifies_every_member(admin: AdminShell)
 
 
 def test_minus_one_skips_to_the_end(admin: AdminShell) -> None:
-    """skipAccumulatedMessage sends timestamp -1."""
+    """Law: timestamp -1 (skipAccumulatedMessage) sets the offsets to the end."""
     history(admin)
     heartbeat(admin, "alice")
     commit(admin, 0, 0)
@@ -115,7 +115,7 @@ def test_minus_one_skips_to_the_end(admin: AdminShell) -> None:
 
 
 def test_without_force_a_group_is_never_moved_forward(admin: AdminShell) -> None:
-    """isForce=false: an offset that is already lower stays."""
+    """Law: without isForce, a lower offset stays as it is."""
     history(admin)
     heartbeat(admin, "alice")
     commit(admin, 0, 1)
@@ -127,7 +127,7 @@ def test_without_force_a_group_is_never_moved_forward(admin: AdminShell) -> None
 
 
 def test_an_offline_group_answers_206(admin: AdminShell) -> None:
-    """Tools take 206 as the sign to set the offsets one by one; nothing has changed then."""
+    """Law: without members 222 answers 206 and changes nothing; tools then set the offsets one by one."""
     history(admin)
     commit(admin, 3, 1)
 
@@ -139,7 +139,7 @@ def test_an_offline_group_answers_206(admin: AdminShell) -> None:
 
 
 def test_one_queue_may_be_set_to_an_offset(admin: AdminShell) -> None:
-    """5.x names queue and offset; -1 means all queues, by time."""
+    """Law: 222 of 5.x may name a queue and an offset; -1 means all queues by time."""
     history(admin)
     heartbeat(admin, "alice")
     commit(admin, 3, 1)
@@ -154,7 +154,7 @@ def test_one_queue_may_be_set_to_an_offset(admin: AdminShell) -> None:
 
 
 def test_one_queue_of_an_offline_group_is_set_too(admin: AdminShell) -> None:
-    """mqadmin's resetOffsetByTime -b ADDR -q N sends 222 after its 15, without force, and takes 206 for a failure."""
+    """Law: 222 for one queue works without members too, because mqadmin resetOffsetByTime -b -q takes 206 for a failure."""
     history(admin)
     commit(admin, 1, 1)
 
@@ -166,7 +166,7 @@ def test_one_queue_of_an_offline_group_is_set_too(admin: AdminShell) -> None:
 
 @pytest.mark.parametrize("offset", [0, 3])
 def test_a_tool_resets_a_queue_that_a_member_holds_by_15(admin: AdminShell, offset: int) -> None:
-    """mqadmin sends it before 222; its record and 220 are those of 222, and a member's own commit stays fenced."""
+    """Law: a tool's 15 resets a queue that a member holds, as 222 does; the member's own commits stay fenced."""
     history(admin)
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)
@@ -190,7 +190,7 @@ def test_a_tool_resets_a_queue_that_a_member_holds_by_15(admin: AdminShell, offs
 def test_a_holder_asks_for_its_lock_again_after_a_reset_before_it_moves_the_offset(
     admin: AdminShell, hears: bool, stored: int
 ) -> None:
-    """Law: what was answered to the administrator stands, though the holder was between two connections, and far ahead."""
+    """Law: after a reset, a holder must lock again before its commits count, so that the reset offset stays."""
     history(admin)
     heartbeat(admin, "alice")
     lock(admin, "alice", 0)
@@ -211,7 +211,7 @@ def test_a_holder_asks_for_its_lock_again_after_a_reset_before_it_moves_the_offs
 
 
 def test_a_reset_that_leaves_an_offset_as_it_is_leaves_its_holder_alone(admin: AdminShell) -> None:
-    """Without force nobody is moved forward."""
+    """Law: a reset that changes no offset leaves the lock alone."""
     history(admin)
     heartbeat(admin, "alice")
     lock(admin, "alice", 0)
@@ -223,7 +223,7 @@ def test_a_reset_that_leaves_an_offset_as_it_is_leaves_its_holder_alone(admin: A
 
 
 def test_who_gave_a_queue_back_does_not_undo_a_reset(admin: AdminShell) -> None:
-    """Java unlocks before it stores its offsets."""
+    """Law: a commit of a client that unlocked before the reset does not undo it; Java unlocks before it commits."""
     history(admin)
     heartbeat(admin, "alice")
     lock(admin, "alice", 0)
@@ -241,7 +241,7 @@ def test_who_gave_a_queue_back_does_not_undo_a_reset(admin: AdminShell) -> None:
 def test_a_member_that_repeats_the_reset_is_heard_and_a_late_commit_is_not_final(
     admin: AdminShell,
 ) -> None:
-    """A commit under way may move forward again; the member's repetition of the reset settles it."""
+    """Law: a late commit may move the offset forward again, but the member's repeat of the reset sets it back."""
     history(admin)
     heartbeat(admin, "alice")
     commit(admin, 2)
@@ -256,7 +256,7 @@ def test_a_member_that_repeats_the_reset_is_heard_and_a_late_commit_is_not_final
 
 
 def test_the_cpp_client_gets_a_list(admin: AdminShell) -> None:
-    """Its decoder cannot read a map keyed by queues."""
+    """Law: the C++ client gets the table of 220 as a list, because it cannot read a map with queues as keys."""
     history(admin)
     command = RemotingCommand(34, 77, body=heartbeat_body("cpp"), language=LanguageCode.CPP)
     admin.run(admin.core.handle(command, ALICE, admin.now))
@@ -275,7 +275,7 @@ def test_the_cpp_client_gets_a_list(admin: AdminShell) -> None:
 
 
 def test_the_members_view_is_gathered_from_all_of_them(admin: AdminShell) -> None:
-    """223 asks each member (221) and answers when the last has answered."""
+    """Law: 223 asks each member with 221 and answers when all have answered."""
     create_topic(admin)
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)
@@ -298,7 +298,7 @@ def test_the_members_view_is_gathered_from_all_of_them(admin: AdminShell) -> Non
 
 
 def test_a_member_that_is_silent_or_talks_nonsense_hides_nobody(admin: AdminShell) -> None:
-    """After 3 s the answer holds what the others said."""
+    """Law: after 3 s, 223 answers with what was readable; a silent member hides no other."""
     create_topic(admin)
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)
@@ -314,7 +314,7 @@ def test_a_member_that_is_silent_or_talks_nonsense_hides_nobody(admin: AdminShel
 
 
 def test_what_members_say_at_length_is_kept_up_to_a_bound(admin: AdminShell) -> None:
-    """Law: the answers of a thousand members, each as long as may be, take neither memory nor a turn of a leader."""
+    """Law: the answers to 221 that are kept are limited in bytes, so that a thousand long ones do not fill a leader's memory."""
     peers = {20 + number: Peer(20 + number, "192.0.2.20", 50_000 + number) for number in range(90)}
     for connection, peer in peers.items():
         heartbeat(admin, f"c{connection}", peer=peer)
@@ -335,12 +335,12 @@ def test_what_members_say_at_length_is_kept_up_to_a_bound(admin: AdminShell) -> 
     whole = gathered()
     assert KEPT_SIZE_MAX - ANSWER_SIZE_MAX < len(whole) < KEPT_SIZE_MAX + 1_000
     assert fastjson.loads(whole)["consumerTable"]["c20"][queue(899)] == 899
-    # Who asks next has the room again.
+    # The next request has the whole limit again.
     assert list(fastjson.loads(gathered(clientAddr="c109"))["consumerTable"]) == ["c109"]
 
 
 def test_one_member_may_be_asked_and_an_empty_group_answers_1(admin: AdminShell) -> None:
-    """clientAddr is a client id, as in RocketMQ."""
+    """Law: clientAddr in 223 is a client id, as in RocketMQ; a group without members answers 1."""
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)
 
@@ -351,7 +351,7 @@ def test_one_member_may_be_asked_and_an_empty_group_answers_1(admin: AdminShell)
 
 
 def test_a_group_with_more_members_than_are_asked_takes_no_places(admin: AdminShell) -> None:
-    """To try again later would never help, and other tools would wait for questions that nobody was asked."""
+    """Law: 223 for a group with too many members is refused at once and takes no places of other requests."""
     for number in range(TOOLS.of_asker + 1):
         heartbeat(admin, f"c{number}", peer=Peer(20 + number, "192.0.2.20", 50_000 + number))
 
@@ -364,7 +364,7 @@ def test_a_group_with_more_members_than_are_asked_takes_no_places(admin: AdminSh
 
 
 def test_a_question_that_is_refused_midway_asks_nobody(admin: AdminShell) -> None:
-    """The places of those before it would stay taken, and their answers go nowhere."""
+    """Law: if 223 is refused midway, no member is asked and no place stays taken."""
     create_topic(admin)
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB)
@@ -382,7 +382,7 @@ def test_a_question_that_is_refused_midway_asks_nobody(admin: AdminShell) -> Non
 
 
 def test_a_group_gets_a_copy_of_anothers_offsets(admin: AdminShell) -> None:
-    """314, while the receiver is offline; a member would overwrite the copy."""
+    """Law: 314 copies offsets to a group without members; members would overwrite the copy."""
     history(admin)
     commit(admin, 2, 1)
 
@@ -396,7 +396,7 @@ def test_a_group_gets_a_copy_of_anothers_offsets(admin: AdminShell) -> None:
 
 
 def test_all_offsets_are_listed_by_topic_and_group(admin: AdminShell) -> None:
-    """43 and 45."""
+    """Law: 43 lists all offsets by topic and group, 45 the offsets of delayed messages."""
     history(admin)
     commit(admin, 2, 1)
 
@@ -406,7 +406,7 @@ def test_all_offsets_are_listed_by_topic_and_group(admin: AdminShell) -> None:
 
 @pytest.mark.parametrize("code", [222, 314])
 def test_a_typo_in_a_group_is_reported_and_changes_nothing(admin: AdminShell, code: int) -> None:
-    """26 with the group that was meant; else offsets of a group that nobody has would be made."""
+    """Law: an unknown group in a reset or copy answers 26 with the nearest name, and no offsets are created."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     before = admin.state.digest()
@@ -432,7 +432,7 @@ def exactly(admin: AdminShell, table: dict[MessageQueue, int]) -> RemotingComman
 
 
 def test_a_body_names_exactly_the_offsets_of_some_queues(admin: AdminShell) -> None:
-    """Ours: what an administrator was shown; the members get these, and other queues stay."""
+    """Law: with a body of exact offsets (our own form), only those queues are set, and members get just these."""
     history(admin)
     heartbeat(admin, "alice")
     commit(admin, 0, 0)
@@ -458,7 +458,7 @@ def test_a_body_names_exactly_the_offsets_of_some_queues(admin: AdminShell) -> N
 def test_a_body_that_names_what_is_not_there_changes_nothing(
     admin: AdminShell, table: dict[MessageQueue, int]
 ) -> None:
-    """Not the queues either that are there."""
+    """Law: if the body names a queue that does not exist, nothing is changed."""
     history(admin)
     heartbeat(admin, "alice")
     commit(admin, 0, 0)
@@ -469,7 +469,7 @@ def test_a_body_that_names_what_is_not_there_changes_nothing(
 
 @pytest.mark.parametrize("name", ["", "a\x00b", "x" * 256, "a b"])
 def test_no_offsets_are_copied_to_what_is_no_group(admin: AdminShell, name: str) -> None:
-    """A name of a megabyte would stand in the log once for each offset."""
+    """Law: offsets are not copied to an invalid group name, which would be stored once per offset."""
     create_topic(admin, "orders")
     create(admin, GroupSet("billing"))
     commit(admin, 0)
@@ -481,7 +481,7 @@ def test_no_offsets_are_copied_to_what_is_no_group(admin: AdminShell, name: str)
 
 
 def test_copied_offsets_make_their_group(admin: AdminShell) -> None:
-    """It owns them, so that they go with it."""
+    """Law: copying offsets creates the target group, so that they are deleted with it."""
     create_topic(admin, "orders")
     create(admin, GroupSet("billing"))
     commit(admin, 0)
@@ -495,7 +495,7 @@ def test_copied_offsets_make_their_group(admin: AdminShell) -> None:
 
 
 def test_one_request_copies_so_many_offsets_at_most(admin: AdminShell) -> None:
-    """Each stands in one record."""
+    """Law: one request copies a limited number of offsets, because they form one record."""
     create_topic(admin, "orders")
     create(admin, GroupSet("billing"))
     commits = tuple(

@@ -1,4 +1,4 @@
-"""What changes a consumer group or an account is never judged beside something else that does."""
+"""Changes of a consumer group or account are checked one after the other, not against a state that another change replaces."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def shell() -> Shell:
 
 
 def together(shell: Shell, *requests: tuple[int, dict[str, str], bytes]) -> list[RemotingCommand]:
-    """Hand in requests of which none is applied before the last has come; return the answers."""
+    """Hand in requests before any of them is applied; return the answers."""
     asked = [shell.submit(code, ext, body, peer=TOOL) for code, ext, body in requests]
     shell.settle()
     replies = [shell.reply_to(opaque) for opaque in asked]
@@ -27,7 +27,7 @@ def together(shell: Shell, *requests: tuple[int, dict[str, str], bytes]) -> list
 
 
 def test_a_deleted_account_does_not_come_back_by_a_change_behind_it(shell: Shell) -> None:
-    """The change was judged by the account that was there, and has its secret."""
+    """Law: a change of an account behind its deletion is refused; else it would create the account again with the old secret."""
     create(shell, AccountSet("newone", SECRET))
 
     deleted, changed = together(shell, (51, KEY, b""), (50, {**KEY, "topicPerms": "a=PUB"}, b""))
@@ -39,7 +39,10 @@ def test_a_deleted_account_does_not_come_back_by_a_change_behind_it(shell: Shell
 
 
 def test_no_change_of_an_account_undoes_another_one(shell: Shell) -> None:
-    """Each replaces the account as a whole; other accounts are changed beside it."""
+    """Law: while a change of an account is uncommitted, another one is refused, because each replaces the whole account.
+
+    Other accounts may change.
+    """
     create(shell, AccountSet("newone", SECRET, admin=True))
 
     replies = together(
@@ -55,7 +58,7 @@ def test_no_change_of_an_account_undoes_another_one(shell: Shell) -> None:
 
 
 def test_an_account_that_is_being_made_is_not_said_to_be_missing(shell: Shell) -> None:
-    """Whoever deletes it would take it for gone."""
+    """Law: a deletion behind an uncommitted creation is refused as "being changed", not as missing."""
     _, refused = together(shell, (50, {**KEY, "secretKey": SECRET}, b""), (51, KEY, b""))
 
     assert (refused.code, refused.remark) == (1, "account[newone] is being changed; send it again")
@@ -67,7 +70,7 @@ def group(**members: object) -> bytes:
 
 @pytest.mark.parametrize("there", [False, True])
 def test_no_change_of_a_group_undoes_another_one(shell: Shell, there: bool) -> None:
-    """A tool of 4.9 names no members of later releases: it would write the former ones."""
+    """Law: while a change of a group is uncommitted, another one is refused; a tool of 4.9 would write former values back."""
     create(shell, *[GroupSet("billing")] * there)
 
     changed, refused = together(shell, (200, {}, group(concurrency="Key")), (200, {}, group()))
@@ -80,7 +83,7 @@ def test_no_change_of_a_group_undoes_another_one(shell: Shell, there: bool) -> N
 
 
 def test_a_group_stays_as_the_heartbeat_makes_it_that_is_under_way(shell: Shell) -> None:
-    """A consumer by key would lose its lanes to a tool that says nothing of them."""
+    """Law: while a heartbeat creates a group, a tool's change is refused; it would take the mode by key away."""
     body = fastjson.loads(heartbeat_body("c1"))
     body["consumerDataSet"][0]["concurrency"] = "Key"
 
@@ -91,7 +94,7 @@ def test_a_group_stays_as_the_heartbeat_makes_it_that_is_under_way(shell: Shell)
 
 
 def test_a_group_that_is_deleted_does_not_come_back_as_it_was(shell: Shell) -> None:
-    """Whoever makes it behind the deletion wants a new one."""
+    """Law: a change behind a deletion of a group is refused; a group created afterwards has default values."""
     create(shell, GroupSet("billing", on_dead_letter="HoldKey"))
 
     deleted, refused = together(shell, (207, {"groupName": "billing"}, b""), (200, {}, group()))
@@ -102,7 +105,7 @@ def test_a_group_that_is_deleted_does_not_come_back_as_it_was(shell: Shell) -> N
 
 
 def test_a_list_names_a_group_once(shell: Shell) -> None:
-    """Each is judged by what is applied, so that the second would undo the first."""
+    """Law: a list that names a group twice is refused, because the second entry would undo the first."""
     listed = [{"groupName": "billing", "concurrency": "Key"}, {"groupName": "billing"}]
 
     refused = shell.call(225, {}, fastjson.dumps({"groupConfigList": listed}), peer=TOOL)
@@ -111,7 +114,7 @@ def test_a_list_names_a_group_once(shell: Shell) -> None:
 
 
 def test_a_setting_is_set_back_behind_a_change_that_is_under_way(shell: Shell) -> None:
-    """What it is now says nothing of what it will be."""
+    """Law: setting a key back works even if its change is still uncommitted."""
     before = shell.core.context.settings.storage.body_size_max
     changes = [f"maxMessageSize={size}".encode() for size in (65_536, before)]
 

@@ -54,7 +54,7 @@ def rotate(shell: Shell, secret: str, overlap_s: int) -> None:
 
 
 def taken(shell: Shell, *others: str) -> list[str]:
-    """Return the secrets that the broker takes a send with."""
+    """Return the secrets with which the broker accepts a send."""
     return [
         secret
         for secret in (FIRST, SECOND, THIRD, *others)
@@ -63,7 +63,7 @@ def taken(shell: Shell, *others: str) -> list[str]:
 
 
 def until(shell: Shell) -> int:
-    """Return until when the former secret is valid, as tools see it."""
+    """Return the end of the former secret's validity, as tools see it."""
     reply = ask(shell, OPERATOR, 52, {"orderlymq": "true"})
     (account,) = fastjson.loads(reply.body)["accounts"]
     assert FIRST not in str(account)
@@ -72,7 +72,7 @@ def until(shell: Shell) -> int:
 
 
 def test_both_secrets_are_valid_until_the_time_ends() -> None:
-    """Then the former is gone, from the state as well, at every replica and every later leader."""
+    """Law: both secrets are valid until the overlap ends; then the former one is removed on every replica."""
     shell = guarded()
     rotate(shell, SECOND, 60)
     assert until(shell) == shell.wall_ms + 60_000
@@ -91,7 +91,7 @@ def test_both_secrets_are_valid_until_the_time_ends() -> None:
 
 
 def test_time_ends_it_before_its_record_does() -> None:
-    """No tick has come: the leader's clock decides."""
+    """Law: the former secret ends by the leader's clock, even before the record that removes it."""
     shell = guarded()
     rotate(shell, SECOND, 60)
 
@@ -110,7 +110,7 @@ def test_without_an_overlap_the_former_ends_with_the_change(ext: dict[str, str])
 
 
 def test_the_former_ends_on_demand() -> None:
-    """An overlap of 0 beside the present secret; other changes of the account leave it alone."""
+    """Law: an overlap of 0 ends the former secret; other changes of the account do not."""
     shell = guarded()
     rotate(shell, SECOND, 600)
     assert set_account(shell, topicPerms="orders=PUB").code == 0
@@ -122,7 +122,7 @@ def test_the_former_ends_on_demand() -> None:
 
 
 def test_a_repeated_change_shortens_the_time_and_never_prolongs_it() -> None:
-    """The operator may say the same again at any time."""
+    """Law: repeating the change may shorten the overlap but never prolongs it."""
     shell = guarded()
     rotate(shell, SECOND, 60)
     first = until(shell)
@@ -136,7 +136,7 @@ def test_a_repeated_change_shortens_the_time_and_never_prolongs_it() -> None:
 
 
 def test_two_are_valid_and_never_three() -> None:
-    """A second rotation ends what was before the first one; the end of the first leaves the second alone."""
+    """Law: a second rotation ends the oldest secret, so that at most two are valid."""
     shell = guarded()
     rotate(shell, SECOND, 60)
     shell.pass_time(30_000, step=1_000)
@@ -175,7 +175,7 @@ def test_signatures_of_version_2_are_taken_with_both() -> None:
             clock_ms=lambda: shell.wall_ms,
             nonce=lambda nonces=nonces, secret=secret: secret + next(nonces),  # type: ignore[misc]
         )
-        for _ in range(2):  # the first answer brings the leader's mark
+        for _ in range(2):  # The first answer brings the leader's mark.
             fields = signer.sign("b", 50, change, b"")
             reply = shell.call(50, fields)
             if not signer.learn("b", reply, fields):
@@ -186,7 +186,7 @@ def test_signatures_of_version_2_are_taken_with_both() -> None:
 
 
 def test_a_rotation_under_load_refuses_no_send() -> None:
-    """Sixteen clients send without a pause; each changes to the new secret at some time within the overlap."""
+    """Law: sixteen clients that change their secret at some time within the overlap have no send refused, even with a change of leader."""
     shell = guarded()
     secrets = [FIRST] * 16
     refused = 0
@@ -196,7 +196,7 @@ def test_a_rotation_under_load_refuses_no_send() -> None:
         if 20 < second <= 20 + len(secrets):
             secrets[second - 21] = SECOND
         if second == 50:
-            shell = shell.restart().lead()  # the leader goes in the middle of it
+            shell = shell.restart().lead()  # The leader changes in the middle.
         for secret in secrets:
             reply = ask(shell, ("writer", secret), 310, send_ext("orders"), b"paid")
             refused += reply.code != 0
@@ -208,7 +208,7 @@ def test_a_rotation_under_load_refuses_no_send() -> None:
 
 
 def test_a_sealed_secret_is_taken_like_a_plain_one() -> None:
-    """The operator seals what would travel in the clear; a repeat seals it in other words."""
+    """Law: a sealed secret is accepted like a plain one; sealing it again gives another text."""
     shell = guarded()
     sealed = {seal(SECOND, "writer", OPERATOR[1], each * NONCE_SIZE) for each in (b"a", b"b")}
 
@@ -222,7 +222,7 @@ def test_a_sealed_secret_is_taken_like_a_plain_one() -> None:
 
 
 def test_the_longest_secret_is_taken_and_a_longer_one_is_named() -> None:
-    """Sealed or plain; the refusal does not doubt who has sealed it."""
+    """Law: the longest secret is accepted; a longer one is refused by its length, sealed or plain."""
     shell = guarded()
     longest = "s" * SECRET_SIZE_MAX
 
@@ -252,7 +252,7 @@ def test_the_longest_secret_is_taken_and_a_longer_one_is_named() -> None:
     ids=["other key", "other account", "cut", "not sealed", "empty", "not ASCII", "long"],
 )
 def test_what_is_not_sealed_for_the_account_changes_nothing(text: str) -> None:
-    """Also beside a plain secret: the request contradicts itself."""
+    """Law: a secret sealed for another account, or beside a plain one, is refused and changes nothing."""
     shell = guarded()
 
     reply = set_account(shell, secretKey=SECOND, **{EXT_SEALED: text})

@@ -1,4 +1,4 @@
-"""Figures, the broker at a glance, and the entries of a queue."""
+"""Statistics (315), the broker's summary (28), and the entries of a queue (321)."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def commit(admin: AdminShell, offset: int) -> None:
 
 
 def test_sends_are_counted_per_minute_hour_and_day(admin: AdminShell) -> None:
-    """TOPIC_PUT_NUMS: what is older than a minute leaves the minute and stays in hour and day."""
+    """Law: TOPIC_PUT_NUMS counts sends of the last minute, hour and day."""
     create_topic(admin)
     for _ in range(6):
         send(admin, e=0)
@@ -56,7 +56,7 @@ def test_sends_are_counted_per_minute_hour_and_day(admin: AdminShell) -> None:
 
 
 def test_sizes_report_the_average_of_a_message(admin: AdminShell) -> None:
-    """TOPIC_PUT_SIZE counts stored bytes."""
+    """Law: TOPIC_PUT_SIZE counts stored bytes and their average per message."""
     create_topic(admin)
     for _ in range(4):
         send(admin, e=0, body=b"x" * 100)
@@ -69,7 +69,7 @@ def test_sizes_report_the_average_of_a_message(admin: AdminShell) -> None:
 
 
 def test_what_a_group_has_committed_counts_as_got(admin: AdminShell) -> None:
-    """GROUP_GET_NUMS, key topic@group; consumeTps of 208 is its rate."""
+    """Law: GROUP_GET_NUMS (topic@group) counts committed messages; consumeTps of 208 is its rate."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     commit(admin, 0)
@@ -86,7 +86,7 @@ def test_what_a_group_has_committed_counts_as_got(admin: AdminShell) -> None:
 
 
 def test_where_a_group_begins_it_has_consumed_nothing(admin: AdminShell) -> None:
-    """Its first offset of a queue may be any; what it commits behind that counts, in other queues at the same time, too."""
+    """Law: a group's first commit in a queue counts nothing; later commits count."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     admin.pass_time(10_000)
@@ -99,7 +99,7 @@ def test_where_a_group_begins_it_has_consumed_nothing(admin: AdminShell) -> None
 
 
 def test_what_a_group_was_sent_is_reported_in_bytes(admin: AdminShell) -> None:
-    """GROUP_GET_SIZE, key topic@group: sum of the bodies of pulls, average of each."""
+    """Law: GROUP_GET_SIZE (topic@group) counts the bytes of pulled bodies and their average."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_what_a_group_was_sent_is_reported_in_bytes(admin: AdminShell) -> None:
 
 
 def test_what_many_groups_were_sent_is_counted_in_steps(admin: AdminShell) -> None:
-    """Law: no tick counts more than a thousand, as others elect a leader that is silent; in the end all are counted."""
+    """Law: pulls of many groups are counted at most a thousand per tick, because a silent leader is replaced; in the end all count."""
     create_topic(admin)
     send(admin, e=0)
     groups = [f"g{number}" for number in range(ANSWERS_STEP_MAX + 3)]
@@ -138,7 +138,7 @@ def test_what_many_groups_were_sent_is_counted_in_steps(admin: AdminShell) -> No
 
 
 def test_what_many_topics_got_is_counted_in_steps(admin: AdminShell) -> None:
-    """Law: no tick counts more than some hundreds; in the end all messages are counted, those that came meanwhile too."""
+    """Law: sends to many topics are counted some hundred per tick; in the end all count, also later ones."""
     names = [f"t{number}" for number in range(TOPICS_STEP_MAX + 3)]
     create(admin, *(TopicSet(name, 1, 1) for name in names))
     figures = admin.core.administration.figures
@@ -160,7 +160,7 @@ def test_what_many_topics_got_is_counted_in_steps(admin: AdminShell) -> None:
 
 
 def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
-    """Messages that are read again count again."""
+    """Law: after a reset, messages consumed again count again, and nothing becomes negative."""
     create_topic(admin)
     commit(admin, 0)
     for _ in range(10):
@@ -177,7 +177,7 @@ def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
 
 
 def test_the_work_of_another_leader_is_not_ours(admin: AdminShell) -> None:
-    """Offsets that moved while this replica followed are no growth of its own."""
+    """Law: offsets that moved while this replica followed do not count as its own."""
     create_topic(admin)
     for _ in range(10):
         send(admin, e=0)
@@ -191,7 +191,7 @@ def test_the_work_of_another_leader_is_not_ours(admin: AdminShell) -> None:
 
 
 def test_the_broker_itself_has_figures(admin: AdminShell) -> None:
-    """BROKER_* under the cluster's or the broker's name."""
+    """Law: BROKER_* statistics exist under the cluster's and the broker's name."""
     create_topic(admin)
     for _ in range(2):
         send(admin, e=0)
@@ -203,7 +203,7 @@ def test_the_broker_itself_has_figures(admin: AdminShell) -> None:
 
 
 def test_what_a_group_sends_back_counts_for_the_topic_that_it_came_from(admin: AdminShell) -> None:
-    """SNDBCK_PUT_NUMS counts retries and dead letters when they are sent back."""
+    """Law: SNDBCK_PUT_NUMS counts returned messages for the topic from which they came, retries and dead letters alike."""
     create(admin, GroupSet("billing"))
     for name, levels in (("orders", (0, -1)), ("returns", (0,)), ("quiet", ())):
         create_topic(admin, name)
@@ -229,14 +229,14 @@ def test_what_a_group_sends_back_counts_for_the_topic_that_it_came_from(admin: A
     ],
 )
 def test_a_figure_that_never_moved_answers_1(admin: AdminShell, name: str, key: str) -> None:
-    """The remark is RocketMQ's."""
+    """Law: a statistic without values answers 1 with RocketMQ's remark."""
     reply = admin.tool(315, statsName=name, statsKey=key)
 
     assert (reply.code, reply.remark) == (1, f"The stats <{name}> <{key}> not exist")
 
 
 def test_the_figures_of_a_deleted_topic_go(admin: AdminShell) -> None:
-    """Else topics that come and go would fill the memory."""
+    """Law: the statistics of a deleted topic are removed, so that memory stays bounded."""
     create_topic(admin)
     send(admin, e=0)
     admin.pass_time(1_000)
@@ -254,7 +254,7 @@ def test_the_figures_of_a_deleted_topic_go(admin: AdminShell) -> None:
 def test_growth_agrees_with_a_list_of_all_events(
     steps: list[tuple[int, int]], span_ms: int
 ) -> None:
-    """Never more than what came in the span, never less than what came in it but for one bucket."""
+    """Law: growth over a span equals the sum of its events, apart from one bucket."""
     series, now_ms, events = Series(0), 0, []
     for passed_ms, count in steps:
         now_ms += passed_ms
@@ -272,7 +272,7 @@ def test_growth_agrees_with_a_list_of_all_events(
 
 
 def test_the_broker_at_a_glance(admin: AdminShell) -> None:
-    """28: text only; rates are three numbers under both spellings; the shell's figures are shown."""
+    """Law: 28 returns texts only; rates are three numbers under both spellings; the shell's values are included."""
     create_topic(admin)
     admin.core.set_environment(0.25, {"uptime_ms": 90_061_000, "waiting": 3, "disk": {"bytes": 7}})
     admin.pass_time(1_000)
@@ -307,7 +307,7 @@ def test_the_broker_at_a_glance(admin: AdminShell) -> None:
 def test_the_disk_is_reported_as_rocketmqs_exporter_reads_it(
     admin: AdminShell, total: int, ratio: float, said: str
 ) -> None:
-    """It takes words 3, 4, 7 and 8; without them no metric of the broker's runtime exists. All other figures are numbers."""
+    """Law: the disk text of 28 has the words that RocketMQ's exporter parses (3, 4, 7, 8); all other values are numbers."""
     create_topic(admin)
     admin.core.set_environment(ratio, {"disk": {"bytes": 7, "total": total}})
 
@@ -328,7 +328,7 @@ def test_the_disk_is_reported_as_rocketmqs_exporter_reads_it(
 
 
 def test_midnight_begins_a_new_day(admin: AdminShell) -> None:
-    """Totals of this morning and of yesterday's."""
+    """Law: at midnight the totals of this and of yesterday's morning are kept."""
     create_topic(admin)
     send(admin, e=0)
     admin.pass_time(1_000)
@@ -344,7 +344,7 @@ def test_midnight_begins_a_new_day(admin: AdminShell) -> None:
 
 
 def test_delay_levels_show_how_far_they_are(admin: AdminShell) -> None:
-    """scheduleMessageOffset_N is "current,max"; levels without messages are not there."""
+    """Law: scheduleMessageOffset_N is "current,max" of a delay level; unused levels are missing."""
     create_topic(admin)
     admin.call(310, send_ext("orders", "DELAY\x012"), b"late")
 
@@ -359,7 +359,7 @@ def test_delay_levels_show_how_far_they_are(admin: AdminShell) -> None:
 
 
 def test_the_entries_of_a_queue_show_where_messages_are(admin: AdminShell) -> None:
-    """321: physical offset, size, tags code; from an index, or the newest with one below 0."""
+    """Law: 321 shows physical offset, size and tags code of a queue's entries from an index, or the newest for a negative one."""
     create_topic(admin)
     for tag in ("a", "b", "c"):
         send(admin, "orders", b"x", f"TAGS\x01{tag}", e=0)
@@ -388,7 +388,7 @@ def test_the_entries_of_a_queue_show_where_messages_are(admin: AdminShell) -> No
 
 
 def test_the_entries_of_a_queue_show_what_a_group_wants_of_them(admin: AdminShell) -> None:
-    """queryCq -g: its subscription, and for each entry whether the tag passes; or that it is not online."""
+    """Law: with a group, 321 also shows its subscription and whether it matches each entry, or that it is not online."""
     create_topic(admin)
     for tag in ("a", "b"):
         send(admin, "orders", b"x", f"TAGS\x01{tag}", e=0)
@@ -420,7 +420,7 @@ def test_the_entries_of_a_queue_show_what_a_group_wants_of_them(admin: AdminShel
 
 
 def test_the_figures_of_a_deleted_group_go(admin: AdminShell) -> None:
-    """A name for each day would leave a series for each."""
+    """Law: the statistics of a deleted group are removed."""
     create_topic(admin, "orders")
     create(admin, GroupSet("billing"))
     commit(admin, 0)
@@ -437,7 +437,7 @@ def test_the_figures_of_a_deleted_group_go(admin: AdminShell) -> None:
 
 
 def test_many_groups_are_sampled_in_several_ticks(admin: AdminShell) -> None:
-    """All at once they would keep the leader silent; each counts all the same."""
+    """Law: many groups are sampled over several ticks; each counts completely."""
     create_topic(admin, "orders")
     for _ in range(3):
         send(admin, e=0)

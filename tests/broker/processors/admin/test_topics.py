@@ -20,7 +20,7 @@ from tests.nameserver.registrations import core, queues_of_go
 
 
 def test_a_created_topic_is_one_record_and_answered_when_it_is_applied(admin: AdminShell) -> None:
-    """17 proposes the whole configuration; the answer waits for it; the version moves."""
+    """Law: 17 proposes one record with the whole configuration, answers when it is applied, and raises the version."""
     version = admin.state.topics_version
     before = len(admin.proposed)
     ext = {
@@ -58,7 +58,7 @@ def test_a_created_topic_is_one_record_and_answered_when_it_is_applied(admin: Ad
     ],
 )
 def test_a_name_that_is_not_allowed_is_refused(admin: AdminShell, name: str, part: str) -> None:
-    """Bad names, and names of the broker's own topics, answer 1 and change nothing."""
+    """Law: invalid names and names of the broker's own topics are refused with 1 and change nothing."""
     before = admin.state.digest()
 
     reply = create_topic(admin, name)
@@ -84,7 +84,7 @@ def test_a_name_that_is_not_allowed_is_refused(admin: AdminShell, name: str, par
 def test_numbers_that_make_no_sense_are_refused(
     admin: AdminShell, more: dict[str, Any], part: str
 ) -> None:
-    """A topic needs queues, each written one must be readable, perm has three bits, the system flag two."""
+    """Law: a topic needs queues, no more write than read queues, a perm of three bits and a system flag of two."""
     reply = create_topic(admin, **more)
 
     assert reply.code == 1
@@ -93,7 +93,7 @@ def test_numbers_that_make_no_sense_are_refused(
 
 
 def test_the_operator_begins_auto_creation() -> None:
-    """Until it has made the template no send makes a topic, and none where the leader's settings forbid it."""
+    """Law: where an operator exists, topics are created automatically only after it has created the template TBW102, and only if the settings allow it."""
     access = AccessSettings(operator_key="operator", operator_secret_file=Path("operator.secret"))
     admin = AdminShell(settings(access=access))
     admin.lead()
@@ -105,13 +105,13 @@ def test_the_operator_begins_auto_creation() -> None:
     assert create_topic(admin, "TBW102", queues=16, perm=7).code == 1
     strict = AdminShell(settings(access=access, auto_create_topic=False))
     strict.lead()
-    # A manifest that wants it now reaches the settings with the leader's restart.
+    # A manifest that allows it now takes effect when the leader restarts.
     assert create_topic(strict, "TBW102", queues=8, perm=7).code == 0
     assert send(strict, "fresh").code == 17
 
 
 def test_auto_creation_that_an_administrator_began_needs_no_operator() -> None:
-    """The manifest wants none, so the operator makes no template; the leader does, with the change."""
+    """Law: if an administrator turns automatic creation on, the leader creates the template itself."""
     access = AccessSettings(operator_key="operator", operator_secret_file=Path("operator.secret"))
     admin = AdminShell(settings(access=access, auto_create_topic=False))
     admin.lead()
@@ -122,7 +122,7 @@ def test_auto_creation_that_an_administrator_began_needs_no_operator() -> None:
 
 
 def test_auto_creation_begins_with_the_settings_file_that_wants_it() -> None:
-    """It is a live setting, and there may be no operator: nobody has to wait for the next leader."""
+    """Law: a settings file that turns automatic creation on takes effect without a new leader."""
     admin = AdminShell(settings(auto_create_topic=False))
     admin.lead()
     assert send(admin, "fresh").code == 17
@@ -134,7 +134,7 @@ def test_auto_creation_begins_with_the_settings_file_that_wants_it() -> None:
 
 
 def test_an_ordered_topic_keeps_its_queues(admin: AdminShell) -> None:
-    """Another number of queues would move keys to other queues: refused with what to do."""
+    """Law: the number of queues of an ordered topic cannot be changed, because keys would move; the refusal says what to do."""
     create_topic(admin, queues=4, order=True)
 
     for queues in (3, 5):
@@ -150,7 +150,7 @@ def test_an_ordered_topic_keeps_its_queues(admin: AdminShell) -> None:
 def test_an_ordered_topic_that_is_read_only_refuses_sends_and_keeps_its_list(
     admin: AdminShell,
 ) -> None:
-    """Updating the permission to 4 refuses sends with 16; what is registered leaves Go's list of queues as it was."""
+    """Law: an ordered topic with permission 4 refuses sends with 16, and Go's list of its queues stays the same."""
     names = core()
     create_topic(admin, queues=4, order=True)
     register_at(names, admin)
@@ -172,7 +172,7 @@ def test_an_ordered_topic_that_is_read_only_refuses_sends_and_keeps_its_list(
 
 
 def register_at(names: NameServerCore, shell: AdminShell) -> None:
-    """Register what the broker would, as its registration does."""
+    """Register the topics at a name server, as the broker's registration does."""
     command = registration(
         b"".join(body_pieces(shell.state)),
         cluster="shop",
@@ -185,7 +185,7 @@ def register_at(names: NameServerCore, shell: AdminShell) -> None:
 def test_an_ordered_topic_stays_ordered_when_a_tool_changes_its_permission(
     admin: AdminShell,
 ) -> None:
-    """updateTopicPerm sends order=false whatever the topic is: the permission changes, order stays."""
+    """Law: updateTopicPerm, which always sends order=false, changes the permission but not the order."""
     create_topic(admin, queues=4, order=True)
 
     assert create_topic(admin, queues=4, perm=4).code == 0
@@ -195,7 +195,7 @@ def test_an_ordered_topic_stays_ordered_when_a_tool_changes_its_permission(
 
 
 def test_two_changes_of_one_topic_are_judged_one_after_the_other(admin: AdminShell) -> None:
-    """A second change that arrives before the first is applied is sent back, not judged too early."""
+    """Law: a second change of a topic is refused while the first is uncommitted."""
     ext = {
         "topic": "orders",
         "defaultTopic": "TBW102",
@@ -217,7 +217,7 @@ def test_two_changes_of_one_topic_are_judged_one_after_the_other(admin: AdminShe
 
 
 def test_a_normal_topic_grows_and_its_queues_shrink_when_they_are_empty(admin: AdminShell) -> None:
-    """Growing is free; an empty queue may go."""
+    """Law: a normal topic can get more queues, and lose empty ones."""
     create_topic(admin, queues=4)
 
     assert create_topic(admin, queues=8).code == 0
@@ -227,7 +227,7 @@ def test_a_normal_topic_grows_and_its_queues_shrink_when_they_are_empty(admin: A
 
 
 def test_a_queue_stays_until_every_group_has_consumed_it(admin: AdminShell) -> None:
-    """Shrinking goes in two steps: no more writes first, no more reads when all is consumed."""
+    """Law: a queue is removed in two steps: first no writes, then, when every group has consumed it, no reads."""
     create_topic(admin, queues=4)
     assert send(admin, e=3).code == 0
     create(admin, GroupSet("billing"), OffsetsReset((OffsetCommit("billing", "orders", 3, 0),)))
@@ -243,7 +243,7 @@ def test_a_queue_stays_until_every_group_has_consumed_it(admin: AdminShell) -> N
 
 
 def _create_static(shell: AdminShell, queues: int) -> RemotingCommand:
-    """Send 513 as 5.x's updateStaticTopic and RocketMQ Streams do: the mapping is the body."""
+    """Send 513 as 5.x's updateStaticTopic and RocketMQ Streams do; the mapping is the body."""
     mapping = {"topic": "orders", "totalQueues": 8, "bname": "broker-a", "hostedQueues": {}}
     ext = {"topic": "orders", "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG"}
     return shell.tool(
@@ -252,7 +252,7 @@ def _create_static(shell: AdminShell, queues: int) -> RemotingCommand:
 
 
 def test_a_static_topic_is_a_topic_with_the_queues_of_this_group(admin: AdminShell) -> None:
-    """Law: 513 makes a topic with as many queues as the tool gives this group; any topic here keeps them."""
+    """Law: 513 creates a topic with the number of queues that the mapping gives this broker group."""
     assert _create_static(admin, 3).code == 0
 
     topic = admin.state.topics.get("orders")
@@ -261,14 +261,14 @@ def test_a_static_topic_is_a_topic_with_the_queues_of_this_group(admin: AdminShe
 
 
 def test_a_static_topic_without_queues_for_this_group_is_not_made_in_it(admin: AdminShell) -> None:
-    """Law: a tool that has more groups than queues gives some of them none."""
+    """Law: 513 without queues for this broker group creates nothing here."""
     assert _create_static(admin, 0).code == 0
 
     assert admin.state.topics.get("orders") is None
 
 
 def test_queues_are_not_mapped_to_other_groups(admin: AdminShell) -> None:
-    """Law: 513 changes no topic that is there; sent again with the same numbers it succeeds."""
+    """Law: 513 does not change an existing topic; repeated with the same numbers it succeeds."""
     _create_static(admin, 3)
     before = admin.state.digest()
 
@@ -282,7 +282,7 @@ def test_queues_are_not_mapped_to_other_groups(admin: AdminShell) -> None:
 
 
 def test_a_list_of_topics_is_created_together_or_not_at_all(admin: AdminShell) -> None:
-    """18: one bad name, and none is created."""
+    """Law: 18 creates all topics, or none if one is wrong."""
     good = [{"topicName": name, "readQueueNums": 2, "writeQueueNums": 2} for name in ("a", "b")]
 
     bad = admin.tool(18, fastjson.dumps({"topicConfigList": [*good, {"topicName": "a b"}]}))
@@ -294,7 +294,7 @@ def test_a_list_of_topics_is_created_together_or_not_at_all(admin: AdminShell) -
 
 
 def test_a_deleted_topic_takes_queues_offsets_and_locks_with_it(admin: AdminShell) -> None:
-    """215: made again, the topic is empty and nobody has an offset or a lock in it."""
+    """Law: 215 deletes queues, offsets and locks too; a topic created again is empty."""
     create_topic(admin, order=True)
     send(admin, e=0)
     heartbeat(admin, "alice")
@@ -312,7 +312,7 @@ def test_a_deleted_topic_takes_queues_offsets_and_locks_with_it(admin: AdminShel
 
 
 def test_deleting_what_is_not_there_succeeds_and_a_system_topic_stays(admin: AdminShell) -> None:
-    """Tools delete retry topics that may not exist; the broker's own topics are refused."""
+    """Law: deleting a missing topic succeeds, because tools delete retry topics that may not exist; the broker's own topics cannot be deleted."""
     before = admin.state.digest()
 
     assert admin.tool(215, topic="%RETRY%nobody").code == 0
@@ -322,7 +322,7 @@ def test_deleting_what_is_not_there_succeeds_and_a_system_topic_stays(admin: Adm
 
 
 def test_statistics_list_every_queue(admin: AdminShell) -> None:
-    """202 has each queue from 0 on, empty ones as 0/0/0: tools index into the table."""
+    """Law: 202 lists every queue from 0 on, empty ones with zeros, because tools use the index."""
     create_topic(admin, queues=3)
     send(admin, e=1)
 
@@ -342,7 +342,7 @@ def test_statistics_list_every_queue(admin: AdminShell) -> None:
 
 
 def test_statistics_have_the_rate_of_the_last_minute(admin: AdminShell) -> None:
-    """202 of 5.x shows what a topic gets a second, which is the figure of 315."""
+    """Law: topicPutTps in 202 is the rate of 315 for the last minute."""
     create_topic(admin)
     before = admin.read(202, topic="orders")["topicPutTps"]
     for _ in range(20):
@@ -358,7 +358,7 @@ def test_statistics_have_the_rate_of_the_last_minute(admin: AdminShell) -> None:
 def test_the_consumers_of_a_topic_are_those_online_and_those_with_offsets(
     admin: AdminShell,
 ) -> None:
-    """300 joins both."""
+    """Law: 300 lists groups that are online and groups with offsets."""
     create_topic(admin)
     heartbeat(admin, "alice", group="online")
     create(admin, GroupSet("gone"), OffsetsReset((OffsetCommit("gone", "orders", 0, 0),)))
@@ -368,7 +368,7 @@ def test_the_consumers_of_a_topic_are_those_online_and_those_with_offsets(
 
 
 def test_attributes_of_newer_tools_are_kept(admin: AdminShell) -> None:
-    """5.x sends them as changes; they are shown again and stay through other changes."""
+    """Law: attributes that 5.x sends as changes are stored, shown, and kept through other changes."""
     create_topic(admin, attributes="+message.type=DELAY,+duplicate.window=true")
     create_topic(admin, queues=8, attributes="-duplicate.window")
 
@@ -389,7 +389,7 @@ def test_attributes_of_newer_tools_are_kept(admin: AdminShell) -> None:
 
 
 def test_a_topic_of_the_type_fifo_is_ordered(admin: AdminShell) -> None:
-    """Law: 5.x's tools ask for order by the type, without the older flag, and the topic keeps its queues then."""
+    """Law: the attribute message.type=FIFO makes a topic ordered, so that it keeps its queues."""
     create_topic(admin, attributes="+message.type=FIFO")
 
     more = create_topic(admin, queues=8, attributes="+message.type=NORMAL")
@@ -413,7 +413,7 @@ def test_a_topic_of_the_type_fifo_is_ordered(admin: AdminShell) -> None:
 def test_an_attribute_that_would_mean_nothing_is_refused_by_name(
     admin: AdminShell, attributes: str, part: str
 ) -> None:
-    """Law: 17 and 18 say 0 to an attribute only if the broker then does what it says."""
+    """Law: 17 and 18 accept an attribute only if the broker does what it says; else they name it."""
     before = admin.state.digest()
 
     reply = create_topic(admin, attributes=attributes)
@@ -423,7 +423,7 @@ def test_an_attribute_that_would_mean_nothing_is_refused_by_name(
 
 
 def test_an_attribute_that_changes_nothing_is_taken(admin: AdminShell) -> None:
-    """The broker takes attributes that a topic has, behaviour that it has anyway, and the removal of an attribute that it lacks."""
+    """Law: attributes that a topic has, that hold anyway or that are removed without being there are accepted."""
     create(admin, TopicSet("orders", 4, 4, attributes={"old": "1"}))
 
     for attributes in (
@@ -458,7 +458,7 @@ def test_an_attribute_that_changes_nothing_is_taken(admin: AdminShell) -> None:
 def test_topics_made_together_have_their_attributes(
     admin: AdminShell, attributes: object, code: int, stored: dict[str, str] | None
 ) -> None:
-    """Law: 18 reads the attributes of each topic as 17 does: none is dropped without a word."""
+    """Law: 18 reads the attributes of each topic as 17 does."""
     body = fastjson.dumps({"topicConfigList": [{"topicName": "orders", "attributes": attributes}]})
 
     assert admin.call(18, body=body).code == code
@@ -468,7 +468,7 @@ def test_topics_made_together_have_their_attributes(
 
 
 def test_a_follower_refuses_changes_and_says_where_to_go(admin: AdminShell) -> None:
-    """Writes answer 1 with the leader's address; tables that are the same everywhere are shown."""
+    """Law: a follower refuses changes with the leader's address, but shows tables that all replicas have."""
     create_topic(admin)
     admin.follow()
 
@@ -481,7 +481,7 @@ def test_a_follower_refuses_changes_and_says_where_to_go(admin: AdminShell) -> N
 
 
 def test_a_change_whose_leader_was_lost_is_answered_so(admin: AdminShell) -> None:
-    """Nothing changed, and the tool may send it again to the next leader."""
+    """Law: a change lost with its leader is answered "nothing changed", so that the tool may repeat it."""
     opaque = admin.submit(
         17,
         {
@@ -503,7 +503,7 @@ def test_a_change_whose_leader_was_lost_is_answered_so(admin: AdminShell) -> Non
 
 
 def test_a_change_of_unknown_fate_does_not_block_the_next_term(admin: AdminShell) -> None:
-    """A leader that comes back takes changes of the topic again, whatever became of the first."""
+    """Law: a change with unknown outcome does not block later changes of the topic in a new term."""
     admin.submit(
         17,
         {

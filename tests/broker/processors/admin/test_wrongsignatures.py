@@ -1,4 +1,4 @@
-"""Large requests with wrong signatures: how many an address may have judged."""
+"""Large requests with wrong signatures: each address may have only a limited number checked."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def send(
     host: str = ADDRESS,
     code: int = RequestCode.SEND_MESSAGE_V2,
 ) -> tuple[int, str]:
-    """Send a message; return the code and the remark of the answer."""
+    """Send a message; return code and remark of the answer."""
     fields = {**send_ext("orders"), "AccessKey": "writer"}
     fields["Signature"] = signature(fields, body, secret)
     reply = shell.call(code, fields, body, peer=Peer(connection, host, 40_000 + connection))
@@ -48,7 +48,7 @@ def send(
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.ORDERLYMQ_APPEND_COPIES])
 def test_strangers_have_no_more_judged_than_their_rate(guarded: Shell, code: int) -> None:
-    """Over any time, whatever the connections: the rate, a second's worth, and one body more."""
+    """Law: over any time and any connections, an address has no more bytes checked than its rate, one second's worth and one body."""
     seconds, judged = 8, 0
 
     for tick in range(seconds * 10):
@@ -63,7 +63,7 @@ def test_strangers_have_no_more_judged_than_their_rate(guarded: Shell, code: int
 
 
 def test_who_shows_a_right_signature_is_served_beside_a_stranger(guarded: Shell) -> None:
-    """At the same address: a connection that was admitted before, and one whose first request is small."""
+    """Law: at the same address, connections that have shown a right signature are served."""
     assert send(guarded, LARGE, SECRET, 1)[0] == 0
     remarks = [send(guarded, LARGE, "guessed", 2)[1] for _ in range(20)]
     assert BUSY in remarks[-1]
@@ -79,7 +79,7 @@ def test_who_shows_a_right_signature_is_served_beside_a_stranger(guarded: Shell)
 
 
 def test_a_right_signature_vouches_for_no_wrong_ones(guarded: Shell) -> None:
-    """A connection that was admitted and guesses then is a stranger's from its first wrong large request on."""
+    """Law: a connection's right signature does not exempt its later wrong ones from the limit."""
     assert send(guarded, b"small", SECRET, 2)[0] == 0
     remarks = [send(guarded, LARGE, "guessed", 2)[1] for _ in range(20)]
 
@@ -89,7 +89,7 @@ def test_a_right_signature_vouches_for_no_wrong_ones(guarded: Shell) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.ORDERLYMQ_CLIENT_DEAD])
 def test_a_large_header_is_no_way_around(code: int) -> None:
-    """Law: signatures cover the header, too; both forms of them."""
+    """Law: the limit covers large headers too, with both forms of signatures."""
     access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
     shell = Shell(settings(access=access)).lead()
     size = 256 << 10
@@ -106,7 +106,7 @@ def test_a_large_header_is_no_way_around(code: int) -> None:
 
 
 def test_a_message_that_nobody_may_send_is_not_judged(guarded: Shell) -> None:
-    """It is refused as it is with a right signature."""
+    """Law: a message that is too large is refused without a check of its signature, as with a right one."""
     body = b"x" * (guarded.settings.storage.body_size_max + 1)
 
     refusal = send(guarded, body, "guessed", 1)
@@ -118,7 +118,7 @@ def test_a_message_that_nobody_may_send_is_not_judged(guarded: Shell) -> None:
 
 
 def test_the_addresses_are_bounded(guarded: Shell) -> None:
-    """Each stranger costs some hundred bytes, and the table does not grow with them."""
+    """Law: the table of addresses is bounded."""
     wrong = guarded.core.access._wrong
     request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext={}, body=LARGE)
 

@@ -33,7 +33,7 @@ SQL: dict[str, Any] = {"expressionType": "SQL92"}
 
 @pytest.fixture(params=["tail", "store"])
 def orders(request: pytest.FixtureRequest) -> Shell:
-    """Ten messages with their number as a property, read from memory or from the store."""
+    """Ten messages that have their number as a property, read from memory or from the store."""
     storage = StorageSettings(tail_cache_size=64 << 20 if request.param == "tail" else 0)
     shell = Shell(settings(storage=storage)).lead()
     create(shell, ORDERS, GroupSet("billing"))
@@ -51,7 +51,7 @@ def ask(shell: Shell, kind: str, expression: str) -> tuple[int, str | None]:
 
 @pytest.mark.parametrize("code", [11, 361])
 def test_a_pull_with_sql_gives_what_matches(orders: Shell, code: int) -> None:
-    """Pull and lite pull; the next offset counts what was looked at."""
+    """Law: pull and lite pull return the messages that match; the next offset follows the last one looked at."""
     some = pull(orders, code=code, subscription="number BETWEEN 3 AND 5", **SQL)
     few = pull(orders, code=code, subscription="number > 2", maxMsgNums=2, **SQL)
     none = pull(orders, code=code, subscription="nothing IS NOT NULL", **SQL)
@@ -62,14 +62,14 @@ def test_a_pull_with_sql_gives_what_matches(orders: Shell, code: int) -> None:
 
 
 def test_sql_and_size_end_a_pull_at_the_same_place(orders: Shell) -> None:
-    """The first message is always included, the one that does not fit is next."""
+    """Law: with SQL92 the size limit ends a pull before the first message that does not fit; one message is always returned."""
     reply = pull(orders, subscription="number >= 4", maxMsgBytes=1, **SQL)
 
     assert (bodies(reply), reply.ext["nextBeginOffset"]) == ([b"4"], "5")
 
 
 def test_a_search_among_large_messages_ends_early() -> None:
-    """A pull reads a bounded number of bytes from the store and goes on with the next."""
+    """Law: a filtered pull reads a bounded number of bytes from the store; the next one goes on."""
     shell = Shell(settings(storage=StorageSettings(tail_cache_size=0))).lead()
     create(shell, ORDERS, GroupSet("billing"))
     for _ in range(12):
@@ -85,7 +85,7 @@ def test_a_search_among_large_messages_ends_early() -> None:
 def test_a_pull_looks_at_fewer_messages_the_more_each_costs(
     orders: Shell, cost: int, size: int
 ) -> None:
-    """Comparisons and bytes of properties are work on the loop that runs raft; the next pull goes on."""
+    """Law: the comparisons and property bytes of a pull are bounded, because they are work on raft's event loop."""
     for _ in range(80):
         send(orders, props=properties(filler="x" * size))
     looked: list[int] = []
@@ -103,7 +103,7 @@ def test_a_pull_looks_at_fewer_messages_the_more_each_costs(
 
 
 def test_a_client_may_not_have_more_sql_than_one_expression(shell: Shell) -> None:
-    """A heartbeat with a thousand different expressions would compile them all."""
+    """Law: the SQL of one heartbeat is limited to about one long expression, so that it does not compile a thousand."""
     expression = " OR ".join(f"a = {number}" for number in range(300))
 
     one = heartbeat(shell, "c1", kind="SQL92", tags=expression[:2_000].rpartition(" OR ")[0])
@@ -125,7 +125,7 @@ def test_a_client_may_not_have_more_sql_than_one_expression(shell: Shell) -> Non
 def test_a_subscription_has_a_limited_number_of_tags(
     shell: Shell, expression: str, fits: bool
 ) -> None:
-    """The broker keeps filters of pulls and heartbeats for later pulls; thousands of large filters would fill the memory."""
+    """Law: the number and length of tags in a subscription are limited, because filters are kept in memory."""
     create(shell, ORDERS, GroupSet("billing"))
     code, remark = ask(shell, "TAG", expression)
     beat = heartbeat(shell, "c1", tags=expression)
@@ -136,7 +136,7 @@ def test_a_subscription_has_a_limited_number_of_tags(
 
 
 def test_equal_expressions_are_compiled_once(orders: Shell) -> None:
-    """A pull comes every few milliseconds."""
+    """Law: equal expressions share one compiled filter."""
     for queue in range(2):
         orders.submit(
             11,
@@ -151,7 +151,7 @@ def test_equal_expressions_are_compiled_once(orders: Shell) -> None:
 
 
 def test_what_is_kept_of_filters_has_a_limit_together(shell: Shell) -> None:
-    """Law: who may ask cannot fill a broker's memory with expressions, whatever letters and however many they have."""
+    """Law: the memory of all kept filters together is bounded, for any expressions."""
     tracemalloc.start()
     for number in range(700):
         assert ask(shell, "TAG", f"{number}\U0001f600".ljust(16_000)) == (0, None)
@@ -175,9 +175,9 @@ def test_what_is_kept_of_filters_has_a_limit_together(shell: Shell) -> None:
 def test_the_memory_of_a_filter_is_not_underestimated(
     shell: Shell, kind: str, expression: str
 ) -> None:
-    """Those with the most closures, numbers or texts for their words; limits count what this says."""
+    """Law: the estimated memory of a filter is not below the real one, also for expressions with many parts."""
     create(shell, ORDERS, GroupSet("billing"))
-    ask(shell, "SQL92", "a IS NULL")  # the parser comes first
+    ask(shell, "SQL92", "a IS NULL")  # This loads the parser first.
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     opaque = shell.submit(11, pull_ext(sysFlag=6, subscription=expression, expressionType=kind))
@@ -193,7 +193,7 @@ def test_the_memory_of_a_filter_is_not_underestimated(
 def test_a_blank_subscription_is_no_subscription_to_everything(
     shell: Shell, expression: str
 ) -> None:
-    """Law: an empty value of a configuration delivers nothing by mistake, whichever way it comes."""
+    """Law: a blank subscription is refused everywhere; an empty configuration value must not subscribe to everything."""
     create(shell, ORDERS, GroupSet("billing"))
     send(shell, props=properties(TAGS="a"))
     heartbeat(shell, "c1", tags=expression)
@@ -207,7 +207,7 @@ def test_a_blank_subscription_is_no_subscription_to_everything(
 
 
 def test_lists_of_tags_are_limited_too(shell: Shell) -> None:
-    """A heartbeat carries the tags and their codes beside the expression."""
+    """Law: the lists of tags and codes in a heartbeat are limited as well."""
     wish = {"topic": "orders", "subString": "a", "codeSet": list(range(1_025))}
     consumer = {"groupName": "billing", "subscriptionDataSet": [wish]}
 
@@ -217,7 +217,7 @@ def test_lists_of_tags_are_limited_too(shell: Shell) -> None:
 
 
 def test_the_registered_expression_counts_when_the_pull_brings_none(orders: Shell) -> None:
-    """Java's push consumer does this."""
+    """Law: a pull without an expression uses the registered one, as Java's push consumer expects."""
     assert heartbeat(orders, "c1", kind="SQL92", tags="number = 7").code == 0
 
     reply = pull(orders, sysFlag=0, subVersion=1, expressionType="SQL92")
@@ -226,7 +226,7 @@ def test_the_registered_expression_counts_when_the_pull_brings_none(orders: Shel
 
 
 def test_a_subscription_without_a_type_is_one_by_tags(orders: Shell) -> None:
-    """Apache's Go client writes an empty type, and its pulls bring no subscription."""
+    """Law: an empty expression type means tags, because Apache's Go client writes it."""
     send(orders, body=b"A", props=properties(TAGS="TagA"))
     assert heartbeat(orders, "c1", kind="", tags="TagA || TagB").code == 0
 
@@ -237,7 +237,7 @@ def test_a_subscription_without_a_type_is_one_by_tags(orders: Shell) -> None:
 
 
 def test_a_tag_that_is_not_ascii_is_found_whatever_hash_its_subscriber_gives(shell: Shell) -> None:
-    """Law: no message that was asked for is skipped. Apache's Go client hashes UTF-8, the queue has Java's hash of UTF-16."""
+    """Law: a tag that is not ASCII is found whatever hash its subscriber sends; Go hashes UTF-8, Java UTF-16."""
     create(shell, ORDERS, GroupSet("billing"))
     for tag in ("für", "plain", "other"):
         send(shell, body=tag.encode(), props=properties(TAGS=tag))
@@ -256,7 +256,7 @@ def test_a_tag_that_is_not_ascii_is_found_whatever_hash_its_subscriber_gives(she
 
 
 def test_only_a_message_that_matches_wakes(orders: Shell) -> None:
-    """A held pull looks at the properties of what arrives."""
+    """Law: a held SQL92 pull is answered only by a message that matches."""
     ext = pull_ext(sysFlag=6, offset=10, subscription="number > 100", **SQL)
     opaque = orders.submit(11, ext)
 
@@ -270,7 +270,7 @@ def test_only_a_message_that_matches_wakes(orders: Shell) -> None:
 
 
 def test_a_client_learns_immediately_what_is_wrong(shell: Shell) -> None:
-    """46 and 34 answer 23 and say where."""
+    """Law: 46 and 34 answer 23 for a wrong expression and say where the mistake is."""
     assert ask(shell, "TAG", "a || b") == (0, None)
     assert ask(shell, "SQL92", "a > 1") == (0, None)
     code, remark = ask(shell, "SQL92", "a > 'x'")
@@ -284,7 +284,7 @@ def test_a_client_learns_immediately_what_is_wrong(shell: Shell) -> None:
 
 
 def test_where_sql_is_switched_off_rocketmqs_refusal_is_given() -> None:
-    """Code 1 with the text that clients of RocketMQ know."""
+    """Law: where SQL92 is switched off, it is refused with 1 and RocketMQ's text."""
     shell = Shell(settings(enable_property_filter=False)).lead()
     create(shell, ORDERS, GroupSet("billing"))
     refusal = (1, "The broker does not support consumer to filter message by SQL92")
@@ -296,14 +296,14 @@ def test_where_sql_is_switched_off_rocketmqs_refusal_is_given() -> None:
 
 
 def test_class_filters_are_refused(orders: Shell) -> None:
-    """RocketMQ gave them up; the text says what to use."""
+    """Law: class filters are refused; the text names the alternatives."""
     reply = pull(orders, sysFlag=8)
 
     assert (reply.code, "subscribe by tags or SQL92" in (reply.remark or "")) == (23, True)
 
 
 def test_system_properties_can_be_asked_for(orders: Shell) -> None:
-    """Tags and keys are properties like others."""
+    """Law: SQL92 can use tags and keys as properties."""
     send(orders, body=b"more", props=properties(number="3", KEYS="k"), e=1)
 
     reply = pull(orders, queue=1, subscription="number = 3 AND KEYS = 'k'", **SQL)

@@ -1,4 +1,4 @@
-"""Pulls that wait: what wakes them, what ends them, what they may take."""
+"""Held pulls: what answers them, what ends them, and how much they may use."""
 
 import tracemalloc
 from sys import getsizeof
@@ -40,7 +40,7 @@ ORDERS = TopicSet("orders", 4, 4)
 
 
 def test_a_pull_at_the_end_waits_for_the_next_message(shell: Shell) -> None:
-    """Held until a message comes, then answered with it immediately."""
+    """Law: a pull at the end of a queue is held and answered with the next message."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6))
     shell.pass_time(3_000)
@@ -55,7 +55,7 @@ def test_a_pull_at_the_end_waits_for_the_next_message(shell: Shell) -> None:
 
 
 def test_a_held_pull_is_answered_when_its_time_is_up(shell: Shell) -> None:
-    """19 after suspendTimeoutMillis, not before."""
+    """Law: a held pull is answered with 19 after suspendTimeoutMillis."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6, suspendTimeoutMillis=15_000))
 
@@ -69,7 +69,7 @@ def test_a_held_pull_is_answered_when_its_time_is_up(shell: Shell) -> None:
 
 
 def test_only_a_message_that_matches_wakes(shell: Shell) -> None:
-    """Other queues and other tags leave a held pull alone; its deadline then skips them."""
+    """Law: messages of other queues or tags do not answer a held pull; at its deadline the next offset is behind them."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6, subscription="paid"))
 
@@ -87,7 +87,7 @@ def test_only_a_message_that_matches_wakes(shell: Shell) -> None:
 
 
 def hold_with(shell: Shell, *expressions: str) -> list[int]:
-    """Hold a pull at the end of queue 0 for each SQL92 expression; return their numbers."""
+    """Hold a pull at the end of queue 0 for each SQL92 expression; return their opaques."""
     end = str(shell.state.topics.by_name["orders"].queue(0).next_offset)
     ext = pull_ext(sysFlag=6, expressionType="SQL92", queueOffset=end)
     opaques = [shell.submit(11, {**ext, "subscription": each}) for each in expressions]
@@ -97,7 +97,7 @@ def hold_with(shell: Shell, *expressions: str) -> list[int]:
 
 
 class Counter:
-    """A filter that wants nothing and counts what it is asked."""
+    """A filter that matches nothing and counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -108,7 +108,7 @@ class Counter:
 
 
 def count_calls(shell: Shell, cost: int) -> list[Counter]:
-    """Put a counter in the place of each filter with which pulls wait."""
+    """Replace each filter of the held pulls with a counter."""
     counters: dict[int, tuple[Counter, PropertyTest]] = {}
     for pulls in shell.core.pulls._held.values():
         for held in pulls.values():
@@ -121,7 +121,7 @@ def count_calls(shell: Shell, cost: int) -> list[Counter]:
 
 
 def test_a_message_is_judged_once_for_all_that_wait_with_one_filter(shell: Shell) -> None:
-    """However many wait: three messages of one turn are three questions."""
+    """Law: a message is compared once per filter, however many pulls wait with it."""
     create(shell, ORDERS, GroupSet("billing"))
     hold_with(shell, *["price > 7"] * 50)
     (counter,) = count_calls(shell, 1)
@@ -135,7 +135,7 @@ def test_a_message_is_judged_once_for_all_that_wait_with_one_filter(shell: Shell
 
 
 def test_many_filters_take_no_more_of_a_turn_than_one_pull_may(shell: Shell) -> None:
-    """A client whose filter was not asked any more pulls again, is judged in a turn of its own, and waits."""
+    """Law: many filters take no more of a turn than one pull may; the rest are answered "pull again" and compared later."""
     create(shell, ORDERS, GroupSet("billing"))
     send(shell)
     expressions = [f"price > {number}" for number in range(40)]
@@ -156,7 +156,7 @@ def test_many_filters_take_no_more_of_a_turn_than_one_pull_may(shell: Shell) -> 
 
 
 def test_answers_to_held_pulls_have_the_same_bound(shell: Shell) -> None:
-    """All want the last message, and each would look for it behind the others."""
+    """Law: answers to held pulls have the same bound of work in a turn."""
     create(shell, ORDERS, GroupSet("billing"))
     send(shell)
     wanted = " OR ".join(f"a{number} = 'x'" for number in range(200))
@@ -178,7 +178,7 @@ def test_answers_to_held_pulls_have_the_same_bound(shell: Shell) -> None:
 
 
 def test_batch_delay_and_retry_writes_wake_too(shell: Shell) -> None:
-    """Whatever puts a message into the queue answers who waits for it."""
+    """Law: batches, delayed messages and retries answer held pulls too."""
     create(shell, ORDERS, GroupSet("billing"))
     waiting = shell.submit(11, pull_ext(sysFlag=6))
     shell.call(320, send_ext("orders", m="true"), encode_batch([BatchEntry(0, b"batch", b"")]))
@@ -195,7 +195,7 @@ def test_batch_delay_and_retry_writes_wake_too(shell: Shell) -> None:
 
 
 def test_a_message_of_the_same_turn_that_is_not_committed_wakes_nobody(shell: Shell) -> None:
-    """Readers see committed messages only."""
+    """Law: a message answers held pulls only when it is committed."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6))
 
@@ -207,7 +207,7 @@ def test_a_message_of_the_same_turn_that_is_not_committed_wakes_nobody(shell: Sh
 
 
 def test_the_commit_of_a_pull_is_taken_once(shell: Shell) -> None:
-    """At the first processing, not when a held pull is answered."""
+    """Law: the offset in a pull is committed once, when the pull arrives, not again when it is answered."""
     create(shell, ORDERS, GroupSet("billing"))
     for _ in range(3):
         send(shell)
@@ -222,7 +222,7 @@ def test_the_commit_of_a_pull_is_taken_once(shell: Shell) -> None:
 
 
 def test_a_change_of_leader_answers_everybody_who_waits(shell: Shell) -> None:
-    """20, pull again immediately: the consumer meets the new leader without losing its wait."""
+    """Law: a change of leader answers all held pulls with 20 (pull again), so that consumers find the new leader."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6))
 
@@ -243,7 +243,7 @@ def test_a_change_of_leader_answers_everybody_who_waits(shell: Shell) -> None:
 def test_nobody_waits_for_what_is_deleted(
     shell: Shell, gone: TopicDeleted | GroupDeleted, code: int
 ) -> None:
-    """A held pull of a deleted topic or group is answered immediately."""
+    """Law: a held pull of a deleted topic or group is answered immediately."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6))
 
@@ -255,7 +255,7 @@ def test_nobody_waits_for_what_is_deleted(
 
 
 def test_nobody_waits_for_what_is_deleted_while_its_messages_wake_others(shell: Shell) -> None:
-    """Law: all that wait for a deleted topic are answered, those too that a message of it had yet to be shown to."""
+    """Law: this holds also for pulls that one of the topic's messages had not reached yet."""
     create(shell, ORDERS, GroupSet("billing"))
     opaques = hold_with(shell, *["price > 7"] * 300, *["price < 3"] * 10)
     for _ in range(2):
@@ -272,7 +272,7 @@ def test_nobody_waits_for_what_is_deleted_while_its_messages_wake_others(shell: 
 
 
 def test_many_deletions_in_one_entry_are_one_look_at_all_that_wait(shell: Shell) -> None:
-    """A thousand looks at a hundred thousand pulls would keep the leader from its followers for seconds."""
+    """Law: many deletions in one entry look at all held pulls once, because a thousand looks would take seconds."""
     others = [TopicSet(f"orders-{number}", 1, 1) for number in range(9)]
     create(shell, ORDERS, GroupSet("billing"), *others)
     opaques = [shell.submit(11, pull_ext(sysFlag=6)) for _ in range(RELEASE_WORK_MAX + 1)]
@@ -290,7 +290,7 @@ def test_many_deletions_in_one_entry_are_one_look_at_all_that_wait(shell: Shell)
 
 
 def test_a_closed_connection_takes_its_held_pulls_with_it(shell: Shell) -> None:
-    """Nothing is kept for, or written to, who is gone."""
+    """Law: a closed connection's held pulls are dropped."""
     create(shell, ORDERS, GroupSet("billing"))
     shell.submit(11, pull_ext(sysFlag=6))
     kept = shell.submit(11, pull_ext(sysFlag=6), peer=BOB)
@@ -304,7 +304,7 @@ def test_a_closed_connection_takes_its_held_pulls_with_it(shell: Shell) -> None:
 
 
 def test_pulls_that_wait_keep_what_their_answers_need(shell: Shell) -> None:
-    """Body and other fields may be a megabyte; a subscription that nobody asks for is not kept either."""
+    """Law: a held pull keeps only what its answer needs, not its body and other fields."""
     create(shell, ORDERS, GroupSet("billing"))
     heartbeat(shell, "c1", sub_version=5)
     junk = "x" * 100_000
@@ -321,7 +321,7 @@ def test_pulls_that_wait_keep_what_their_answers_need(shell: Shell) -> None:
 
 
 def test_who_holds_most_gives_up_its_oldest_when_no_more_can_wait(shell: Shell) -> None:
-    """One connection cannot keep others from waiting; the others keep what they hold."""
+    """Law: when no more pulls can be held, the connection with the most gives up its oldest; others keep theirs."""
     create(shell, ORDERS, GroupSet("billing"))
     long = pull_ext(sysFlag=6, queue=1, omqClientId="c" * (HELD_BYTES_MAX // 4))
     short = [shell.submit(11, pull_ext(sysFlag=6), peer=BOB) for _ in range(100)]
@@ -339,7 +339,7 @@ def test_who_holds_most_gives_up_its_oldest_when_no_more_can_wait(shell: Shell) 
 
 
 def test_filters_that_pulls_wait_with_have_a_limit_together(shell: Shell) -> None:
-    """Law: what waits takes bounded memory. A list of short tags takes twelve times the bytes of its text."""
+    """Law: the memory of all held filters is bounded; short tags take twelve times the bytes of their text."""
     create(shell, ORDERS, GroupSet("billing"))
     tags = "||".join(f"{number:x}" for number in range(1_023))
 
@@ -356,7 +356,7 @@ def test_filters_that_pulls_wait_with_have_a_limit_together(shell: Shell) -> Non
 
 
 def test_pulls_that_share_a_filter_wait_with_it_together(shell: Shell) -> None:
-    """Thousands of queues of one group do not crowd each other out; when the last is answered nothing is counted any more."""
+    """Law: pulls with equal filters count one filter together, and nothing is counted when all are answered."""
     create(shell, ORDERS, GroupSet("billing"))
     tags = "||".join(f"{number:x}" for number in range(1_024))
 
@@ -369,7 +369,7 @@ def test_pulls_that_share_a_filter_wait_with_it_together(shell: Shell) -> None:
 
 
 def test_answered_pulls_keep_nothing(shell: Shell) -> None:
-    """A header may have half a megabyte, and a thousand pulls may be answered before the first deadline passes."""
+    """Law: answered pulls leave no memory behind before their deadline."""
     create(shell, ORDERS, GroupSet("billing"))
     tracemalloc.start()
     for offset in range(50):
@@ -384,7 +384,7 @@ def test_answered_pulls_keep_nothing(shell: Shell) -> None:
 
 @pytest.mark.parametrize("event", ["message", "time", "leader", "deletion"])
 def test_many_held_pulls_are_answered_in_turns(shell: Shell, event: str) -> None:
-    """A thousand pulls of one connection do not hold the loop: some hundred in each turn, every one of them once."""
+    """Law: many held pulls are answered in several turns, each once."""
     create(shell, ORDERS, GroupSet("billing"))
     opaques = [shell.submit(11, pull_ext(sysFlag=6)) for _ in range(1_000)]
     shell.sent.clear()
@@ -412,7 +412,7 @@ def test_many_held_pulls_are_answered_in_turns(shell: Shell, event: str) -> None
 
 
 def test_pulls_that_wait_for_their_answer_are_not_judged_by_a_former_leader(shell: Shell) -> None:
-    """A pull that was woken and has no answer yet when leadership ends is sent to the next leader, like those that wait."""
+    """Law: a held pull that was woken but not answered when leadership ends is sent to the next leader."""
     create(shell, ORDERS, GroupSet("billing"))
     opaques = [shell.submit(11, pull_ext(sysFlag=6)) for _ in range(300)]
     shell.submit(310, send_ext("orders"), b"x")
@@ -426,21 +426,21 @@ def test_pulls_that_wait_for_their_answer_are_not_judged_by_a_former_leader(shel
 
 
 def test_ten_thousand_held_pulls_do_not_slow_a_send(shell: Shell) -> None:
-    """An append looks only at those that wait for its own queue."""
+    """Law: an append looks only at pulls for its own queue."""
     create(shell, ORDERS, GroupSet("billing"))
     for _ in range(10_000):
         shell.submit(11, pull_ext(sysFlag=6, queue=1))
     looked = shell.core.pulls._held[shell.state.topics.by_name["orders"].id, 1]
     del shell.core.pulls._held[shell.state.topics.by_name["orders"].id, 1]
 
-    send(shell)  # would fail if it needed what was taken away
+    send(shell)  # This would fail if it used what was taken away.
 
     shell.core.pulls._held[shell.state.topics.by_name["orders"].id, 1] = looked
     assert shell.core.pulls.held_count == 10_000
 
 
 def test_the_heap_of_deadlines_does_not_keep_answered_pulls(shell: Shell) -> None:
-    """Busy consumers are answered thousands of times before their first deadline."""
+    """Law: answered pulls do not stay in the heap of deadlines."""
     create(shell, ORDERS, GroupSet("billing"))
     for offset in range(3_000):
         shell.submit(11, pull_ext(sysFlag=6, offset=offset))
@@ -451,7 +451,7 @@ def test_the_heap_of_deadlines_does_not_keep_answered_pulls(shell: Shell) -> Non
 
 
 def test_a_connection_with_many_held_pulls_goes_in_several_turns(shell: Shell) -> None:
-    """Law: a hundred thousand that its peer leaves behind do not keep the leader from its followers; others wait on."""
+    """Law: a closed connection's many held pulls are dropped in several turns; those of others wait on."""
     create(shell, ORDERS, GroupSet("billing"))
     for peer, count in ((ALICE, 2 * FORGOTTEN_MAX + 5), (BOB, 3)):
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""Reads fail where an entry or a message is missing that the tables name, and so never in a store that has lost nothing."""
+"""A read fails only if files of the store are lost, and never in a complete store."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ STEPS = st.lists(
 
 
 def send(replica: Replica, name: str, number: int, count: int) -> None:
-    """Send messages; the first of a queue stands where that of another cluster's queue may."""
+    """Send messages; the first one of a queue is at the place where another cluster's queue may begin."""
     queue = replica.state.topics.by_name[name].queue(number)
     offset, physical = queue.next_offset or count, replica.state.physical_end
     records, messages = [], []
@@ -59,7 +59,7 @@ def send(replica: Replica, name: str, number: int, count: int) -> None:
 
 
 def change(replica: Replica, step: str, name: str, number: int, amount: int) -> Replica:
-    """Apply one thing that may happen to a store, and return the replica that goes on."""
+    """Apply one event that may happen to a store; return the replica that goes on."""
     queue = replica.state.topics.by_name[name].queue(number)
     share = (queue.next_offset - queue.min_offset) * amount // 100
     match step:
@@ -69,7 +69,7 @@ def change(replica: Replica, step: str, name: str, number: int, amount: int) -> 
             floor = QueueFloor(queue.topic_id, number, queue.min_offset + share)
             replica.take(RetentionAdvanced((floor,)))
         case "drop" if share:
-            # Beyond the other queues, as after messages that lanes owe.
+            # Behind the other queues, as after messages that lanes owe.
             place = place_of(replica, queue, queue.min_offset + share - 1)
             replica.take(RetentionAdvanced((), place or 0))
         case "again":
@@ -86,7 +86,7 @@ def place_of(replica: Replica, queue: Queue, offset: int) -> int | None:
 
 
 def read_all(replica: Replica, queue: Queue, matches: Matches | None) -> Iterator[int]:
-    """Yield the offsets that a consumer gets that begins with the first message that is kept."""
+    """Yield the offsets that a consumer gets that begins at the first kept message."""
     at = queue.min_offset
     while at < queue.next_offset:
         reading = read_queue(replica.store, queue, at, matches=matches)
@@ -99,7 +99,7 @@ def read_all(replica: Replica, queue: Queue, matches: Matches | None) -> Iterato
 @given(STEPS)
 @hypothesis_settings(max_examples=40, deadline=None)
 def test_no_read_fails_whatever_has_happened(steps: list[tuple[str, str, int, int]]) -> None:
-    """Consumers, lanes and administrators get all that retention has left, in order."""
+    """Law: consumers, lanes and administrators read all messages that retention has left, in order, after any events."""
     replica = Replica()
     replica.take(*(TopicSet(name, QUEUES, QUEUES) for name in TOPICS))
     replica.state.tail.resize(1_000)
@@ -119,7 +119,7 @@ def test_no_read_fails_whatever_has_happened(steps: list[tuple[str, str, int, in
                 list(read_all(replica, queue, None)),
                 list(read_all(replica, queue, PropertyTest(lambda _: True))),
             ):
-                # Of what has gone some is in memory.
+                # Some deleted messages are still in memory.
                 assert found == sorted(found)
                 assert kept <= set(found) <= set(range(queue.next_offset))
             by_tag = list(read_all(replica, queue, lambda code: code == 1))

@@ -1,4 +1,4 @@
-"""Pulls that are answered immediately: statuses, bounds, filters, refusals."""
+"""Pulls that are answered immediately: statuses, limits, filters, refusals."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def orders(request: pytest.FixtureRequest) -> Shell:
 
 
 def test_found_messages_are_the_stored_records_in_order(orders: Shell) -> None:
-    """Code 0, next offset behind the last, the range of the queue, id 0."""
+    """Law: a successful pull returns the stored records in order, the next offset, the queue's range and broker id 0."""
     reply = pull(orders, offset=3, maxMsgNums=4)
 
     assert (reply.code, reply.remark, bodies(reply)) == (0, "FOUND", [b"3", b"4", b"5", b"6"])
@@ -72,7 +72,7 @@ def test_found_messages_are_the_stored_records_in_order(orders: Shell) -> None:
 def test_no_pull_leads_past_a_message_that_the_store_has_lost(
     orders: Shell, subscription: str, family: Family
 ) -> None:
-    """Acknowledged and not there: the replica ends instead of skipping it."""
+    """Law: a pull does not skip an acknowledged message that the store has lost; the replica ends."""
     queue = orders.state.topics.by_name["orders"].queues[0]
     key = queue_key(queue.topic_id, 0, 6)
     entry = orders.store.get(Family.CONSUME_QUEUE, key)
@@ -86,12 +86,12 @@ def test_no_pull_leads_past_a_message_that_the_store_has_lost(
 
 
 def test_lite_pull_is_a_pull(orders: Shell) -> None:
-    """Code 361 gives what 11 gives."""
+    """Law: code 361 answers as code 11 does."""
     assert bodies(pull(orders, code=361)) == bodies(pull(orders))
 
 
 def test_the_statuses_are_rocketmqs(orders: Shell) -> None:
-    """Offset below, at and above the end, and a queue never written."""
+    """Law: the status is RocketMQ's for offsets below, at and above the end, and for an unwritten queue."""
     create(orders, RetentionAdvanced((QueueFloor(orders.state.topics.by_name["orders"].id, 0, 2),)))
 
     cases = {
@@ -111,9 +111,9 @@ def test_the_statuses_are_rocketmqs(orders: Shell) -> None:
 
 
 def test_a_push_consumer_beyond_the_end_goes_on_where_its_group_stands(orders: Shell) -> None:
-    """Its topic was created again; at the end it would skip what was acknowledged since.
+    """Law: a push consumer beyond the end is sent to its group's offset, because the topic may have been created again.
 
-    A program that pulls chooses its offsets: it learns where the end is, as by RocketMQ.
+    A pull consumer, which chooses its own offsets, is sent to the end, as by RocketMQ.
     """
     create(orders, TopicDeleted("orders"), TopicSet("orders", 2, 2))
     send(orders)
@@ -129,7 +129,7 @@ def test_a_push_consumer_beyond_the_end_goes_on_where_its_group_stands(orders: S
 
 
 def test_a_filter_gives_what_matches_and_passes_over_the_rest(orders: Shell) -> None:
-    """The next offset counts what was looked at, so a tag that never comes still makes progress."""
+    """Law: a filtered pull skips other messages; its next offset moves even if nothing matches."""
     paid = pull(orders, subscription="paid || gone")
     none = pull(orders, subscription="nobody")
 
@@ -143,7 +143,7 @@ def test_a_filter_gives_what_matches_and_passes_over_the_rest(orders: Shell) -> 
 
 
 def test_a_pull_is_bounded_by_count_and_size() -> None:
-    """32 messages, 256 KiB, or what a 5.x client asks for; the first is always included."""
+    """Law: a pull returns at most 32 messages, 256 KiB or what a 5.x client asks for, and at least one message."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 3, 3), GroupSet("billing"))
     for _ in range(40):
@@ -160,7 +160,7 @@ def test_a_pull_is_bounded_by_count_and_size() -> None:
 
 
 class Counting:
-    """Passes reads on to a store and counts the rows that they return."""
+    """A store that counts the rows that its reads return."""
 
     def __init__(self, store: Reader) -> None:
         self._store = store
@@ -183,7 +183,7 @@ class Counting:
 
 
 def test_a_pull_reads_as_many_rows_at_any_depth() -> None:
-    """The number of rows that a pull asks of the store depends neither on the backlog nor on the consumer's place in it."""
+    """Law: the rows that a pull reads do not depend on the backlog or the consumer's position."""
     shell = Shell(settings(storage=StorageSettings(tail_cache_size=0))).lead()
     create(shell, ORDERS, GroupSet("billing"))
     for _ in range(40):
@@ -203,7 +203,7 @@ def test_a_pull_reads_as_many_rows_at_any_depth() -> None:
 
 
 def test_a_reader_of_ranges_gets_more_immediately() -> None:
-    """A reader that asks for it gets up to 512 messages and 1 MiB, from memory and from the store alike."""
+    """Law: with omqBulk a pull returns up to 512 messages and 1 MiB, from memory and store alike."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 3, 3), GroupSet("billing"))
     for _ in range(600):
@@ -219,7 +219,7 @@ def test_a_reader_of_ranges_gets_more_immediately() -> None:
 
 
 def test_a_filter_looks_at_800_entries_at_most() -> None:
-    """A pull among many unwanted messages ends early and goes on with the next."""
+    """Law: a filtered pull looks at no more than 800 entries."""
     shell = Shell().lead()
     create(shell, ORDERS, GroupSet("billing"))
     for _ in range(900):
@@ -250,7 +250,7 @@ def _send() -> dict[str, str]:
     ],
 )
 def test_what_cannot_be_pulled_is_refused(shell: Shell, change: dict[str, str], code: int) -> None:
-    """Each refusal has RocketMQ's code and says why."""
+    """Law: each refusal of a pull has RocketMQ's code and a reason."""
     create(shell, ORDERS, TopicSet("secret", 1, 1, perm=2), GroupSet("off", consume_enable=False))
 
     reply = shell.call(11, pull_ext(**change))  # type: ignore[arg-type]  # any field by name
@@ -260,7 +260,7 @@ def test_what_cannot_be_pulled_is_refused(shell: Shell, change: dict[str, str], 
 
 
 def test_an_unknown_group_is_created_or_refused() -> None:
-    """26 only where groups are not created automatically."""
+    """Law: an unknown group is created, or refused with 26 where automatic creation is off."""
     strict = Shell(settings(auto_create_group=False)).lead()
     lax = Shell().lead()
     for shell in (strict, lax):
@@ -272,7 +272,7 @@ def test_an_unknown_group_is_created_or_refused() -> None:
 
 
 def test_the_groups_subscription_counts_when_the_pull_brings_none(shell: Shell) -> None:
-    """24 without it, 25 when it is older than the client's, else its tags decide."""
+    """Law: a pull without a subscription uses the group's: 24 if there is none, 25 if it is older than the client's."""
     create(shell, ORDERS)
     send(shell, body=b"no", props=properties(TAGS="sent"))
     send(shell, body=b"yes", props=properties(TAGS="paid"))
@@ -286,7 +286,7 @@ def test_the_groups_subscription_counts_when_the_pull_brings_none(shell: Shell) 
 
 
 def test_a_pull_ahead_of_its_heartbeat_waits_for_it(shell: Shell) -> None:
-    """RocketMQ's consumers pull what a rebalance gave them, then send their new subscription."""
+    """Law: a pull that comes before its new subscription waits for the heartbeat, because RocketMQ's consumers send it later."""
     create(shell, ORDERS)
     send(shell, body=b"paid")
     heartbeat(shell, "c1", sub_version=5)
@@ -306,7 +306,7 @@ def test_a_pull_ahead_of_its_heartbeat_waits_for_it(shell: Shell) -> None:
 def test_a_pull_ahead_of_its_heartbeat_waits_on_when_other_members_send_theirs(
     shell: Shell,
 ) -> None:
-    """Law: refused, Java pulls again up to 3 s later, though its own heartbeat is on its way; all members of a rebalance report."""
+    """Law: it waits on when other members' heartbeats arrive; a refusal would delay Java by 3 s."""
     create(shell, ORDERS)
     send(shell, body=b"paid")
     heartbeat(shell, "alice", sub_version=5)
@@ -325,7 +325,7 @@ def test_a_pull_ahead_of_its_heartbeat_waits_on_when_other_members_send_theirs(
 
 
 def test_many_pulls_ahead_of_a_heartbeat_are_looked_at_in_turns(shell: Shell) -> None:
-    """Law: whatever comes meanwhile, each is judged when its client has reported."""
+    """Law: many such pulls are looked at in turns, and each is answered when its client has reported."""
     create(shell, ORDERS)
     send(shell, body=b"paid")
     heartbeat(shell, "c1", sub_version=5)
@@ -345,7 +345,7 @@ def test_many_pulls_ahead_of_a_heartbeat_are_looked_at_in_turns(shell: Shell) ->
 
 
 def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> None:
-    """25 after half a second, and immediately for the next leader's sake when this one ends."""
+    """Law: a pull whose heartbeat does not come is refused with 25 after half a second; if leadership ends, with 20 immediately."""
     create(shell, ORDERS)
     heartbeat(shell, "c1", sub_version=5)
     first = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
@@ -363,7 +363,7 @@ def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> N
 
 
 def test_broadcasting_needs_the_groups_permission(shell: Shell) -> None:
-    """16 for a broadcasting member of a group that forbids it."""
+    """Law: a broadcasting member of a group that forbids broadcasting is refused with 16."""
     create(shell, ORDERS, GroupSet("billing", consume_broadcast_enable=False))
     heartbeat(shell, "c1", model="BROADCASTING")
 

@@ -1,4 +1,4 @@
-"""Questions about messages and queues that change nothing."""
+"""Requests about messages and queues that change nothing."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def find(shell: Shell, key: str, maximum: int = 64, **more: str) -> list[bytes]:
 
 
 def test_every_token_of_keys_finds_its_newest_messages_oldest_first(shell: Shell) -> None:
-    """KEYS is separated by blanks; tools print what comes in this order, which is RocketMQ's."""
+    """Law: each word of KEYS finds its newest messages, listed oldest first, as RocketMQ does."""
     create(shell, TopicSet("orders", 2, 2))
     for number in range(3):
         send(
@@ -46,7 +46,7 @@ def test_every_token_of_keys_finds_its_newest_messages_oldest_first(shell: Shell
 
 
 def test_a_message_trace_is_found_by_each_of_its_ids(shell: Shell) -> None:
-    """A Java client traces hundreds of messages in one; a batch of such costs no more than its entry has to spare."""
+    """Law: a trace message is found by each of the ids in it, hundreds per message, as far as the entry has room."""
     create(shell, TopicSet("orders", 1, 1))
     ids = [f"7F0000010BD518B4AAC2{number:012X}" for number in range(900)]
     send(shell, body=b"trace", props=properties(KEYS=" ".join(ids)))
@@ -62,7 +62,7 @@ def test_a_message_trace_is_found_by_each_of_its_ids(shell: Shell) -> None:
 
 
 def test_a_query_by_key_is_capped_at_64(shell: Shell) -> None:
-    """Whatever was asked for; a query by unique key at 32."""
+    """Law: a query by key returns at most 64 messages, one by unique key at most 32."""
     create(shell, TopicSet("orders", 1, 1))
     for _ in range(70):
         shell.submit(310, send_ext("orders", properties(KEYS="k", UNIQ_KEY="U")), b"x")
@@ -74,7 +74,7 @@ def test_a_query_by_key_is_capped_at_64(shell: Shell) -> None:
 
 
 class IndexReads(MemoryStore):
-    """A store that counts the index entries that were read."""
+    """A store that counts the index entries that are read."""
 
     entries = 0
 
@@ -87,7 +87,7 @@ class IndexReads(MemoryStore):
 
 
 def test_a_query_reads_no_entry_of_a_dropped_message() -> None:
-    """Nobody waits while a scan passes what retention has dropped and the sweep has not deleted, or just has."""
+    """Law: a query reads no index entries of dropped messages, swept or not."""
     store = IndexReads()
     shell = Shell(store=store).lead()
     create(shell, TopicSet("orders", 1, 1))
@@ -104,7 +104,7 @@ def test_a_query_reads_no_entry_of_a_dropped_message() -> None:
 
 
 def test_only_messages_of_the_asked_time_are_found(shell: Shell) -> None:
-    """By store time, both ends included."""
+    """Law: a query returns messages of the asked time by store time, both ends included."""
     create(shell, TopicSet("orders", 1, 1))
     for number in range(3):
         send(shell, body=str(number).encode(), props=properties(KEYS="k"))
@@ -115,7 +115,7 @@ def test_only_messages_of_the_asked_time_are_found(shell: Shell) -> None:
 
 
 def test_a_message_of_the_asked_time_is_found_behind_thousands_of_newer_ones(shell: Shell) -> None:
-    """Law: what came later with the same key, such as a customer's number, does not hide it."""
+    """Law: thousands of newer messages with the same key do not hide one of the asked time."""
     create(shell, TopicSet("orders", 1, 1))
     send(shell, body=b"old", props=properties(KEYS="hot"))
     asked = str(shell.state.last_timestamp)
@@ -129,7 +129,7 @@ def test_a_message_of_the_asked_time_is_found_behind_thousands_of_newer_ones(she
 
 
 def test_a_message_is_viewed_by_its_physical_offset_on_any_replica(shell: Shell) -> None:
-    """Also on a follower; a wrong offset is code 1, an uncommitted message does not exist."""
+    """Law: any replica shows a message by its physical offset; a wrong offset answers 1, and uncommitted messages are not found."""
     create(shell, TopicSet("orders", 1, 1))
     send(shell, body=b"first")
     offset = shell.state.physical_end
@@ -147,7 +147,7 @@ def test_a_message_is_viewed_by_its_physical_offset_on_any_replica(shell: Shell)
 
 
 def test_the_ends_of_a_queue(shell: Shell) -> None:
-    """Max is the next offset; unknown queues are empty; earliest store time, -1 for none."""
+    """Law: the maximum is the next offset; an unknown queue is empty; the earliest store time is -1 if there is none."""
     create(shell, TopicSet("orders", 2, 2))
     queue = {"topic": "orders", "queueId": "0"}
 
@@ -170,7 +170,7 @@ def test_the_ends_of_a_queue(shell: Shell) -> None:
 
 @pytest.mark.parametrize("tail", [0, 64 << 20])
 def test_a_search_by_time_takes_the_nearer_neighbour(tail: int) -> None:
-    """4.9's rule, and 5.x's two boundaries."""
+    """Law: a search by time returns the nearer neighbour (4.9), or the lower or upper boundary that 5.x asks for."""
     shell = Shell(settings(storage=StorageSettings(tail_cache_size=tail))).lead()
     create(shell, TopicSet("orders", 1, 1))
     for at in (0, 100, 100, 200):
@@ -197,11 +197,11 @@ def test_a_search_by_time_takes_the_nearer_neighbour(tail: int) -> None:
 def test_a_search_by_time_agrees_with_looking_at_every_message(
     steps: list[int], wanted: int
 ) -> None:
-    """Bisection against a walk over the queue."""
+    """Law: the bisection by time agrees with a walk over the queue."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     for at in steps:
-        shell.wall_ms = START_MS + at  # may step back: store times then stand still
+        shell.wall_ms = START_MS + at  # Times may step back; store times then stand still.
         send(shell)
     queue = shell.state.topics.by_name["orders"].queue(0)
     times = [entry.store_timestamp - START_MS for entry in queue.tail]
@@ -230,7 +230,7 @@ def test_a_search_by_time_agrees_with_looking_at_every_message(
 def test_a_question_without_its_fields_is_refused(
     shell: Shell, code: int, ext: dict[str, str]
 ) -> None:
-    """Code 1, naming the field."""
+    """Law: a request without a required field is refused with 1 and the field's name."""
     reply = shell.call(code, ext)
 
     assert reply.code == 1
@@ -238,7 +238,7 @@ def test_a_question_without_its_fields_is_refused(
 
 
 def test_no_more_is_read_than_an_answer_holds_and_a_few_messages(shell: Shell) -> None:
-    """64 messages of 4 MiB under one key were 256 MiB that one request let the leader read."""
+    """Law: a query reads little more than its answer can hold; 64 messages of 4 MiB once made it read 256 MiB."""
     create(shell, TopicSet("orders", 2, 2))
     size = 1 << 20
     for _ in range(24):

@@ -1,4 +1,4 @@
-"""SQL92 expressions: what they accept, what they refuse, what they mean."""
+"""SQL92 expressions: which are accepted, which are refused, and what they mean."""
 
 from contextlib import suppress
 from time import thread_time
@@ -69,7 +69,7 @@ ORDER = encode_properties(
     ],
 )
 def test_a_message_is_wanted(expression: str) -> None:
-    """Only when the whole expression is true."""
+    """Law: a message matches only if the whole expression is true."""
     assert compile_sql(expression).matches(ORDER)
 
 
@@ -102,7 +102,7 @@ def test_a_message_is_wanted(expression: str) -> None:
     ],
 )
 def test_what_is_false_or_unknown_is_not_wanted(expression: str) -> None:
-    """A missing property and a text that is no number leave a comparison unknown, also negated."""
+    """Law: a missing property, or a text that is no number, makes a comparison unknown, also when negated, and does not match."""
     assert not compile_sql(expression).matches(ORDER)
 
 
@@ -146,7 +146,7 @@ def test_what_is_false_or_unknown_is_not_wanted(expression: str) -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_place(expression: str, reason: str | None) -> None:
-    """The text says where it went wrong, or what cannot be compared."""
+    """Law: the refusal of an expression says where the mistake is, or what cannot be compared."""
     if reason is None:
         compile_sql(expression)
         return
@@ -155,7 +155,7 @@ def test_what_cannot_be_used_is_refused_with_the_place(expression: str, reason: 
 
 
 def test_depth_is_no_matter_of_length() -> None:
-    """Long chains and brackets around brackets cost no recursion."""
+    """Law: long chains and nested brackets cost no recursion."""
     chain = " OR ".join(f"amount = {number}" for number in range(450))
     brackets = "(" * 900 + "amount = 42" + ")" * 900
 
@@ -164,7 +164,7 @@ def test_depth_is_no_matter_of_length() -> None:
 
 
 def test_a_number_is_what_java_and_people_agree_on() -> None:
-    """Python's own extras (1_000, inf, nan, other digits) are texts."""
+    """Law: only plain decimal numbers count as numbers; Python's extras (1_000, inf, nan, other digits) are texts."""
     for text in ("1_000", "inf", "nan", "٤٢", " 42", "0x2A", ""):
         assert not compile_sql("amount > 0").matches(encode_properties({"amount": text})), text
     huge = encode_properties({"amount": "9" * 5_000})
@@ -181,7 +181,7 @@ def test_a_number_is_what_java_and_people_agree_on() -> None:
     ],
 )
 def test_a_long_value_is_no_number(text: str) -> None:
-    """A search that gives back what it took would look at 30 000 digits some 10^8 times."""
+    """Law: a very long value is no number, and finding that out takes linear time."""
     properties = encode_properties({"amount": text})
 
     assert not compile_sql("amount > 0").matches(properties)
@@ -193,14 +193,14 @@ def test_a_long_value_is_no_number(text: str) -> None:
     ["/*", "/**", "*", "'", "''", "--", "1", ".", "1.", "1e", "a", "NOT", "$", " ", "\n", "-"],
 )
 def test_text_that_is_nearly_right_is_refused_in_linear_time(part: str) -> None:
-    """Law: four times the text costs four times the time of a thread, not sixteen times, by every pattern of the grammar."""
+    """Law: nearly correct text is refused in linear time: four times the text takes about four times as long."""
     compile_sql("a = 1")
     for before, after in (("", ""), ("a > ", "x")):
         short_s, long_s = (
             min(_time_to_compile(before + part * (size // len(part)) + after) for _ in range(3))
             for size in (1_000, 4_000)
         )
-        # Less says nothing; a pattern that is quadratic takes a tenth of a second at least.
+        # Shorter times say nothing; a quadratic pattern takes a tenth of a second at least.
         assert long_s < 0.05 or long_s < 8 * short_s, (before, short_s, long_s)
 
 
@@ -217,7 +217,7 @@ LEXER = Lark(GRAMMAR, parser="lalr", lexer="basic")
 
 @given(st.text("ab='/*-. 1(),\n", max_size=40))
 def test_words_are_never_counted_too_low(text: str) -> None:
-    """Counting bounds the parser: it must not see more than was counted."""
+    """Law: the word count that bounds the parser is not below half of the real count."""
     try:
         found = sum(1 for _ in LEXER.lex(text))
     except UnexpectedInput:
@@ -227,7 +227,7 @@ def test_words_are_never_counted_too_low(text: str) -> None:
 
 
 def test_a_cheap_and_a_costly_expression_mean_the_same() -> None:
-    """Few properties are searched for, many are read from all of them at once."""
+    """Law: properties give the same results whether they are searched one by one or all read together."""
     raw = encode_properties({"a": "1", "b": "2"}) + b"c\x01\x02a\x013\x02"
     for name in "abcd":
         cheap = compile_sql(f"{name} IS NULL")

@@ -1,4 +1,4 @@
-"""Divisions that operators decide: who may say so, who is notified, what members are answered."""
+"""Assignments that operators set: who may set them, who is notified, what members are answered."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def lead() -> Shell:
 
 
 def test_a_decision_is_stored_and_its_group_notified_once() -> None:
-    """It survives a restart; the same decision again is no news."""
+    """Law: an assignment is stored, survives a restart and notifies its group; the same one again does not."""
     shell = lead()
     owners = [["broker-a", 1, "two@2"], ["broker-a", 0, "one@1"]]
 
@@ -57,7 +57,7 @@ def test_a_decision_is_stored_and_its_group_notified_once() -> None:
 
 
 def test_an_operator_learns_of_all_members_at_once() -> None:
-    """One of thousands of groups need not be asked for each; who is in two groups is named for each."""
+    """Law: an operator gets all members in one answer; a client in two groups is named for each."""
     shell = lead()
     heartbeat(shell, "one@1", group="audit")
 
@@ -69,7 +69,7 @@ def test_an_operator_learns_of_all_members_at_once() -> None:
 
 
 def test_a_stale_operator_decides_nothing() -> None:
-    """As with locks and growth."""
+    """Law: an operator with an older token changes no assignment."""
     shell = lead()
     decide(shell, [["broker-a", 0, "one@1"]], token=5)
 
@@ -78,7 +78,7 @@ def test_a_stale_operator_decides_nothing() -> None:
 
 
 def test_a_decision_without_owners_ends_it_and_deletions_take_it_along() -> None:
-    """From then on members divide by their own strategy again."""
+    """Law: an assignment without owners, or a deletion of topic or group, ends it; members use their strategy again."""
     owners = [["broker-a", 0, "one@1"]]
     shell = lead()
     decide(shell, owners)
@@ -92,7 +92,7 @@ def test_a_decision_without_owners_ends_it_and_deletions_take_it_along() -> None
 
 
 def test_a_repairing_notice_changes_nothing() -> None:
-    """It notifies the group."""
+    """Law: the action "notify" only notifies the group again."""
     shell = lead()
     before = shell.state.digest()
     ext = {"consumerGroup": "billing", "action": "notify", "operatorToken": "0"}
@@ -103,7 +103,7 @@ def test_a_repairing_notice_changes_nothing() -> None:
 
 
 def test_members_are_shown_each_with_its_own_subscriptions() -> None:
-    """That is how members that subscribe to something else are found."""
+    """Law: each member is shown with its own subscriptions, so that differing ones are found."""
     shown = {each["clientId"]: each["subscriptions"] for each in group(lead())["members"]}
 
     assert shown["one@1"] != shown["two@2"]
@@ -111,7 +111,7 @@ def test_members_are_shown_each_with_its_own_subscriptions() -> None:
 
 
 def test_the_members_of_a_large_group_are_written_bit_by_bit() -> None:
-    """Law: heartbeats of hundreds of KiB each do not keep others from their turn."""
+    """Law: the members of a large group are written in steps, because heartbeats may have hundreds of KiB each."""
     shell = Shell().lead()
     for number in range(300):
         peer = Peer(20 + number, "192.0.2.20", 50_000 + number)
@@ -128,14 +128,14 @@ def test_the_members_of_a_large_group_are_written_bit_by_bit() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    """With what is wrong."""
+    """Law: a wrong assignment is refused with the reason."""
     shell = lead()
     for owners in ([["broker-a", "x", "one@1"]], [["broker-a", 0]], {"a": 1}, [["b", -1, "c"]]):
         assert decide(shell, owners).code == 1  # type: ignore[arg-type]  # on purpose
 
 
 def test_a_decision_goes_before_the_strategy_that_a_client_names() -> None:
-    """Also before one that is not served here."""
+    """Law: an assignment wins over the strategy that a client names, even an unknown one."""
     queues = [MessageQueue("orders", "broker-a", number) for number in range(4)]
     decided = {("broker-a", 3): "one@1", ("broker-a", 0): "two@2"}
     for name in ("AVG", "STICKY"):
@@ -153,7 +153,7 @@ _MEMBERS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3), max_s
 def test_completing_a_decision_moves_nothing_of_the_living(
     queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
 ) -> None:
-    """Every queue has one living owner; who owned one and lives keeps it; asked again, the same."""
+    """Law: completing an assignment gives every queue one living owner; living owners keep their queues, and a repeat gives the same."""
     division = {("b", number): owner for number, owner in decided.items()}
     found = full_assignment(division, queues, members)
 
@@ -170,7 +170,7 @@ def test_completing_a_decision_moves_nothing_of_the_living(
 def test_brokers_complete_a_decision_as_operators_decide_it(
     queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
 ) -> None:
-    """Else a queue that the brokers gave away immediately would move again when the operator has looked."""
+    """Law: brokers complete an assignment as operators do, so that no queue moves twice."""
     division = {("b", number): owner for number, owner in decided.items()}
     places = [MessageQueue("orders", broker, number) for broker, number in queues]
     present = {MessageQueue("orders", *place): owner for place, owner in division.items()}

@@ -1,4 +1,4 @@
-"""The right to speak for a client id, in virtual time: RocketMQ's own clients must go on working (ADR 22)."""
+"""Which connection may speak for a client id, in virtual time; RocketMQ's own clients must go on working (ADR 22)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.broker.processors.requests import (
 )
 
 SECOND_PORT = Peer(11, ALICE.host, 50_001)
-# The same machine behind another address: a node port or a balancer may choose it.
+# The same machine under another address, as a node port or a balancer may choose.
 MOVED = Peer(12, "192.0.2.77", 50_002)
 GRACE_MS = 35_000
 
@@ -40,7 +40,7 @@ def beat(shell: Shell, peer: Peer, version: int = 1, client: str = "alice") -> i
 
 
 def test_a_client_uses_several_connections_of_one_host(shell: Shell) -> None:
-    """Clients up to 4.4 lock and unlock over port - 2 and send heartbeats over the main one."""
+    """Law: a client may use several connections of one host; clients up to 4.4 lock over port - 2."""
     heartbeat(shell, "alice")
 
     assert lock(shell, "alice", 0, peer=SECOND_PORT) == {0: 1}
@@ -53,7 +53,7 @@ def test_a_client_uses_several_connections_of_one_host(shell: Shell) -> None:
 def test_a_client_comes_back_over_a_new_connection_while_the_old_one_looks_open(
     shell: Shell,
 ) -> None:
-    """After a loss of packets the broker has not heard of the end of the first connection."""
+    """Law: a client may use a new connection while the old one still looks open."""
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
 
@@ -63,7 +63,7 @@ def test_a_client_comes_back_over_a_new_connection_while_the_old_one_looks_open(
 
 
 def test_a_client_comes_back_to_the_next_leader(shell: Shell) -> None:
-    """Before its first heartbeat there: a lock request may be the first that names it."""
+    """Law: at a new leader a lock request may be the first that names a client."""
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
     successor = shell.restart().lead()
@@ -72,7 +72,7 @@ def test_a_client_comes_back_to_the_next_leader(shell: Shell) -> None:
 
 
 def test_a_client_that_is_silent_no_longer_keeps_its_id_from_others(shell: Shell) -> None:
-    """A heartbeat comes every 30 s; an open connection without one is cut off."""
+    """Law: a client without heartbeats for a while no longer keeps its id from others, even if its connection is open."""
     heartbeat(shell, "alice")
     shell.pass_time(GRACE_MS, step=1_000)
     assert beat(shell, BOB, version=2) == 20516
@@ -87,7 +87,7 @@ def test_a_client_that_is_silent_no_longer_keeps_its_id_from_others(shell: Shell
 
 
 def test_a_connection_that_lost_its_id_is_nowhere_remembered_with_it(shell: Shell) -> None:
-    """Not in groups either that the next one does not speak of."""
+    """Law: a connection that lost its id is forgotten in all groups, also those that the new one does not name."""
     heartbeat(shell, "alice", group="audit")
     shell.pass_time(GRACE_MS + 1_000, step=1_000)
 
@@ -105,7 +105,7 @@ def test_a_closed_connection_gives_the_id_back_when_nothing_is_held(shell: Shell
 
 
 def test_what_a_client_holds_is_no_other_hosts_before_its_lease_ends(shell: Shell) -> None:
-    """A closed connection proves nothing (ADR 16): a listener may run as long as the lease does."""
+    """Law: another host gets a client id with locks only when its lease has ended, because a listener may still run (ADR 16)."""
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
     close(shell, ALICE)
@@ -131,7 +131,7 @@ def test_proof_of_death_gives_the_id_back(shell: Shell) -> None:
 def test_a_client_whose_address_has_changed_gets_its_id_back_with_its_next_heartbeat(
     shell: Shell, fails_over: bool
 ) -> None:
-    """Its subscriptions have versions of its own: the milliseconds in which it made them."""
+    """Law: a client whose address changed gets its id back with its next heartbeat, known by its subscription versions (milliseconds)."""
     heartbeat(shell, "alice", sub_version=111)
     lock(shell, "alice", 0)
     close(shell, ALICE)
@@ -147,7 +147,7 @@ def test_a_client_whose_address_has_changed_gets_its_id_back_with_its_next_heart
 
 
 def test_versions_open_nothing_while_the_first_is_heard_of(shell: Shell) -> None:
-    """Administrators' tools show them, so they distinguish processes, not friend and foe."""
+    """Law: equal versions do not open an id while the first client is heard of, because tools show versions to others."""
     heartbeat(shell, "alice", sub_version=111)
     lock(shell, "alice", 0)
 
@@ -165,7 +165,7 @@ def test_a_second_client_of_the_id_is_counted_and_shown(shell: Shell) -> None:
 
 
 def test_other_clients_of_a_connection_are_not_concerned(shell: Shell) -> None:
-    """A program may have several clients on one connection."""
+    """Law: other clients on a connection that lost an id are not affected."""
     heartbeat(shell, "alice")
     heartbeat(shell, "carol", peer=BOB)
     beat(shell, BOB)

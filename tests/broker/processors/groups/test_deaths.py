@@ -1,4 +1,4 @@
-"""Clients that are proven dead lose their locks and memberships, whoever reports it."""
+"""A client that is proven dead loses its locks and memberships, whoever reports it."""
 
 from orderlymq_broker.state.records import TopicSet
 from tests.broker.processors.driver import ALICE, BOB, Shell
@@ -7,7 +7,7 @@ from tests.broker.processors.requests import create, heartbeat, heartbeat_body, 
 
 
 def test_a_dead_client_loses_locks_and_memberships_immediately(shell: Shell) -> None:
-    """Proof, record, 40, and the next holder has the next epoch; nobody waits for the lease."""
+    """Law: a proof of death frees locks immediately and notifies members; the next holder has the next epoch."""
     create(shell, TopicSet("orders", 2, 2))
     shell.call(34, {}, body_of("alice", "billing", "audit"))
     shell.call(34, {}, body_of("bob", "billing", "audit"), peer=BOB)
@@ -27,7 +27,7 @@ def test_a_dead_client_loses_locks_and_memberships_immediately(shell: Shell) -> 
 
 
 def test_a_lock_that_was_asked_for_from_elsewhere_is_of_another_program(shell: Shell) -> None:
-    """Two programs with one instance name share a client id: the death of one proves nothing for the other."""
+    """Law: a lock taken from another address is kept, because another program may have the same client id."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
@@ -44,7 +44,7 @@ def test_a_lock_that_was_asked_for_from_elsewhere_is_of_another_program(shell: S
 
 
 def test_a_reported_death_spares_a_lock_that_was_asked_for_from_elsewhere(shell: Shell) -> None:
-    """The next process of a container has the client id of the dead one."""
+    """Law: this holds for reported deaths too; a container's next process has the same client id."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
@@ -59,7 +59,7 @@ def test_a_reported_death_spares_a_lock_that_was_asked_for_from_elsewhere(shell:
 
 
 def test_a_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
-    """A client is killed right after it joined: its heartbeat and its lock are on their way."""
+    """Law: a proof of death also ends a membership and a lock that are not applied yet."""
     create(shell, TopicSet("orders", 2, 2))
     shell.submit(34, {}, heartbeat_body("alice"))
     shell.submit(41, {}, lock_body("alice", 0))
@@ -74,7 +74,7 @@ def test_a_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
 
 
 def test_a_reported_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
-    """The first lock of a pod waits for a majority when the pod dies; who is told of success looks no more."""
+    """Law: so does a reported death, because its reporter does not look again."""
     create(shell, TopicSet("orders", 2, 2))
     shell.submit(41, {}, lock_body("alice", 0))
 
@@ -89,7 +89,7 @@ def test_a_reported_death_also_ends_what_is_not_applied_yet(shell: Shell) -> Non
 
 
 def test_a_lock_from_elsewhere_that_is_not_applied_yet_saves_its_client(shell: Shell) -> None:
-    """It is another program's with the same client id."""
+    """Law: an uncommitted lock from another address saves its client."""
     create(shell, TopicSet("orders", 2, 2))
     shell.submit(41, {}, lock_body("alice", 0), peer=BOB)
     ends = frozenset({(ALICE.host, ALICE.port)})
@@ -101,7 +101,7 @@ def test_a_lock_from_elsewhere_that_is_not_applied_yet_saves_its_client(shell: S
 
 
 def test_the_shell_may_report_a_death_too(shell: Shell) -> None:
-    """The shell saw the death itself: a local process that is gone."""
+    """Law: the shell may report the death of a local process."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)

@@ -1,4 +1,4 @@
-"""The fence: who may pull and commit the queues of an ordered group."""
+"""The fence: which clients may pull and commit the queues of an ordered group."""
 
 from typing import NoReturn
 
@@ -31,7 +31,7 @@ def declare(shell: Shell, **members: object) -> RemotingCommand:
 
 
 def test_a_group_that_is_declared_concurrent_is_consumed_without_locks(shell: Shell) -> None:
-    """Law: only by its own member, which no tool of RocketMQ sends, and only while nobody holds a queue."""
+    """Law: a group may be declared concurrent by its own field (not RocketMQ's), and only while nobody holds a queue; then no locks are needed."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     send(shell)
     heartbeat(shell, "ordered", peer=ALICE)
@@ -62,7 +62,7 @@ def test_a_group_that_is_declared_concurrent_is_consumed_without_locks(shell: Sh
 
 
 def ordered(shell: Shell, messages: int = 5) -> Shell:
-    """Alice holds queue 0 of `orders`, Bob is a member too."""
+    """Alice holds queue 0 of `orders`; Bob is a member too."""
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
     for queue in (0, 1):
         for number in range(messages):
@@ -74,14 +74,14 @@ def ordered(shell: Shell, messages: int = 5) -> Shell:
 
 
 def commit(shell: Shell, offset: int, peer: Peer, *, oneway: bool = True) -> int | None:
-    """Commit queue 0; return the code of the reply if there is one."""
+    """Commit queue 0; return the reply's code, if there is one."""
     reply = shell.ask(15, commit_ext(offset), peer=peer, oneway=oneway)
     shell.pass_time(100)
     return reply.code if reply is not None else None
 
 
 def test_the_holder_is_served_and_others_learn_who_holds(shell: Shell) -> None:
-    """Code 1, which a Java client tries again after 3 s; the remark names holder and epoch."""
+    """Law: only the holder is served; others get code 1, which Java repeats after 3 s, with holder and epoch in the remark."""
     ordered(shell)
 
     assert pull(shell, peer=ALICE).code == 0
@@ -92,7 +92,7 @@ def test_the_holder_is_served_and_others_learn_who_holds(shell: Shell) -> None:
 
 
 def test_without_a_lock_nobody_of_the_group_is_served(shell: Shell) -> None:
-    """From the first lock on the group is ordered; a queue nobody holds serves nobody."""
+    """Law: after its first lock a group is ordered, and a queue without a holder serves nobody."""
     ordered(shell)
 
     assert pull(shell, peer=ALICE, queue=1).code == 1
@@ -101,7 +101,7 @@ def test_without_a_lock_nobody_of_the_group_is_served(shell: Shell) -> None:
 
 
 def test_a_group_that_is_ordered_by_configuration_needs_no_first_lock(shell: Shell) -> None:
-    """consumeMessageOrderly fences from the start."""
+    """Law: with consumeMessageOrderly the fence holds from the start."""
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing", orderly=True), GroupSet("free"))
 
     assert pull(shell).code == 1
@@ -109,14 +109,14 @@ def test_a_group_that_is_ordered_by_configuration_needs_no_first_lock(shell: She
 
 
 def test_tools_under_other_groups_read_what_they_like(shell: Shell) -> None:
-    """The fence belongs to the group, not to the topic."""
+    """Law: the fence is the group's, so tools with other groups may read the topic."""
     ordered(shell)
 
     assert pull(shell, peer=TOOL, group="TOOLS_CONSUMER").code == 0
 
 
 def test_broadcasting_members_pass(shell: Shell) -> None:
-    """They take no lock, or one that is never renewed."""
+    """Law: broadcasting members are served without a lock."""
     create(shell, TopicSet("orders", 1, 1))
     send(shell)
     heartbeat(shell, "alice", peer=ALICE, model="BROADCASTING")
@@ -130,7 +130,7 @@ def test_broadcasting_members_pass(shell: Shell) -> None:
 
 
 def test_a_member_that_broadcasts_lets_nobody_else_pass(shell: Shell) -> None:
-    """A connection that has not said who it is may be anybody's of the group, and alice holds the queue."""
+    """Law: a broadcasting member does not open the fence for unknown connections of its group."""
     ordered(shell)
     heartbeat(shell, "carol", peer=Peer(20, "10.0.0.20", 50_000), model="BROADCASTING")
 
@@ -142,7 +142,7 @@ def test_a_member_that_broadcasts_lets_nobody_else_pass(shell: Shell) -> None:
 
 
 def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
-    """No heartbeat comes for up to 30 s; until then a Java consumer says when it made its subscription."""
+    """Law: after a change of leader, the holder is recognised by its subscription version until its heartbeat comes (up to 30 s)."""
     leader = ordered(Shell().lead())
     heartbeat(leader, "alice", peer=ALICE, sub_version=111)
 
@@ -154,14 +154,14 @@ def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
 
 
 class Unwalked(dict[str, MemberSeen]):
-    """Members that nobody goes over."""
+    """Members that fail if they are iterated over."""
 
     def values(self) -> NoReturn:
         raise AssertionError("went over all members of the group")
 
 
 def test_after_a_fail_over_a_pull_looks_at_members_of_its_address_alone() -> None:
-    """Law: a thousand members pull before their first heartbeat, several times a second each."""
+    """Law: such a pull looks only at members of its address, because a thousand members may pull several times a second."""
     leader = ordered(Shell().lead())
     heartbeat(leader, "alice", peer=ALICE, sub_version=111)
     successor = leader.restart().lead()
@@ -173,7 +173,7 @@ def test_after_a_fail_over_a_pull_looks_at_members_of_its_address_alone() -> Non
 
 
 def test_two_clients_of_one_address_never_both_pull_an_ordered_queue() -> None:
-    """Behind one address, or on one host: neither a member nor one that was forgotten is the holder."""
+    """Law: of two clients at one address, never do both pull an ordered queue."""
     leader = ordered(Shell().lead())
     heartbeat(leader, "alice", peer=ALICE, sub_version=111)
     heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=112)
@@ -186,7 +186,7 @@ def test_two_clients_of_one_address_never_both_pull_an_ordered_queue() -> None:
 
 
 def test_what_two_members_of_one_address_both_say_proves_nothing() -> None:
-    """Both made their subscription in one millisecond: both wait until they say who they are."""
+    """Law: if two members of one address have the same version, both wait until they name themselves."""
     leader = ordered(Shell().lead())
     heartbeat(leader, "alice", peer=ALICE, sub_version=111)
     heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=111)
@@ -199,7 +199,7 @@ def test_what_two_members_of_one_address_both_say_proves_nothing() -> None:
 
 
 def test_a_commit_after_a_fail_over_counts_where_the_holder_pulls() -> None:
-    """15 says nothing of its sender: it is judged by the pulls of its connection."""
+    """Law: after a change of leader, a commit (which names no sender) counts if its connection has pulled as the holder."""
     leader = ordered(Shell().lead())
     heartbeat(leader, "alice", peer=ALICE, sub_version=111)
     successor = leader.restart().lead()
@@ -219,7 +219,7 @@ def test_a_commit_after_a_fail_over_counts_where_the_holder_pulls() -> None:
 
 
 def test_a_holder_that_pulls_over_a_known_connection_is_not_the_unknown_one_beside_it() -> None:
-    """Whatever that one says."""
+    """Law: if the holder pulls over a known connection, an unknown one of its address is not the holder."""
     successor = ordered(Shell().lead()).restart().lead()
     heartbeat(successor, "alice", peer=ALICE_AGAIN, sub_version=111)
     assert pull(successor, peer=ALICE_AGAIN).code == 0
@@ -228,7 +228,7 @@ def test_a_holder_that_pulls_over_a_known_connection_is_not_the_unknown_one_besi
 
 
 def test_a_client_that_says_who_it_is_is_judged_exactly(shell: Shell) -> None:
-    """omqClientId and omqEpoch: the live epoch of the live holder, over any connection of its host."""
+    """Law: with omqClientId and omqEpoch, exactly the live epoch of the holder counts, over any connection of its host."""
     ordered(shell)
 
     assert pull(shell, peer=ALICE_AGAIN, omqClientId="alice", omqEpoch="1").code == 0
@@ -242,7 +242,7 @@ def test_a_client_that_says_who_it_is_is_judged_exactly(shell: Shell) -> None:
 
 
 def test_a_held_pull_is_judged_again_when_it_is_answered(shell: Shell) -> None:
-    """A pull that waited while its lock went to another gets nothing of what came then."""
+    """Law: a held pull is checked again when it is answered; if the lock has gone to another client, it gets nothing."""
     ordered(shell)
     opaque = shell.submit(11, pull_ext(sysFlag=6, offset=5), peer=ALICE)
     unlock(shell, "alice", 0, peer=ALICE)
@@ -259,7 +259,7 @@ def test_a_held_pull_is_judged_again_when_it_is_answered(shell: Shell) -> None:
 
 
 def test_commits_of_the_holder_count_and_those_of_others_are_dropped(shell: Shell) -> None:
-    """15 is oneway: a foreign one vanishes and is counted; where a reply is wanted it is code 1."""
+    """Law: others' commits are dropped and counted; if a reply is wanted, it is 1."""
     ordered(shell)
 
     commit(shell, 2, ALICE)
@@ -272,7 +272,7 @@ def test_commits_of_the_holder_count_and_those_of_others_are_dropped(shell: Shel
 
 
 def test_a_late_commit_of_a_former_holder_does_not_move_the_new_ones_offset(shell: Shell) -> None:
-    """A commit after the release moves nothing; one that was gathered before it counts."""
+    """Law: a commit after the release of the lock moves nothing; one gathered before it counts."""
     ordered(shell)
     commit(shell, 1, ALICE)
     shell.submit(15, commit_ext(2), peer=ALICE, oneway=True)
@@ -286,7 +286,7 @@ def test_a_late_commit_of_a_former_holder_does_not_move_the_new_ones_offset(shel
 
 
 def test_a_commit_that_meets_the_end_of_its_lock_in_the_log_is_passed_over(shell: Shell) -> None:
-    """Judged by the epoch in the record, not by when it was judged here."""
+    """Law: a commit is judged by its epoch when it is applied, so one behind its lock's end is skipped."""
     ordered(shell)
     commit(shell, 1, ALICE)
     shell.submit(42, {}, lock_body("alice", 0), peer=ALICE)
@@ -299,7 +299,7 @@ def test_a_commit_that_meets_the_end_of_its_lock_in_the_log_is_passed_over(shell
 
 
 def test_without_a_lock_members_are_dropped_and_tools_pass(shell: Shell) -> None:
-    """An administrator may set the offset of a queue that nobody holds."""
+    """Law: without a holder, members' commits are dropped, but a tool may set the offset."""
     ordered(shell)
     shell.pass_time(shell.core.context.settings.timers.lock_lease_ms + 1_000)
 
@@ -312,7 +312,7 @@ def test_without_a_lock_members_are_dropped_and_tools_pass(shell: Shell) -> None
 
 
 def test_a_member_that_was_forgotten_is_no_tool(shell: Shell) -> None:
-    """It stood still until its lock and its membership were over; what it says then moves nothing."""
+    """Law: a member that was dropped for silence is no tool; its late commits move nothing."""
     ordered(shell)
     shell.pass_time(shell.core.context.settings.timers.client_expiry_ms + 2_000, step=1_000)
     assert not shell.state.members.of_group("billing")
@@ -325,7 +325,7 @@ def test_a_member_that_was_forgotten_is_no_tool(shell: Shell) -> None:
 
 
 def test_the_commit_of_a_pull_is_fenced_like_any_other(shell: Shell) -> None:
-    """A refused pull commits nothing, a served one does."""
+    """Law: the commit in a pull is fenced too: a refused pull commits nothing."""
     ordered(shell)
 
     pull(shell, peer=BOB, sysFlag=5, commitOffset=4)
@@ -336,7 +336,7 @@ def test_the_commit_of_a_pull_is_fenced_like_any_other(shell: Shell) -> None:
 
 
 def test_who_gave_a_queue_back_may_still_commit_until_another_holds_it(shell: Shell) -> None:
-    """Java's consumer unlocks before it stores its offsets; the next holder makes it too late."""
+    """Law: the last holder may still commit after its release, until another client holds the queue; Java unlocks first."""
     ordered(shell)
     pull(shell, peer=ALICE)
     unlock(shell, "alice", 0, peer=ALICE)
@@ -351,21 +351,21 @@ def test_who_gave_a_queue_back_may_still_commit_until_another_holds_it(shell: Sh
 
 
 def test_a_commit_on_its_way_when_the_queue_changes_hands_is_void(shell: Shell) -> None:
-    """Accepted under epoch 1 and gathered: the lock of epoch 2 does not make it count."""
+    """Law: a gathered commit of epoch 1 does not count under epoch 2."""
     ordered(shell)
     unlock(shell, "alice", 0, peer=ALICE)
     shell.ask(15, commit_ext(4), peer=ALICE, oneway=True)
 
     lock(shell, "bob", 0, peer=BOB)
 
-    # Gathered commits go into the log before any change of a lock, under the epoch they had.
+    # Gathered commits enter the log before any change of a lock, with their epochs.
     assert offset_of(shell, 0) == 4
     commit(shell, 5, ALICE)
     assert offset_of(shell, 0) == 4
 
 
 def test_an_epoch_ends_with_its_group(shell: Shell) -> None:
-    """A client that held a queue before the group was deleted moves no offset of the group's next life."""
+    """Law: an epoch ends with its group; a former holder moves no offset of a new group with that name."""
     ordered(shell)
     mine = {"omqClientId": "alice", "omqEpoch": "1"}
     create(shell, GroupDeleted("billing", clean_offsets=True))

@@ -1,4 +1,4 @@
-"""Locks as clients ask for them, and the leader's clock of leases."""
+"""Queue locks as clients request them, and the leader's lease clock."""
 
 from collections import Counter
 from typing import Any
@@ -38,10 +38,10 @@ def table(shell: Shell) -> list[dict[str, Any]]:
 
 
 def test_free_own_expired_and_foreign_queues_are_distinguished(shell: Shell) -> None:
-    """The reply is the granted subset, in the spelling and order of the request."""
+    """Law: the reply lists the granted queues in the request's spelling and order: free, own and expired ones, not those of others."""
     create(shell, ORDERS)
     assert lock(shell, "bob", 2, peer=BOB) == {2: 1}
-    shell.monotonic_ms += LEASE_MS + 1  # no tick has seen that bob's lease on 2 is over
+    shell.monotonic_ms += LEASE_MS + 1  # No tick has noticed yet that bob's lease on 2 is over.
     assert lock(shell, "alice", 0) == {0: 1}
     assert lock(shell, "bob", 3, peer=BOB) == {3: 1}
 
@@ -56,7 +56,7 @@ def test_free_own_expired_and_foreign_queues_are_distinguished(shell: Shell) -> 
 
 
 def test_the_log_shows_of_each_request_what_was_got_taken_and_refused(shell: Shell) -> None:
-    """LOG-10 to LOG-12: RocketMQ's words with both clients; a renewal is no news."""
+    """Law: the log shows which queues were granted, taken over and refused, in RocketMQ's words; renewals are not logged (LOG-10 to LOG-12)."""
     create(shell, ORDERS)
     lock(shell, "bob", 2, peer=BOB)
     shell.monotonic_ms += LEASE_MS + 1
@@ -89,7 +89,7 @@ def test_the_log_shows_of_each_request_what_was_got_taken_and_refused(shell: She
 
 
 def test_who_asks_in_vain_is_logged_once_a_minute_and_many_queues_in_one_line(shell: Shell) -> None:
-    """A consumer that waits asks every three seconds: the log is not flooded."""
+    """Law: repeated refusals are logged once a minute, many queues in one line."""
     create(shell, TopicSet("orders", 9, 9, order=True))
     lock(shell, "bob", *range(9), peer=BOB, lease_ms=600_000)
     (first,) = shell.core.locks.reports.take()
@@ -105,7 +105,7 @@ def test_who_asks_in_vain_is_logged_once_a_minute_and_many_queues_in_one_line(sh
 
 
 def test_a_storm_of_a_thousand_groups_is_served() -> None:
-    """LCK-20: every group has the locks of its 64 queues, and a second member gets none of them."""
+    """Law: a thousand groups get the locks of their 64 queues each, and a second member gets none (LCK-20)."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 64, 64, order=True))
     groups = [f"group-{number}" for number in range(1_000)]
@@ -120,7 +120,7 @@ def test_a_storm_of_a_thousand_groups_is_served() -> None:
 
 
 def test_a_lease_of_exactly_its_length_still_holds(shell: Shell) -> None:
-    """60.000 s refused, 60.001 s granted."""
+    """Law: a lease of 60 s still holds at 60.000 s and is over at 60.001 s."""
     create(shell, ORDERS)
     lock(shell, "bob", 0, peer=BOB)
 
@@ -131,7 +131,7 @@ def test_a_lease_of_exactly_its_length_still_holds(shell: Shell) -> None:
 
 
 def test_unknown_queues_and_queues_of_other_brokers_are_not_granted(shell: Shell) -> None:
-    """A lock here would protect nothing there."""
+    """Law: unknown queues and queues of other brokers are not granted."""
     create(shell, ORDERS)
 
     assert lock(shell, "alice", 0, broker="broker-b") == {}
@@ -142,7 +142,7 @@ def test_unknown_queues_and_queues_of_other_brokers_are_not_granted(shell: Shell
 
 
 def test_locks_are_per_group(shell: Shell) -> None:
-    """Two groups hold the same queue."""
+    """Law: locks are per group, so two groups may hold the same queue."""
     create(shell, ORDERS)
 
     assert lock(shell, "alice", 0) == {0: 1}
@@ -150,7 +150,7 @@ def test_locks_are_per_group(shell: Shell) -> None:
 
 
 def test_the_reply_waits_for_the_record_and_one_request_is_one_record(shell: Shell) -> None:
-    """A grant that is not in the log is no grant."""
+    """Law: a lock request is one record, and its reply waits until that is applied."""
     create(shell, ORDERS, GroupSet("billing"))
     before = len(shell.proposed)
 
@@ -163,7 +163,7 @@ def test_the_reply_waits_for_the_record_and_one_request_is_one_record(shell: She
 
 
 def test_a_renewed_lock_keeps_its_epoch_and_its_holder(shell: Shell) -> None:
-    """Renewed every 20 s it never expires."""
+    """Law: a renewed lock keeps epoch and holder and never expires."""
     create(shell, ORDERS)
     for _ in range(10):
         assert lock(shell, "alice", 0) == {0: 1}
@@ -173,7 +173,7 @@ def test_a_renewed_lock_keeps_its_epoch_and_its_holder(shell: Shell) -> None:
 
 
 def test_the_lock_table_names_who_was_refused_while_it_keeps_asking(shell: Shell) -> None:
-    """Two members want the queue as long as the refused one asks, whatever the holder renews, and no longer."""
+    """Law: the lock table names a refused member in wantedBy as long as it keeps asking."""
     create(shell, ORDERS)
     lock(shell, "alice", 0, 1)
     lock(shell, "bob", 0, peer=BOB)
@@ -188,7 +188,7 @@ def test_the_lock_table_names_who_was_refused_while_it_keeps_asking(shell: Shell
 
 
 def test_a_refused_member_that_gets_the_queue_wants_it_no_more(shell: Shell) -> None:
-    """Nor does a refusal outlive the lock that caused it."""
+    """Law: a refused member that gets the queue is no longer named."""
     create(shell, ORDERS)
     lock(shell, "alice", 0)
     lock(shell, "bob", 0, peer=BOB)
@@ -201,7 +201,7 @@ def test_a_refused_member_that_gets_the_queue_wants_it_no_more(shell: Shell) -> 
 def test_who_was_refused_is_forgotten_with_the_topic(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader of years keeps no more of them than there are locks, and some."""
+    """Law: refusals are forgotten, for example with their topic, so that memory stays bounded."""
     monkeypatch.setattr(locks, "_SEEN_SLACK", 4)
     create(shell, GroupSet("billing"))
     for number in range(20):
@@ -215,7 +215,7 @@ def test_who_was_refused_is_forgotten_with_the_topic(
 
 
 def test_an_expired_lock_is_freed_and_the_members_are_notified(shell: Shell) -> None:
-    """Without renewal the queue is free after the lease; 40 goes out after the commit."""
+    """Law: after its lease a lock is freed, and members are notified when that is committed."""
     create(shell, ORDERS)
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -231,7 +231,7 @@ def test_an_expired_lock_is_freed_and_the_members_are_notified(shell: Shell) -> 
 
 
 def test_an_expiry_on_its_way_cannot_free_a_renewed_lock(shell: Shell) -> None:
-    """The record names the renewal it had seen."""
+    """Law: an expiry names the renewal that it saw, so a renewed lock is not freed."""
     create(shell, ORDERS)
     lock(shell, "alice", 0)
     held = shell.state.locks.get("billing", "orders", 0)
@@ -244,7 +244,7 @@ def test_an_expiry_on_its_way_cannot_free_a_renewed_lock(shell: Shell) -> None:
 
 
 def test_a_renewal_in_the_same_turn_as_the_expiry_keeps_the_lock(shell: Shell) -> None:
-    """The request came first, so the expiry behind it finds another renewal."""
+    """Law: if renewal and expiry are in one turn, the earlier renewal wins."""
     create(shell, ORDERS)
     lock(shell, "alice", 0)
     shell.monotonic_ms += LEASE_MS + 1
@@ -257,7 +257,7 @@ def test_a_renewal_in_the_same_turn_as_the_expiry_keeps_the_lock(shell: Shell) -
 
 
 def test_a_leader_that_has_not_seen_the_renewal_runs_the_lease_in_full() -> None:
-    """Longer than needed, never shorter: after its restart it cannot know how much is left."""
+    """Law: a leader that has not seen the last renewal counts the lease in full, never too short."""
     shell = Shell().lead()
     create(shell, ORDERS)
     lock(shell, "alice", 0)
@@ -274,9 +274,9 @@ def test_a_leader_that_has_not_seen_the_renewal_runs_the_lease_in_full() -> None
 
 
 def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shell) -> None:
-    """It was applied after it was granted, so that is never too short; leases end in spite of fail-overs.
+    """Law: a new leader counts a lease from the renewal that it applied, so leases end in spite of changes of leader.
 
-    Counted again by each leader, a dead client's locks would outlive any number of them.
+    If each leader began anew, a dead client's locks could live for ever.
     """
     create(shell, ORDERS)
     lock(shell, "alice", 0)
@@ -297,7 +297,7 @@ def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shel
 
 
 def test_what_was_seen_of_a_former_holder_does_not_count_for_the_next(shell: Shell) -> None:
-    """A lease is counted only from the very renewal that the table names."""
+    """Law: a lease counts only from the renewal that the table names, not from a former holder's."""
     create(shell, ORDERS)
     lock(shell, "alice", 0)
     shell.pass_time(50_000, step=1_000)
@@ -312,7 +312,7 @@ def test_what_was_seen_of_a_former_holder_does_not_count_for_the_next(shell: She
 
 
 def test_the_table_of_locks_survives_a_fail_over() -> None:
-    """The successor knows holder and epoch; RocketMQ's forgets both."""
+    """Law: the lock table survives a change of leader with holder and epoch."""
     leader = Shell().lead()
     create(leader, ORDERS)
     lock(leader, "alice", 0, lease_ms=15_000)
@@ -337,7 +337,7 @@ def test_the_table_of_locks_survives_a_fail_over() -> None:
 
 
 def test_the_asked_lease_is_bounded(shell: Shell) -> None:
-    """Between a second and ten minutes."""
+    """Law: a requested lease is limited to between one second and ten minutes."""
     create(shell, ORDERS)
     lock(shell, "alice", 0, lease_ms=1)
     lock(shell, "alice", 1, lease_ms=10**9)
@@ -346,7 +346,10 @@ def test_the_asked_lease_is_bounded(shell: Shell) -> None:
 
 
 def test_only_the_holder_releases_and_the_epoch_outlives_the_lock(shell: Shell) -> None:
-    """A foreign unlock is answered 0 and ignored; the next holder's epoch is one more."""
+    """Law: only the holder releases a lock; a foreign unlock is answered 0 and ignored.
+
+    The next holder's epoch is one more.
+    """
     create(shell, ORDERS)
     heartbeat(shell, "bob", peer=BOB)
     lock(shell, "alice", 0)
@@ -363,7 +366,7 @@ def test_only_the_holder_releases_and_the_epoch_outlives_the_lock(shell: Shell) 
 
 
 def test_an_unlock_behind_its_lock_in_one_turn_releases_it(shell: Shell) -> None:
-    """A client that gave up waiting for its lock leaves none behind."""
+    """Law: an unlock in the same turn as its lock releases it."""
     create(shell, ORDERS)
     shell.submit(41, {}, lock_body("alice", 0))
     shell.submit(42, {}, lock_body("alice", 0), oneway=True)
@@ -373,7 +376,7 @@ def test_an_unlock_behind_its_lock_in_one_turn_releases_it(shell: Shell) -> None
 
 
 def test_an_unlock_of_a_queue_that_cannot_be_spoils_no_other(shell: Shell) -> None:
-    """-1 is nobody's; a number that no queue has is refused where the body is read."""
+    """Law: an unlock of queue -1 does not affect the others in the request; an impossible number is refused."""
     create(shell, ORDERS)
     lock(shell, "alice", 0, 1)
 
@@ -385,7 +388,7 @@ def test_an_unlock_of_a_queue_that_cannot_be_spoils_no_other(shell: Shell) -> No
 
 
 def test_one_request_makes_few_lines_whichever_clients_have_its_queues() -> None:
-    """Thousands of queues with as many holders, under names of any length."""
+    """Law: one request writes few, short log lines, whatever the number of queues and holders."""
     reports = LockReports()
     held = {MessageQueue("t" * 9_000, "b", n): f"c{n}" for n in range(5_000)}
     expired = {MessageQueue("u" * 9_000, "b", n): (f"d{n}", True) for n in range(5_000)}
@@ -399,7 +402,7 @@ def test_one_request_makes_few_lines_whichever_clients_have_its_queues() -> None
 
 @pytest.mark.parametrize("leader_known", [True, False])
 def test_a_follower_refuses_locks_and_releases_nothing(shell: Shell, leader_known: bool) -> None:
-    """41: an error, for Java gives up every queue that is missing in a success; 42: ok, and the lease will end it."""
+    """Law: a follower refuses 41 with an error, because Java gives up queues missing in a success; it answers 42 with ok and changes nothing."""
     create(shell, ORDERS)
     lock(shell, "alice", 0)
     shell.follow(leader_known=leader_known)
@@ -413,7 +416,7 @@ def test_a_follower_refuses_locks_and_releases_nothing(shell: Shell, leader_know
 
 
 def test_bad_bodies_are_refused(shell: Shell) -> None:
-    """Not JSON, not an object, no client id, a zero byte, a bad group name: code 1."""
+    """Law: a wrong body (no JSON, no client id, a zero byte, a bad group) is refused with 1."""
     for body in (
         b"{",
         b"[]",
@@ -445,10 +448,11 @@ CLIENTS = ["alice", "bob", "carol"]
 def test_at_any_time_a_queue_has_one_holder_and_epochs_only_rise(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
-    """Against a dumb twin: who was granted when, and until when that must hold."""
+    """Law: a queue has one holder at any time, and epochs only rise; a twin records who was granted, and until when."""
     shell = Shell().lead()
     create(shell, ORDERS, GroupSet("billing"))
-    granted: dict[int, tuple[str, int]] = {}  # queue -> client, monotonic end of its lease
+    # Maps a queue to (client, monotonic end of its lease).
+    granted: dict[int, tuple[str, int]] = {}
     epochs: dict[int, tuple[int, str]] = {}
     for kind, who, queue, ms in steps:
         client = CLIENTS[who]
@@ -472,7 +476,7 @@ def test_at_any_time_a_queue_has_one_holder_and_epochs_only_rise(
             granted = {q: g for q, g in granted.items() if g[1] >= shell.monotonic_ms}
         elif kind == "fail over":
             shell.follow()
-            # It has applied the renewals itself, so that leases go on from there.
+            # It has applied the renewals itself, so leases go on.
             shell.lead()
         else:
             shell.call(20502, {"clientId": client, "proof": "no such process"})
@@ -481,7 +485,7 @@ def test_at_any_time_a_queue_has_one_holder_and_epochs_only_rise(
 
 
 def test_a_request_for_too_many_queues_is_refused_whole(shell: Shell) -> None:
-    """Each becomes a row and a lease in one turn of the loop that runs raft."""
+    """Law: a request for too many queues is refused as a whole."""
     create(shell, TopicSet("orders", LOCK_QUEUES_MAX + 1, 1), GroupSet("billing"))
     for code in (41, 42):
         refused = shell.call(code, {}, lock_body("alice", *range(LOCK_QUEUES_MAX + 1)))
@@ -492,7 +496,7 @@ def test_a_request_for_too_many_queues_is_refused_whole(shell: Shell) -> None:
 
 
 def test_a_lock_makes_the_group_that_owns_its_rows() -> None:
-    """Rows of a group that nobody made could not be removed with it."""
+    """Law: a lock creates its group, so that its rows are deleted with it; if groups may not be created, it is refused with 26."""
     shell = Shell().lead()
     create(shell, ORDERS)
     assert lock(shell, "alice", 0) == {0: 1}
@@ -505,7 +509,7 @@ def test_a_lock_makes_the_group_that_owns_its_rows() -> None:
 
 
 def test_renewals_that_are_outdated_are_forgotten(shell: Shell) -> None:
-    """However often a holder renews, the clock holds little more than the leases that run."""
+    """Law: the lease clock holds little more than the running leases, however often they are renewed."""
     create(shell, ORDERS)
     for _ in range(200):
         lock(shell, "alice", 0)
@@ -514,7 +518,7 @@ def test_renewals_that_are_outdated_are_forgotten(shell: Shell) -> None:
 
 
 def test_locks_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:
-    """A free lock stays for its epoch; what a group has locked once it can lock again."""
+    """Law: the number of lock rows is limited; a queue that a group locked once can be locked again."""
     create(shell, ORDERS)
     assert lock(shell, "alice", 0) == {0: 1}
     unlock(shell, "alice", 0)

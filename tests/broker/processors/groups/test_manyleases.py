@@ -1,4 +1,4 @@
-"""Leases of more locks than one tick looks at: they begin and end in several."""
+"""Leases of more locks than one tick handles begin and end over several ticks."""
 
 from orderlymq_broker.processors.groups.locks import ENDED_MAX, STARTED_MAX
 from orderlymq_broker.state.groups.lockrecords import LocksRequested
@@ -11,7 +11,7 @@ QUEUES = 1_024
 
 
 def lead_with_locks(topics: int) -> Shell:
-    """Return a leader of so many topics, all queues of which `alice` has locked for `billing`."""
+    """Return a leader with so many topics; `alice` has locked all their queues for `billing`."""
     shell = Shell().lead()
     create(shell, GroupSet("billing"))
     for number in range(topics):
@@ -24,7 +24,7 @@ def lead_with_locks(topics: int) -> Shell:
 
 
 def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> None:
-    """At once it would be silent for so long that another one is elected; every lease ends when it should all the same."""
+    """Law: a new leader begins many leases over several ticks, so that it is not silent; each ends at the right time."""
     topics = STARTED_MAX // QUEUES + 1
     shell = lead_with_locks(topics)
     shell.follow()
@@ -33,7 +33,7 @@ def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> No
     shell.run(shell.core.become_leader(shell.term, shell.state.physical_end, shell.now))
     assert len(shell.core.locks.leased()) == STARTED_MAX
 
-    # Renewed before its turn: it ends by this renewal.
+    # This one is renewed before its turn, so it ends by that renewal.
     shell.monotonic_ms += 30_000
     last = f"orders-{topics - 1}"
     assert lock(shell, "alice", QUEUES - 1, topic=last) == {QUEUES - 1: 1}
@@ -49,7 +49,7 @@ def test_a_new_leader_of_many_locks_begins_their_leases_in_several_ticks() -> No
 
 
 def test_a_lease_ends_though_an_offset_was_reset_before_its_turn_at_a_new_leader() -> None:
-    """A reset changes the epoch and renews nothing: the lock of who is gone would stay for ever."""
+    """Law: a reset before a lease's turn at a new leader changes its epoch, but the lease still ends."""
     topics = STARTED_MAX // QUEUES + 1
     shell = lead_with_locks(topics)
     shell.follow()
@@ -64,7 +64,7 @@ def test_a_lease_ends_though_an_offset_was_reset_before_its_turn_at_a_new_leader
 
 
 def test_many_leases_that_are_over_together_end_in_several_ticks() -> None:
-    """As many as the locks of a group of brokers would keep the leader from its followers; who held them leaves all the same."""
+    """Law: many leases that end together are freed over several ticks, and their holder leaves the group."""
     topics = ENDED_MAX // QUEUES + 1
     shell = lead_with_locks(topics)
     heartbeat(shell, "alice")

@@ -1,4 +1,4 @@
-"""Heartbeats leave a limited amount in the memory of a replica, by connection and in all."""
+"""Heartbeats use bounded memory of a replica, per connection and in total."""
 
 from types import ModuleType
 
@@ -23,7 +23,7 @@ from tests.broker.processors.requests import (
 
 
 def test_one_connection_names_a_bounded_number_of_clients(shell: Shell) -> None:
-    """Each name is a member until it has been silent for minutes; known ones go on."""
+    """Law: a connection may name a limited number of clients; known ones go on."""
     create(shell, TopicSet("orders", 1, 1))
     for number in range(CLIENTS_MAX):
         assert heartbeat(shell, f"c{number}", peer=ALICE).code == 0
@@ -40,14 +40,14 @@ def test_one_connection_names_a_bounded_number_of_clients(shell: Shell) -> None:
 
 
 def large_heartbeat(client: str, subscriptions: int = 700) -> bytes:
-    """Return a heartbeat with as many subscriptions of long topics as a program hardly has."""
+    """Return a heartbeat with more long subscriptions than a real program has."""
     return heartbeat_body(
         client, topics=tuple(f"topic-{number:03}-{'x' * 100}" for number in range(subscriptions))
     )
 
 
 def test_the_clients_of_one_connection_say_no_more_than_it_may_keep(shell: Shell) -> None:
-    """64 client ids with a thousand subscriptions each took 70 MB on every replica; a smaller heartbeat passes."""
+    """Law: the subscriptions of a connection's clients are limited together; 64 clients with a thousand each once took 70 MB."""
     create(shell, GroupSet("billing"))
     size = len(large_heartbeat("c00"))
     allowed = SAID_OF_CONNECTION_MAX // size
@@ -66,7 +66,7 @@ def test_the_clients_of_one_connection_say_no_more_than_it_may_keep(shell: Shell
 
 
 def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
-    """A client that fills the room of all subscriptions keeps no usual consumer out; its share is freed with its connection."""
+    """Law: while large heartbeats fill their room, small ones still fit; the room is freed with the connection."""
     create(shell, GroupSet("billing"))
     sessions = shell.core.context.sessions
     for room in (sessions.said, sessions.said_large):
@@ -83,7 +83,7 @@ def test_small_heartbeats_find_room_beside_large_ones(shell: Shell) -> None:
     "field", ["consumeType", "messageModel", "consumeFromWhere", "expressionType"]
 )
 def test_every_text_of_a_member_counts(shell: Shell, field: str) -> None:
-    """A client invents names of enumerations as long as a heartbeat may be; such members stay as long as their locks."""
+    """Law: every text of a member counts, also invented names of enumerations."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     body = fastjson.loads(heartbeat_body("long"))
     (consumer,) = body["consumerDataSet"]
@@ -96,7 +96,7 @@ def test_every_text_of_a_member_counts(shell: Shell, field: str) -> None:
 
 
 def test_members_that_hold_locks_count_though_their_connections_are_gone(shell: Shell) -> None:
-    """They stay until their leases end, on every replica; usual members find room."""
+    """Law: members that hold locks count without a connection until their leases end; usual members still find room."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     assert shell.call(34, {}, large_heartbeat("gone")).code == 0
     lock(shell, "gone", 0)
@@ -134,7 +134,7 @@ def test_the_clients_of_one_account_or_address_keep_nobody_out(
     *,
     by_account: bool,
 ) -> None:
-    """Law: whatever somebody sends who may consume for one group, the consumers of others join theirs."""
+    """Law: the clients of one account or address cannot fill all room; other consumers can join."""
     monkeypatch.setattr(module, limit, size)
     shell = Shell().lead()
     create(shell, GroupSet("billing"))

@@ -1,4 +1,4 @@
-"""Membership: heartbeats, lists, deaths, and what survives a leader."""
+"""Membership: heartbeats, member lists, deaths, and what survives a change of leader."""
 
 import pytest
 
@@ -38,14 +38,14 @@ def close(shell: Shell, peer: Peer) -> None:
 
 
 def body_of(client: str, *groups: str) -> bytes:
-    """Return a heartbeat that speaks of several groups, as a program with several consumers sends it."""
+    """Return a heartbeat for several groups, as a program with several consumers sends it."""
     bodies = [fastjson.loads(heartbeat_body(client, group)) for group in groups]
     consumers = [each["consumerDataSet"][0] for each in bodies]
     return fastjson.dumps({**bodies[0], "consumerDataSet": consumers})
 
 
 def test_a_heartbeat_creates_the_group_its_retry_topic_and_the_member(shell: Shell) -> None:
-    """The reply comes when all of it is stored, so the next pull finds its subscription."""
+    """Law: a heartbeat creates group, retry topic and member, and is answered when all are stored."""
     create(shell, TopicSet("orders", 1, 1))
     opaque = shell.submit(34, {}, heartbeat_body("alice"))
     assert shell.reply_to(opaque) is None
@@ -60,7 +60,7 @@ def test_a_heartbeat_creates_the_group_its_retry_topic_and_the_member(shell: She
 
 
 def test_clients_cannot_make_more_groups_and_topics_than_a_name_server_takes() -> None:
-    """Heartbeats that are under way count, too; at the limit a group that exists gets its members all the same."""
+    """Law: clients cannot create more groups and topics than name servers take; at the limit existing groups still get members."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice")
@@ -92,12 +92,12 @@ def test_clients_cannot_make_more_groups_and_topics_than_a_name_server_takes() -
 
 
 def test_the_reply_reports_a_version_that_allows_everything(shell: Shell) -> None:
-    """Clients refuse SQL92 and other things below 232."""
+    """Law: the reply reports a version from which clients allow SQL92 and all other features (232)."""
     assert heartbeat(shell, "alice").version == 409
 
 
 def test_a_heartbeat_that_says_nothing_new_writes_nothing(shell: Shell) -> None:
-    """One record per change, not one per 30 s."""
+    """Law: a heartbeat without news writes no record."""
     heartbeat(shell, "alice")
     before = len(shell.proposed)
 
@@ -109,7 +109,7 @@ def test_a_heartbeat_that_says_nothing_new_writes_nothing(shell: Shell) -> None:
 
 
 def test_a_group_that_may_not_be_created_gets_no_members() -> None:
-    """With automatic creation off a heartbeat is answered and changes nothing."""
+    """Law: with automatic creation off, a heartbeat for an unknown group is answered and changes nothing."""
     shell = Shell(settings(auto_create_group=False)).lead()
 
     assert heartbeat(shell, "alice").code == 0
@@ -117,7 +117,7 @@ def test_a_group_that_may_not_be_created_gets_no_members() -> None:
 
 
 def test_nobody_is_remembered_for_groups_that_do_not_exist() -> None:
-    """However many names a connection invents, in lock requests and in heartbeats."""
+    """Law: groups that do not exist leave no trace in memory, whatever names a connection invents."""
     shell = Shell(settings(auto_create_group=False)).lead()
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
     heartbeat(shell, "alice")
@@ -134,7 +134,7 @@ def test_nobody_is_remembered_for_groups_that_do_not_exist() -> None:
 def test_a_lock_request_for_queues_of_others_makes_no_group_and_leaves_no_trace(
     shell: Shell,
 ) -> None:
-    """Also where groups are made in passing."""
+    """Law: a lock request without queues of this broker creates no group and leaves no trace."""
     for number in range(300):
         assert shell.call(41, {}, lock_body("alice", group=f"invented{number}")).code == 0
 
@@ -144,7 +144,7 @@ def test_a_lock_request_for_queues_of_others_makes_no_group_and_leaves_no_trace(
 def test_a_heartbeat_that_says_less_than_the_one_before_leaves_the_other_groups(
     shell: Shell,
 ) -> None:
-    """A group that its client does not name any more is left, unless it is named over another connection."""
+    """Law: a heartbeat that no longer names a group leaves it, unless another connection of the client names it."""
     create(shell, TopicSet("orders", 2, 2))
     shell.call(34, {}, body_of("alice", "billing", "audit", "returns"))
     heartbeat(shell, "alice", peer=ALICE_AGAIN, group="returns")
@@ -163,7 +163,7 @@ def test_a_heartbeat_that_says_less_than_the_one_before_leaves_the_other_groups(
 
 
 def test_joining_leaving_and_other_topics_notify_all_members(shell: Shell) -> None:
-    """40 to everybody of the group, and to nobody for a mere repetition."""
+    """Law: joins, leaves and changed topics notify (40) all members; repetitions do not."""
     heartbeat(shell, "alice")
     assert shell.notified() == [ALICE.connection]
     heartbeat(shell, "bob", peer=BOB)
@@ -178,7 +178,7 @@ def test_joining_leaving_and_other_topics_notify_all_members(shell: Shell) -> No
 
 
 def test_a_group_may_ask_not_to_be_notified(shell: Shell) -> None:
-    """notifyConsumerIdsChangedEnable=false."""
+    """Law: with notifyConsumerIdsChangedEnable=false, members are not notified."""
     create(shell, GroupSet("billing", notify_changes=False))
     heartbeat(shell, "alice")
 
@@ -186,7 +186,7 @@ def test_a_group_may_ask_not_to_be_notified(shell: Shell) -> None:
 
 
 def test_unregistering_gives_the_locks_back(shell: Shell) -> None:
-    """35 frees immediately what the client holds in that group."""
+    """Law: 35 frees all locks that the client holds in that group."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0, 1)
@@ -197,7 +197,7 @@ def test_unregistering_gives_the_locks_back(shell: Shell) -> None:
 
 
 def test_a_closed_connection_takes_a_member_without_locks_out(shell: Shell) -> None:
-    """There is nothing that only its end could free."""
+    """Law: a member without locks leaves when its connection closes."""
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
     shell.notified()
@@ -208,7 +208,7 @@ def test_a_closed_connection_takes_a_member_without_locks_out(shell: Shell) -> N
 
 
 def test_a_holder_of_locks_stays_a_member_until_it_has_none(shell: Shell) -> None:
-    """Java closes connections on time-outs: that proves nothing, and nobody else can have its queues."""
+    """Law: a member with locks stays until it has none, because Java closes connections on time-outs."""
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -229,7 +229,7 @@ def test_a_holder_of_locks_stays_a_member_until_it_has_none(shell: Shell) -> Non
 
 
 def test_a_holder_of_locks_goes_on_pulling_over_another_connection(shell: Shell) -> None:
-    """RocketMQ's clients before 5.0 send no heartbeat over a new connection, for up to 30 s."""
+    """Law: a member with locks may pull over a new connection without a heartbeat; clients before 5.0 send it up to 30 s later."""
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
@@ -244,7 +244,7 @@ def test_a_holder_of_locks_goes_on_pulling_over_another_connection(shell: Shell)
 def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
     shell: Shell,
 ) -> None:
-    """The last connection of a client id counts."""
+    """Law: a client leaves only when its last connection closes."""
     heartbeat(shell, "alice")
     heartbeat(shell, "alice", peer=ALICE_AGAIN)
 
@@ -256,7 +256,7 @@ def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
 
 
 def test_one_client_id_on_two_live_connections_is_counted_and_shown(shell: Shell) -> None:
-    """Perhaps two processes that consume everything twice: the operator must see it."""
+    """Law: a client id on two live connections is counted and shown, because it may be two processes that consume everything twice."""
     heartbeat(shell, "alice")
     heartbeat(shell, "alice", peer=ALICE_AGAIN)
 
@@ -267,7 +267,7 @@ def test_one_client_id_on_two_live_connections_is_counted_and_shown(shell: Shell
 
 
 def test_a_second_port_of_an_old_client_is_no_duplicate(shell: Shell) -> None:
-    """Clients up to 4.4 send 41 over port - 2 and heartbeats over the main one."""
+    """Law: an old client's second port (port - 2) is no duplicate."""
     create(shell, TopicSet("orders", 1, 1))
     lock(shell, "alice", 0, peer=ALICE_AGAIN)
     heartbeat(shell, "alice")
@@ -279,7 +279,7 @@ def test_a_second_port_of_an_old_client_is_no_duplicate(shell: Shell) -> None:
 
 
 def test_a_silent_client_is_dropped_after_120_s(shell: Shell) -> None:
-    """The connection may still be open; when it speaks again it is a member again."""
+    """Law: a client that is silent for 120 s is dropped; when it speaks again, it is a member again."""
     heartbeat(shell, "alice")
 
     shell.pass_time(120_000, step=1_000)
@@ -294,7 +294,7 @@ def test_a_silent_client_is_dropped_after_120_s(shell: Shell) -> None:
 def test_a_silent_client_leaves_with_its_lease_when_its_next_heartbeat_does_not_come(
     shell: Shell,
 ) -> None:
-    """Paused or cut off: while it is a member, its share of the queues is nobody else's."""
+    """Law: a silent client with an expired lease leaves if its next heartbeat does not come, so that others get its queues."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -308,13 +308,13 @@ def test_a_silent_client_leaves_with_its_lease_when_its_next_heartbeat_does_not_
     heartbeat(shell, "bob", peer=BOB)
     shell.pass_time(3_000, step=1_000)
 
-    # The lease of bob is over as well, and it lives.
+    # The lease of bob is over as well, but bob is alive.
     assert not shell.state.locks.holds("billing", "bob")
     assert members(shell) == ["bob"]
 
 
 def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> None:
-    """A Java client that does not find itself in the list would drop all its queues."""
+    """Law: after a change of leader, known members are listed until a grace time ends; a Java client missing in the list drops all queues."""
     leader = Shell().lead()
     heartbeat(leader, "alice")
     heartbeat(leader, "bob", peer=BOB)
@@ -331,7 +331,7 @@ def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> 
 
 
 def test_a_holder_that_nobody_heard_of_leaves_with_its_last_lock(shell: Shell) -> None:
-    """However often the leader changes, and each one waits again for members to come back."""
+    """Law: a holder that no leader hears of leaves with its last lock, however often the leader changes."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -349,7 +349,7 @@ def test_a_holder_that_nobody_heard_of_leaves_with_its_last_lock(shell: Shell) -
 
 
 def test_a_holder_whose_locks_end_one_by_one_stays_until_the_last(shell: Shell) -> None:
-    """It may be a client that has given up one topic and renews another."""
+    """Law: a holder whose locks end one by one stays until the last; it may have given up only one topic."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0)
@@ -366,7 +366,7 @@ def test_a_holder_whose_locks_end_one_by_one_stays_until_the_last(shell: Shell) 
 
 
 def test_members_that_came_to_a_follower_are_known_when_it_leads(shell: Shell) -> None:
-    """A follower answers heartbeats and remembers who sent them."""
+    """Law: members that sent heartbeats to a follower are known when it leads."""
     shell.follow()
     assert heartbeat(shell, "alice").code == 0
     assert list(shell.state.members.of_group("billing")) == []
@@ -377,7 +377,7 @@ def test_members_that_came_to_a_follower_are_known_when_it_leads(shell: Shell) -
 
 
 def test_who_left_at_a_follower_is_no_member_when_it_leads(shell: Shell) -> None:
-    """Its earlier words about its groups count no more."""
+    """Law: a client that left at a follower is no member when that leads."""
     shell.follow()
     heartbeat(shell, "alice")
     assert shell.call(35, {"clientID": "alice", "consumerGroup": "billing"}).code == 0
@@ -388,7 +388,7 @@ def test_who_left_at_a_follower_is_no_member_when_it_leads(shell: Shell) -> None
 
 
 def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
-    """Its list may be old, and a client that does not find itself in it drops all its queues."""
+    """Law: a follower refuses the member list, because an old one makes clients drop their queues."""
     heartbeat(shell, "alice")
     shell.follow()
 
@@ -400,7 +400,7 @@ def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
 def test_a_member_whose_connection_closes_before_its_record_is_applied_leaves(
     shell: Shell,
 ) -> None:
-    """Its good-bye follows its first heartbeat through the log."""
+    """Law: if a connection closes before its first heartbeat is applied, the member leaves right after."""
     shell.submit(34, {}, heartbeat_body("alice"))
     shell.run(shell.core.connection_closed(ALICE.connection))
     shell.settle()
@@ -422,7 +422,7 @@ def test_a_member_whose_connection_closes_before_its_record_is_applied_leaves(
     ],
 )
 def test_a_heartbeat_that_cannot_be_read_is_refused(shell: Shell, body: bytes) -> None:
-    """Code 1 with the reason; nobody joins."""
+    """Law: an unreadable heartbeat is refused with 1 and a reason; nobody joins."""
     reply = shell.call(34, {}, body)
 
     assert reply.code == 1
@@ -431,7 +431,7 @@ def test_a_heartbeat_that_cannot_be_read_is_refused(shell: Shell, body: bytes) -
 
 
 def test_names_nobody_knows_do_not_cost_a_heartbeat(shell: Shell) -> None:
-    """Old and new names of enumerations, unknown members and code sets are taken as they are."""
+    """Law: unknown names, members and code sets in a heartbeat are accepted."""
     body = fastjson.dumps(
         {
             "clientID": "old",
@@ -459,7 +459,7 @@ def test_names_nobody_knows_do_not_cost_a_heartbeat(shell: Shell) -> None:
 
 
 def test_a_producer_is_known_by_its_heartbeat(shell: Shell) -> None:
-    """Its groups are this connection's until it says otherwise or is gone."""
+    """Law: a producer is known by its heartbeat until it unregisters or its connection closes."""
     body = fastjson.dumps({"clientID": "p", "producerDataSet": [{"groupName": "shop"}]})
     shell.call(34, {}, body)
     sessions = shell.core.context.sessions
@@ -470,7 +470,7 @@ def test_a_producer_is_known_by_its_heartbeat(shell: Shell) -> None:
 
 
 def test_a_held_pull_under_the_registered_subscription_is_woken_by_its_tags(shell: Shell) -> None:
-    """The group's subscription filters held pulls as it filters others."""
+    """Law: a held pull without its own subscription is filtered by the registered one."""
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice", tags="paid")
     opaque = shell.submit(11, pull_ext(sysFlag=2, subVersion=1))
@@ -483,7 +483,7 @@ def test_a_held_pull_under_the_registered_subscription_is_woken_by_its_tags(shel
 
 
 def test_a_heartbeat_with_a_fingerprint_gets_no_promise_of_the_short_form(shell: Shell) -> None:
-    """5.x may leave subscriptions out where a broker says so (IS_SUPPORT_HEART_BEAT_V2); we never do."""
+    """Law: the reply never promises the short heartbeat form of 5.x, which omits subscriptions."""
     body = fastjson.loads(heartbeat_body("alice"))
     body |= {"heartbeatFingerprint": 12_345, "withoutSub": False}
 

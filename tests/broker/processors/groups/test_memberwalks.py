@@ -1,4 +1,4 @@
-"""Walks over many members, which the leader takes in turns with others."""
+"""Walks over many members, which the leader does in steps."""
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
@@ -8,7 +8,7 @@ from tests.broker.processors.requests import create, heartbeat
 
 
 def test_many_members_are_taken_in_and_out_in_turns(shell: Shell) -> None:
-    """All of them at once would keep the leader from its followers; each is taken in and out once."""
+    """Law: many members are added and removed in steps, each once."""
     count = 2 * WALK_STEP_MAX + 1
     groups = [f"g{number}" for number in range(64)]
     create(shell, *map(GroupSet, groups))
@@ -33,7 +33,7 @@ def test_many_members_are_taken_in_and_out_in_turns(shell: Shell) -> None:
 
 
 def test_a_wish_that_changes_while_members_are_taken_in_stands(shell: Shell) -> None:
-    """Law: after a heartbeat that was answered its wish counts, not what the walk had seen of its connection before."""
+    """Law: a subscription changed during the walk stays; the walk does not write the old one back."""
     create(shell, GroupSet("billing"))
     shell.follow()
     for number in range(WALK_STEP_MAX - 1):

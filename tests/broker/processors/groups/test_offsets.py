@@ -1,4 +1,4 @@
-"""Consumer offsets: 15, 14, and resets."""
+"""Consumer offsets: commits (15), queries (14) and resets."""
 
 import pytest
 from hypothesis import given
@@ -45,14 +45,14 @@ def filled(shell: Shell, messages: int = 5) -> Shell:
 
 
 def commit(shell: Shell, offset: int, **more: str) -> None:
-    """Commit as a consumer does and let the next tick write it."""
+    """Commit as a consumer does; the next tick writes it."""
     heartbeat(shell, "c1")
     assert shell.ask(15, commit_ext(offset), oneway=True) is None
     shell.pass_time(100)
 
 
 def test_commits_move_forward_only(shell: Shell) -> None:
-    """A lower commit of a consumer is ignored."""
+    """Law: a consumer's lower commit is ignored."""
     filled(shell)
 
     for offset in (1, 4, 2):
@@ -63,7 +63,7 @@ def test_commits_move_forward_only(shell: Shell) -> None:
 
 
 def test_many_commits_of_a_turn_are_one_record(shell: Shell) -> None:
-    """A thousand consumers that commit together cost one record."""
+    """Law: all commits of a turn are one record."""
     filled(shell)
     for queue in (0, 1):
         send(shell, e=queue)
@@ -82,7 +82,7 @@ def test_many_commits_of_a_turn_are_one_record(shell: Shell) -> None:
 
 
 def test_a_commit_with_a_reply_is_answered_when_it_is_stored(shell: Shell) -> None:
-    """Not before the record is applied."""
+    """Law: a commit with a reply is answered when it is applied."""
     filled(shell)
     heartbeat(shell, "c1")
 
@@ -96,7 +96,7 @@ def test_a_commit_with_a_reply_is_answered_when_it_is_stored(shell: Shell) -> No
 
 
 def test_a_commit_that_a_new_lock_overtakes_in_the_log_is_refused(shell: Shell) -> None:
-    """Accepted while the queue was held, it comes too late: nobody may learn that it is stored."""
+    """Law: a commit that is applied behind a new lock is refused, so that no client believes it is stored."""
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing", orderly=True))
     heartbeat(shell, "one@1")
     lock(shell, "one@1", 0)
@@ -130,7 +130,7 @@ def test_a_commit_that_a_new_lock_overtakes_in_the_log_is_refused(shell: Shell) 
 def test_a_commit_that_makes_no_sense_is_refused(
     shell: Shell, ext: dict[str, str], code: int
 ) -> None:
-    """Stored, an offset beyond the end would skip what is written before it is reached."""
+    """Law: a senseless commit, such as one beyond the end, is refused; it would skip later messages."""
     filled(shell)
     assert shell.call(15, ext, peer=TOOL).code == code
     heartbeat(shell, "c1")
@@ -141,7 +141,7 @@ def test_a_commit_that_makes_no_sense_is_refused(
 
 
 def test_a_question_is_answered_from_what_survives_a_crash(shell: Shell) -> None:
-    """14 writes what is gathered before it answers anybody."""
+    """Law: a query first writes the gathered commits, so that its answer survives a crash."""
     filled(shell)
     heartbeat(shell, "c1")
     shell.submit(15, commit_ext(3), oneway=True)
@@ -157,7 +157,7 @@ def test_a_question_is_answered_from_what_survives_a_crash(shell: Shell) -> None
 
 
 def test_never_committed_is_zero_on_a_young_queue_and_22_on_an_old_one(shell: Shell) -> None:
-    """RocketMQ's rule, and 5.x clients may ask for 22 in both cases."""
+    """Law: without a commit the answer is 0 for a queue that still has its first message, else 22; 5.x may ask for 22 in both cases."""
     filled(shell)
 
     assert shell.call(14, QUERY).ext == {"offset": "0"}
@@ -173,7 +173,7 @@ def test_never_committed_is_zero_on_a_young_queue_and_22_on_an_old_one(shell: Sh
 
 @pytest.mark.parametrize("leader_known", [True, False])
 def test_without_leadership_a_question_gets_no_error_code(shell: Shell, leader_known: bool) -> None:
-    """Clients up to 4.9 read any error code as "never committed" and may jump to the end."""
+    """Law: a replica that does not lead closes the connection on a query, because clients up to 4.9 misread error codes."""
     filled(shell)
     shell.follow(leader_known=leader_known)
 
@@ -185,7 +185,7 @@ def test_without_leadership_a_question_gets_no_error_code(shell: Shell, leader_k
 
 
 def test_a_question_that_is_refused_gets_no_error_code_but_22(shell: Shell) -> None:
-    """Law: a refusal of what a client may ask closes; Java up to 4.9 and C++ read every code but 22 as "never committed"."""
+    """Law: a refused query closes the connection, because Java up to 4.9 and C++ read every code as "never committed"."""
     filled(shell)
 
     reply = shell.call(14, {**QUERY, "queueId": "none"})
@@ -198,7 +198,7 @@ def test_a_question_that_is_refused_gets_no_error_code_but_22(shell: Shell) -> N
 
 @pytest.mark.parametrize("language", LanguageCode)
 def test_only_the_sdk_learns_that_it_lacks_the_right_to_ask(language: LanguageCode) -> None:
-    """Law: nobody else gets a code but 22, which says that nothing was ever committed."""
+    """Law: only our SDK gets the code that it lacks the right to ask; others get no code but 22."""
     asked = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, language=language, ext=dict(QUERY))
 
     assert is_misread(asked, ResponseCode.NO_PERMISSION) is (language != LanguageCode.PYTHON)
@@ -211,7 +211,7 @@ def test_only_the_sdk_learns_that_it_lacks_the_right_to_ask(language: LanguageCo
     [
         (LanguageCode.JAVA, 0, True),
         (LanguageCode.JAVA, 409, True),  # 4.9.8
-        (LanguageCode.JAVA, 413, True),  # 5.0.0, and its preview, which misreads
+        (LanguageCode.JAVA, 413, True),  # 5.0.0, and its preview, which misreads codes.
         (LanguageCode.JAVA, 433, False),  # 5.1.0
         (LanguageCode.CPP, 477, True),
         (LanguageCode.GO, 477, True),
@@ -220,7 +220,7 @@ def test_only_the_sdk_learns_that_it_lacks_the_right_to_ask(language: LanguageCo
 def test_java_since_5_1_learns_why_its_question_is_refused(
     language: LanguageCode, version: int, *, misread: bool
 ) -> None:
-    """Law: it asks again; what it has under way on its connection goes on."""
+    """Law: Java from 5.1 on gets the code of the refusal, and its connection stays."""
     asked = RemotingCommand(14, ext=dict(QUERY), language=language, version=version)
 
     for code in (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR):
@@ -228,7 +228,7 @@ def test_java_since_5_1_learns_why_its_question_is_refused(
 
 
 def test_before_the_first_leader_is_ready_questions_get_no_answer() -> None:
-    """A leader that is still founding its topics is none yet."""
+    """Law: before the first leader has created its topics, queries close the connection."""
     shell = Shell()
     shell.run(shell.core.become_leader(1, 0, shell.now))
 
@@ -240,7 +240,7 @@ def test_before_the_first_leader_is_ready_questions_get_no_answer() -> None:
 
 
 def test_a_tool_may_set_the_offset_of_a_group_with_nobody_online(shell: Shell) -> None:
-    """Also backwards; with a member online it may not."""
+    """Law: a tool may set an offset, also backwards, only if no member is online."""
     filled(shell)
     commit(shell, 4)
     assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
@@ -253,14 +253,14 @@ def test_a_tool_may_set_the_offset_of_a_group_with_nobody_online(shell: Shell) -
 
 
 def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> None:
-    """After 222 pushes 220 the client commits the lower offset; for a quarter of an hour that counts."""
+    """Law: after a reset, a client may commit the lower offset for a quarter of an hour."""
     filled(shell)
     commit(shell, 4)
     commit_of = Commit("billing", "orders", 0, 1)
     create(shell, *shell.core.committer.reset([commit_of], shell.now))
     assert offset_of(shell) == 1
 
-    commit(shell, 5)  # one that was on its way
+    commit(shell, 5)  # A commit that was on its way.
     commit(shell, 2)
     assert offset_of(shell) == 5
     commit(shell, 1)
@@ -275,7 +275,7 @@ def test_a_client_that_was_asked_to_reset_may_repeat_the_reset(shell: Shell) -> 
 def test_a_java_client_repeats_the_reset_of_its_64th_broker_group_after_ten_minutes(
     shell: Shell,
 ) -> None:
-    """It pauses 10 s for each group, one after the other, and commits its former offset every 5 s until then."""
+    """Law: a Java client's repeat of a reset is accepted even ten minutes later; it pauses 10 s per broker group, here 64."""
     filled(shell, 10)
     commit(shell, 9)
     create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 1)], shell.now))
@@ -289,11 +289,11 @@ def test_a_java_client_repeats_the_reset_of_its_64th_broker_group_after_ten_minu
 
 
 def test_an_offset_is_read_behind_the_commits_that_came_before(shell: Shell) -> None:
-    """They are on their way to the log, without an answer: Go's client repeats a reset so, and asks where to go on."""
+    """Law: a query is answered behind all commits that came before it, also those without a reply."""
     filled(shell)
     commit(shell, 4)
     create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 1)], shell.now))
-    commit(shell, 4)  # one that was on its way
+    commit(shell, 4)  # A commit that was on its way.
 
     shell.submit(15, commit_ext(1), oneway=True)
     after_reset = shell.submit(14, QUERY)
@@ -310,7 +310,7 @@ def test_an_offset_is_read_behind_the_commits_that_came_before(shell: Shell) -> 
 
 @pytest.mark.parametrize("oneway", [True, False])
 def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway: bool) -> None:
-    """Its program seeks and commits, by itself or with DefaultMQPullConsumer.updateConsumeOffset; a push consumer never does."""
+    """Law: a pull consumer of an unordered group may commit backwards, because its program may seek; a push consumer may not."""
     filled(shell)
     heartbeat(shell, "c1", peer=ALICE, consume_type="CONSUME_ACTIVELY")
     heartbeat(shell, "c2", peer=BOB)
@@ -336,7 +336,7 @@ def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway
 def test_a_pull_consumer_may_go_back_over_a_connection_without_heartbeats(
     shell: Shell, sends: bool
 ) -> None:
-    """Java up to 4.4 commits to the second port (VIP channel), over which no heartbeat comes; producers send there, too."""
+    """Law: this holds over connections without heartbeats too (the VIP port of Java up to 4.4)."""
     filled(shell)
     other_port, of_bob = Peer(21, ALICE.host, 50_001), Peer(22, BOB.host, 50_002)
     heartbeat(shell, "c1", peer=ALICE, consume_type="CONSUME_ACTIVELY")
@@ -356,7 +356,7 @@ def test_a_pull_consumer_may_go_back_over_a_connection_without_heartbeats(
 
 
 def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Shell) -> None:
-    """They have left since; and their former answers count no more."""
+    """Law: when all members have left after a reset, a tool may reset again, and old repeats no longer count."""
     filled(shell)
     commit(shell, 4)
     create(shell, *shell.core.committer.reset([Commit("billing", "orders", 0, 3)], shell.now))
@@ -374,7 +374,7 @@ def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Sh
 def test_what_is_gathered_goes_with_its_topic_or_group(
     shell: Shell, deleted: TopicDeleted | GroupDeleted
 ) -> None:
-    """The next one of that name would begin where the former stood, and skip messages."""
+    """Law: gathered commits are dropped with their topic or group; else a new one with that name would skip messages."""
     filled(shell)
     heartbeat(shell, "c1")
     create(shell, *shell.core.committer.reset([Commit("billing", "orders", 1, 3)], shell.now))
@@ -390,7 +390,7 @@ def test_what_is_gathered_goes_with_its_topic_or_group(
 
 
 def test_many_resets_are_forgotten_in_several_ticks(shell: Shell) -> None:
-    """A look at all of them in each tick would keep the leader from its followers; the oldest go first."""
+    """Law: many resets are forgotten over several ticks, the oldest first."""
     committer = shell.core.committer
     commits = [Commit("billing", "orders", queue, 0) for queue in range(WALK_STEP_MAX + 2)]
     committer.reset(commits, shell.now)
@@ -410,7 +410,7 @@ def test_many_resets_are_forgotten_in_several_ticks(shell: Shell) -> None:
 
 
 def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
-    """It stood still until its membership was over; a commit of its past moves nothing back."""
+    """Law: a consumer that was dropped for silence is no tool; its late commit moves nothing back."""
     filled(shell)
     heartbeat(shell, "c1", peer=ALICE)
     commit(shell, 4)
@@ -425,7 +425,7 @@ def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
 @hypothesis_settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["commit", "tick", "fail over"]), st.integers(0, 5))))
 def test_an_offset_never_falls_without_a_reset(steps: list[tuple[str, int]]) -> None:
-    """Whatever is committed in whatever order, over any change of leader."""
+    """Law: an answered offset never falls without a reset, over any commits and changes of leader."""
     shell = filled(Shell().lead())
     told = 0
     for kind, offset in steps:
@@ -443,7 +443,7 @@ def test_an_offset_never_falls_without_a_reset(steps: list[tuple[str, int]]) -> 
 
 
 def test_a_commit_makes_its_group_which_owns_it(shell: Shell) -> None:
-    """Rows of groups that do not exist would count nowhere, and nothing would ever remove them."""
+    """Law: a commit creates its group, so that its rows are deleted with it."""
     create(shell, TopicSet("orders", 2, 2))
     send(shell)
 
@@ -455,7 +455,7 @@ def test_a_commit_makes_its_group_which_owns_it(shell: Shell) -> None:
 
 
 def test_no_commit_makes_a_group_where_that_is_switched_off() -> None:
-    """As with a pull (26)."""
+    """Law: with automatic creation off, a commit for an unknown group is refused (26)."""
     shell = Shell(settings(auto_create_group=False)).lead()
     create(shell, TopicSet("orders", 2, 2))
     send(shell)
@@ -467,7 +467,7 @@ def test_no_commit_makes_a_group_where_that_is_switched_off() -> None:
 
 
 def test_offsets_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:
-    """Offsets that a group has go on, by a commit of its own and with a pull; a refused client learns how to help itself."""
+    """Law: the number of stored offsets is limited: existing ones can be committed; a refusal says what to do."""
     filled(shell)
     heartbeat(shell, "c1")
     assert shell.call(15, commit_ext(1)).code == 0
@@ -489,7 +489,7 @@ def test_offsets_of_further_queues_are_refused_when_there_are_too_many(shell: Sh
 
 
 def test_offsets_are_counted_over_a_restart_and_when_their_owners_go(shell: Shell) -> None:
-    """By topic, by group, and what is loaded."""
+    """Law: the count of offsets is right after deletions and a restart."""
     filled(shell)
     create(shell, TopicSet("others", 2, 2), GroupSet("shipping"))
     for group, topic in (("billing", "orders"), ("billing", "others"), ("shipping", "others")):
@@ -521,7 +521,7 @@ CLONE = {"srcGroup": "billing", "destGroup": "billing", "topic": "orders", "offl
 def test_no_offset_comes_behind_the_deletion_of_its_topic_or_group(
     shell: Shell, deleted: str, code: int, ext: dict[str, str]
 ) -> None:
-    """It would count in what is made with the same name: the group would begin there and skip messages."""
+    """Law: no offset is stored behind the deletion of its topic or group; a new one with that name would skip messages."""
     filled(shell)
     heartbeat(shell, "c1")
     commit(shell, 1)

@@ -1,4 +1,4 @@
-"""Consequences of a dead letter of an ordered group: who decides, what is held, who learns it, who lets go."""
+"""Dead letters of an ordered group: what its policy decides, which keys are parked, who learns of it, who releases them."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def release(shell: Shell, key: str = "k") -> list[str]:
 
 
 def test_a_group_that_holds_keys_cannot_be_declared_concurrent() -> None:
-    """Law: later messages of a held key wait until somebody lets the key go."""
+    """Law: a group with parked keys cannot be declared concurrent."""
     shell = lead()
     lock(shell, "a")
     ask(shell)
@@ -95,7 +95,7 @@ def test_a_group_that_holds_keys_cannot_be_declared_concurrent() -> None:
     ("policy", "verdict"), [("Continue", "continue"), ("HoldKey", "held"), ("StopQueue", "stop")]
 )
 def test_the_group_decides_what_becomes_of_a_dead_letter(policy: str, verdict: str) -> None:
-    """PRB-08: at the moment at which there is one."""
+    """Law: the group's policy decides at the moment of a dead letter (PRB-08)."""
     shell = lead(policy)
     lock(shell, "one")
 
@@ -105,7 +105,7 @@ def test_the_group_decides_what_becomes_of_a_dead_letter(policy: str, verdict: s
 
 @pytest.mark.parametrize("policy", ["Continue", "HoldKey"])
 def test_a_group_whose_name_is_too_long_for_dead_letters_stops(policy: str) -> None:
-    """Its members send letters by way of its retry topic, which cannot be made; nothing is held without its letter."""
+    """Law: a group whose name is too long for a dead-letter topic stops its queue, because its letters could not be stored."""
     shell, group = lead(), "g" * 121
     create(shell, GroupSet(group, orderly=True, on_dead_letter=policy))
 
@@ -117,7 +117,7 @@ def test_a_group_whose_name_is_too_long_for_dead_letters_stops(policy: str) -> N
 
 
 def test_a_key_is_held_once_however_often_it_is_asked_and_survives_the_leader() -> None:
-    """A member that crashed between hold, letter and offset asks again and learns the same."""
+    """Law: a key is parked once; a member that asks again gets the same answer, also from the next leader."""
     shell = lead()
     lock(shell, "one")
 
@@ -140,7 +140,7 @@ def test_a_key_is_held_once_however_often_it_is_asked_and_survives_the_leader() 
 
 
 def test_what_follows_is_counted_once_and_only_while_the_key_is_held() -> None:
-    """The count is what an administrator has to send again; after the release nothing is sent."""
+    """Law: messages behind a parked key are counted once, and only while it is parked."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -159,7 +159,7 @@ def test_what_follows_is_counted_once_and_only_while_the_key_is_held() -> None:
 
 @pytest.mark.parametrize("action", ["skip", "forget"])
 def test_a_key_behind_its_dead_letter_has_nothing_to_skip(action: str) -> None:
-    """The answer says so, and the key stays held."""
+    """Law: a key whose message is a dead letter already cannot be skipped; the refusal says so."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -175,7 +175,7 @@ def test_a_key_behind_its_dead_letter_has_nothing_to_skip(action: str) -> None:
 
 
 def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
-    """A member whose first question was lost on its way has asked again, and learned of the release since."""
+    """Law: a late question of a released message does not park its key again."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -194,7 +194,7 @@ def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
 
 
 def test_what_fails_again_after_a_release_holds_again() -> None:
-    """The next holder of the queue begins again, and so does one whom an administrator sends back."""
+    """Law: after a release, a message that fails again parks the key again, for the next holder or after a reset."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -210,7 +210,7 @@ def test_what_fails_again_after_a_release_holds_again() -> None:
 
 
 def test_a_release_of_the_letter_that_was_looked_at_releases_no_later_one() -> None:
-    """Two administrators have seen one letter and act one after the other, and another message has failed meanwhile."""
+    """Law: a release that names the letter it saw does not release a later one of the same key."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -228,7 +228,7 @@ def test_a_release_of_the_letter_that_was_looked_at_releases_no_later_one() -> N
 
 
 def test_what_came_before_the_dead_letter_is_not_held() -> None:
-    """After offsets were set back."""
+    """Law: messages before the dead letter are not held, for example after a reset."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -237,7 +237,7 @@ def test_what_came_before_the_dead_letter_is_not_held() -> None:
 
 
 def test_who_takes_a_queue_over_learns_its_parked_keys_with_the_lock() -> None:
-    """Before its first message; another queue's holder learns nothing."""
+    """Law: the new holder of a queue gets its parked keys with the lock; holders of other queues do not."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -248,7 +248,7 @@ def test_who_takes_a_queue_over_learns_its_parked_keys_with_the_lock() -> None:
 
 
 def test_who_lost_the_queue_holds_nothing() -> None:
-    """Its message may have been consumed by the next holder meanwhile."""
+    """Law: a former holder parks nothing, because its message may be consumed already."""
     shell = lead()
     lock(shell, "one")
     unlock(shell, "one", 0)
@@ -264,7 +264,7 @@ def test_who_lost_the_queue_holds_nothing() -> None:
 
 
 def test_a_dead_letter_without_a_key_is_alone() -> None:
-    """Nothing can follow it."""
+    """Law: a dead letter without a key parks nothing."""
     shell = lead()
     lock(shell, "one")
 
@@ -273,7 +273,7 @@ def test_a_dead_letter_without_a_key_is_alone() -> None:
 
 
 def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> None:
-    """Parked keys go with every lock; the log says what to do, and after a release there is room."""
+    """Law: beyond the limit of parked keys the queue stops, with a log line that says what to do."""
     shell = lead()
     lock(shell, "one")
     for number in range(PARKED_KEYS_MAX):
@@ -293,7 +293,7 @@ def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> Non
 
 
 def test_a_dead_letter_behind_the_committed_offset_holds_nothing() -> None:
-    """An administrator has moved the group past it."""
+    """Law: a dead letter behind the committed offset parks nothing."""
     shell = lead()
     lock(shell, "one")
     create(shell, OffsetsReset((Commit("billing", "orders", 0, 6),)))
@@ -303,7 +303,7 @@ def test_a_dead_letter_behind_the_committed_offset_holds_nothing() -> None:
 
 
 def test_a_group_or_topic_that_goes_takes_its_parked_keys_along() -> None:
-    """A new one of that name begins with nothing held."""
+    """Law: a deleted group or topic takes its parked keys with it."""
     for deleted in (GroupDeleted("billing"), TopicDeleted("orders")):
         shell = lead()
         lock(shell, "one")
@@ -314,7 +314,7 @@ def test_a_group_or_topic_that_goes_takes_its_parked_keys_along() -> None:
 
 
 def test_a_key_stays_held_when_the_policy_changes() -> None:
-    """Only an administrator's release lets it go."""
+    """Law: a key stays parked when the policy changes; only a release frees it."""
     shell = lead()
     lock(shell, "one")
     ask(shell)
@@ -334,7 +334,7 @@ def hand_over(shell: Shell, key: str = "k") -> RemotingCommand:
 
 
 def test_a_client_of_rocketmq_under_hold_key_goes_on_and_the_log_says_so_once() -> None:
-    """It never asks; what it hands over is stored as ever."""
+    """Law: under HoldKey, RocketMQ's clients (which do not ask) go on after a dead letter, and the log says so once."""
     shell = lead()
 
     assert [hand_over(shell).code for _ in range(2)] == [0, 0]
@@ -347,7 +347,7 @@ def test_a_client_of_rocketmq_under_hold_key_goes_on_and_the_log_says_so_once() 
 
 @pytest.mark.parametrize("cure", ["StopQueue", "deleted", "another client"])
 def test_the_log_is_silent_when_the_group_holds_keys_or_wants_it_no_more(cure: str) -> None:
-    """Its repetition would say that the cure, which the warning itself names, is none."""
+    """Law: that warning stops when the group parks keys or has another policy."""
     shell = lead()
     hand_over(shell)
     shell.pass_time(6_000)
@@ -366,7 +366,7 @@ def test_the_log_is_silent_when_the_group_holds_keys_or_wants_it_no_more(cure: s
 
 
 def test_a_group_whose_clients_go_on_handing_over_is_warned_of_again() -> None:
-    """Every ten minutes, as long as it lasts."""
+    """Law: the warning is repeated every ten minutes while such clients go on."""
     shell = lead()
     for number in range(3):
         text = properties(UNIQ_KEY=f"U{number}", RETRY_TOPIC="orders", __SHARDINGKEY="k")
@@ -378,7 +378,7 @@ def test_a_group_whose_clients_go_on_handing_over_is_warned_of_again() -> None:
 
 
 def test_a_hand_over_of_a_parked_key_is_no_news() -> None:
-    """The SDK asked before."""
+    """Law: a dead letter of a parked key causes no warning, because the SDK asked first."""
     shell = lead()
     lock(shell, "one")
     ask(shell)
@@ -390,9 +390,9 @@ def test_a_hand_over_of_a_parked_key_is_no_news() -> None:
 
 
 def test_stop_queue_refuses_dead_letters_of_every_client() -> None:
-    """A refused client tries the message again; a group that is not ordered is left alone.
+    """Law: under StopQueue dead letters of any client are refused with 13, so that it tries again; unordered groups are not affected.
 
-    With 13: after 1, 14, 16 and 17 Java sends again immediately, without the count of tries.
+    After 1, 14, 16 and 17 Java would send again immediately without the count of tries.
     """
     shell = lead("StopQueue")
 
@@ -405,13 +405,13 @@ def test_stop_queue_refuses_dead_letters_of_every_client() -> None:
 
 
 def second_try(shell: Shell) -> RemotingCommand:
-    """Send as Java does after a first try without success: the count of tries and their maximum went with that."""
+    """Send as Java does after a failed first try, without the count of tries and its maximum."""
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="5", __SHARDINGKEY="k")
     return send(shell, "%RETRY%billing", b"poison", text, peer=BOB)
 
 
 def waiting(shell: Shell) -> int:
-    """Return how many messages have been stored to wait for a delay."""
+    """Return how many delayed messages are stored."""
     delayed = shell.state.topics.by_name["SCHEDULE_TOPIC_XXXX"]
     return sum(queue.next_offset for queue in delayed.queues.values())
 
@@ -420,7 +420,7 @@ def waiting(shell: Shell) -> int:
 def test_a_hand_over_that_has_lost_its_count_of_tries_is_refused_under_stop_queue(
     *, declared: bool
 ) -> None:
-    """Law: stored as a retry the message would come again behind later ones of its key, and its queue would go on."""
+    """Law: under StopQueue such a second try is refused; stored as a retry, the message would come behind later ones of its key."""
     shell = lead("StopQueue")
     if not declared:
         create(shell, GroupSet("billing", on_dead_letter="StopQueue"))
@@ -430,7 +430,7 @@ def test_a_hand_over_that_has_lost_its_count_of_tries_is_refused_under_stop_queu
 
 
 def test_a_hand_over_that_has_lost_its_count_of_tries_is_the_same_dead_letter() -> None:
-    """Law: the first try was stored and its answer lost; alone, it is counted as the first would have been."""
+    """Law: under Continue such a second try is the same dead letter as the first, and its tries count."""
     shell, alone = lead("Continue"), lead("Continue")
 
     first = hand_over(shell)
@@ -453,7 +453,7 @@ def configure(admin: AdminShell, **more: Any) -> RemotingCommand:
 
 
 def test_a_tool_that_does_not_know_the_policy_leaves_it(admin: AdminShell) -> None:
-    """updateSubGroup of RocketMQ sends a whole group without it."""
+    """Law: RocketMQ's updateSubGroup, which does not know the policy, leaves it unchanged."""
     assert configure(admin, onDeadLetter="HoldKey").code == 0
 
     assert configure(admin, retryMaxTimes=3).code == 0
@@ -466,7 +466,7 @@ def test_a_tool_that_does_not_know_the_policy_leaves_it(admin: AdminShell) -> No
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are(admin: AdminShell) -> None:
-    """Nothing is changed."""
+    """Law: an unknown policy is refused with the names of the known ones."""
     answer = configure(admin, onDeadLetter="Explode")
 
     assert answer.code == 1
@@ -475,7 +475,7 @@ def test_an_unknown_policy_is_refused_with_those_there_are(admin: AdminShell) ->
 
 @pytest.mark.parametrize("field", ["queueId", "offset", "omqEpoch"])
 def test_numbers_that_are_none_are_refused(field: str) -> None:
-    """Named."""
+    """Law: a wrong number is refused by its field's name."""
     shell = lead()
 
     wrong: dict[str, Any] = {field: "-1"}
@@ -486,7 +486,7 @@ def test_numbers_that_are_none_are_refused(field: str) -> None:
 
 
 def test_a_topic_does_not_grow_while_a_key_of_it_is_held() -> None:
-    """In its new queue nobody would know of the hold: the key would pass its dead letter."""
+    """Law: a topic does not expand while one of its keys is parked; the key's new queue would not know of it."""
     shell = lead()
     create(shell, OffsetsReset((Commit("billing", "orders", 0, 0),)))
     lock(shell, "one")

@@ -1,4 +1,4 @@
-"""RebalanceNotifier of change (40): when they leave, whom they reach, and which are repeated."""
+"""Notices of changed members (40): when they are sent, to whom, and which are repeated."""
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
@@ -13,7 +13,7 @@ BOB_AGAIN = Peer(12, BOB.host, 50_002)
 
 
 def ordered(shell: Shell) -> Shell:
-    """Alice holds queue 0 of `orders` and Bob queue 1; no notice is pending."""
+    """Alice holds queue 0 of `orders` and Bob queue 1; no notice is waiting."""
     create(shell, TopicSet("orders", 2, 2, order=True), GroupSet("billing"))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -34,7 +34,7 @@ def expire(shell: Shell, client: str) -> None:
 
 
 def test_a_notice_about_a_dead_member_follows_the_release_of_its_locks(shell: Shell) -> None:
-    """The first one finds the queue free: a Java 4 client asks for it once, and then after 20 s."""
+    """Law: the notice of a dead member is sent when its locks are free, because a Java 4 client tries once and then waits 20 s."""
     ordered(shell)
 
     close(shell, ALICE)
@@ -48,7 +48,7 @@ def test_a_notice_about_a_dead_member_follows_the_release_of_its_locks(shell: Sh
 
 
 def test_a_member_that_held_nothing_is_missed_immediately(shell: Shell) -> None:
-    """There is nothing to wait for."""
+    """Law: the leaving of a member without locks is announced immediately."""
     ordered(shell)
     unlock(shell, "alice", 0)
     shell.notified()
@@ -59,7 +59,7 @@ def test_a_member_that_held_nothing_is_missed_immediately(shell: Shell) -> None:
 
 
 def test_many_members_that_come_and_go_with_one_entry_are_one_notice_for_each(shell: Shell) -> None:
-    """Each of a thousand notified of each other is a million notices, in a time in which others elect a leader."""
+    """Law: many joins and leaves in one entry make one notice per member."""
     create(shell, GroupSet("billing"))
     shell.follow()
     peers = [Peer(100 + number, "192.0.2.7", 40_000 + number) for number in range(50)]
@@ -76,7 +76,7 @@ def test_many_members_that_come_and_go_with_one_entry_are_one_notice_for_each(sh
 
 
 def test_a_member_that_is_back_before_a_proof_costs_nobody_a_rebalance(shell: Shell) -> None:
-    """A broken connection of a living client is no change of its group."""
+    """Law: a member that reconnects before it is proven dead causes no notice."""
     ordered(shell)
 
     close(shell, ALICE)
@@ -87,7 +87,7 @@ def test_a_member_that_is_back_before_a_proof_costs_nobody_a_rebalance(shell: Sh
 
 
 def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_notified() -> None:
-    """RocketMQ's clients pull immediately and send their heartbeat up to 30 s later."""
+    """Law: after a change of leader, a member that has only pulled so far is notified too."""
     successor = ordered(Shell().lead()).restart().lead()
     assert pull(successor, peer=BOB_AGAIN, queue=1, sysFlag=0, subVersion=1).code in (0, 19)
     assert successor.notified() == []
@@ -98,7 +98,7 @@ def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_notified() -> None:
 
 
 def test_who_has_said_who_it_is_or_has_gone_is_guessed_at_no_more() -> None:
-    """One notice for one client, and none to a connection that is closed."""
+    """Law: once it has named itself, or its connection is closed, such a connection gets no extra notice."""
     successor = ordered(Shell().lead()).restart().lead()
     for peer in (ALICE_AGAIN, BOB_AGAIN):
         pull(
@@ -120,7 +120,7 @@ def test_who_has_said_who_it_is_or_has_gone_is_guessed_at_no_more() -> None:
 
 
 def test_who_reads_for_a_group_without_members_is_not_notified(shell: Shell) -> None:
-    """A tool is no consumer."""
+    """Law: a client that pulls for a group without members is a tool and is not notified."""
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
 
     assert pull(shell, peer=TOOL).code == 19
@@ -129,7 +129,7 @@ def test_who_reads_for_a_group_without_members_is_not_notified(shell: Shell) -> 
 
 
 def test_members_are_notified_twice_more_of_a_queue_that_nobody_takes(shell: Shell) -> None:
-    """A notice that is lost costs a second or four, not the 20 s of a client's own clock."""
+    """Law: members are told twice more of a queue that nobody takes, after one and four seconds."""
     ordered(shell)
     close(shell, ALICE)
     expire(shell, "alice")
@@ -145,7 +145,7 @@ def test_members_are_notified_twice_more_of_a_queue_that_nobody_takes(shell: She
 
 
 def test_members_are_no_longer_notified_of_a_queue_that_was_taken_or_deleted(shell: Shell) -> None:
-    """A member that has taken one of two queues is notified of the other; nobody is notified of a deleted one."""
+    """Law: queues that were taken or deleted cause no repeated notice."""
     ordered(shell)
     close(shell, ALICE)
     close(shell, BOB)
@@ -165,7 +165,7 @@ def test_members_are_no_longer_notified_of_a_queue_that_was_taken_or_deleted(she
 
 
 def test_a_new_leader_notifies_of_queues_that_were_free_already() -> None:
-    """The former one may have died between the release and its notice."""
+    """Law: a new leader announces queues that are free, because its predecessor may have died before its notice."""
     leader = ordered(Shell().lead())
     unlock(leader, "alice", 0)
     successor = leader.restart().lead()
@@ -181,12 +181,12 @@ def test_a_new_leader_notifies_of_queues_that_were_free_already() -> None:
 
 
 def reminded(shell: Shell) -> int:
-    """Return of how many free queues members will be notified again."""
+    """Return of how many free queues members will be told again."""
     return sum(len(each.queues) for each in shell.core.rebalance._reminders.values())
 
 
 def test_a_new_leader_looks_at_many_free_queues_in_turns() -> None:
-    """All of them at once would keep the leader from its followers; the members hear of what is free then."""
+    """Law: a new leader looks at many free queues in steps."""
     count = WALK_STEP_MAX + 100
     shell = Shell().lead()
     create(shell, TopicSet("orders", count, count), GroupSet("billing"))
@@ -213,7 +213,7 @@ def test_a_new_leader_looks_at_many_free_queues_in_turns() -> None:
 
 
 def test_many_members_are_notified_in_turns(shell: Shell) -> None:
-    """Each is notified once, however many there are."""
+    """Law: many members are notified in steps, each once."""
     create(shell, GroupSet("billing"))
     peers = [Peer(100 + number, "192.0.2.7", 40_000) for number in range(NOTICES_MAX + 1)]
     for peer in peers:

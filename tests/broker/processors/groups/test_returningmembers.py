@@ -1,4 +1,4 @@
-"""Members that come back while the record that takes them out is under way."""
+"""Members that come back while their removal is uncommitted."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def die(shell: Shell) -> None:
 def test_a_client_that_is_back_while_its_leaving_is_under_way_stays(
     shell: Shell, leave: Callable[[Shell], None]
 ) -> None:
-    """Law: after a heartbeat that was answered its client is a member, whatever was proposed before."""
+    """Law: a client whose heartbeat was answered is a member, whatever removal was proposed before."""
     create(shell, GroupSet("billing"))
     heartbeat(shell, "alice")
     leave(shell)
@@ -44,7 +44,7 @@ def test_a_client_that_is_back_while_its_leaving_is_under_way_stays(
 
 
 def test_a_client_whose_lease_ends_behind_a_change_of_leader_is_back_in_time() -> None:
-    """Law: after a heartbeat that was answered its client is a member, though its locks have ended with its membership."""
+    """Law: this holds for a client whose leases ended at a change of leader."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1, order=True), GroupSet("billing"))
     heartbeat(shell, "alice")
@@ -61,7 +61,7 @@ def test_a_client_whose_lease_ends_behind_a_change_of_leader_is_back_in_time() -
 
 
 def test_a_member_that_is_back_writes_no_record_with_each_heartbeat(shell: Shell) -> None:
-    """Law: a heartbeat that says nothing new is no record, also of one that was away."""
+    """Law: after that, its heartbeats without news write no records."""
     create(shell, GroupSet("billing"))
     heartbeat(shell, "alice")
     shell.wall_ms += 121_000

@@ -1,4 +1,4 @@
-"""Server-side assignment: the division that RocketMQ's clients would compute for themselves."""
+"""Assignment by the broker: the same division that RocketMQ's clients compute themselves."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def numbers(queues: list[MessageQueue] | None) -> list[str]:
 
 
 def test_shares_are_contiguous_and_the_first_members_get_one_more() -> None:
-    """Eight queues over three members: 3, 3, 2, counted over all groups in order."""
+    """Law: AVG gives contiguous shares; the first members get one queue more (eight over three: 3, 3, 2)."""
     members = {"c2": 0, "c3": 0, "c1": 0}
 
     assert [numbers(assign(asked(client), QUEUES, members)) for client in ("c1", "c2", "c3")] == [
@@ -38,7 +38,7 @@ def test_shares_are_contiguous_and_the_first_members_get_one_more() -> None:
 
 
 def test_by_circle_deals_the_queues_out() -> None:
-    """AVG_BY_CIRCLE."""
+    """Law: AVG_BY_CIRCLE deals the queues out in turn."""
     got = assign(asked("c2", "AVG_BY_CIRCLE"), QUEUES, {"c1": 0, "c2": 0, "c3": 0})
 
     assert numbers(got) == ["a1", "b0", "b3"]
@@ -48,7 +48,7 @@ def test_by_circle_deals_the_queues_out() -> None:
 def test_every_queue_has_one_member_and_shares_differ_by_one(
     queues: int, members: int, strategy: str
 ) -> None:
-    """Whatever the numbers."""
+    """Law: each queue has one member, and shares differ by at most one."""
     all_queues = [MessageQueue("orders", "a", number) for number in range(queues)]
     names = {f"c{number}": 0 for number in range(members)}
 
@@ -59,25 +59,25 @@ def test_every_queue_has_one_member_and_shares_differ_by_one(
 
 
 def test_broadcasting_members_get_every_queue() -> None:
-    """Known as a member or not."""
+    """Law: a broadcasting member gets every queue, known or not."""
     assert assign(asked(model="BROADCASTING"), QUEUES, {}) == sorted(QUEUES)
 
 
 def test_who_is_no_member_yet_gets_no_result() -> None:
-    """It asks again after its heartbeat, and keeps what it has: by strategy or by decision, that is no empty share."""
+    """Law: a client that is no member gets no result (not an empty share) and asks again."""
     for decided in (None, {("a", 0): "c1"}):
         assert assign(asked("c9"), QUEUES, {"c1": 0}, decided) is None
     assert assign(asked("c2"), QUEUES[:1], {"c1": 0, "c2": 0}) == []
 
 
 def test_an_unknown_strategy_is_refused_with_those_that_are_known() -> None:
-    """The client keeps what it has; its log says what to do."""
+    """Law: an unknown strategy is refused with the known ones; the client keeps its queues."""
     with pytest.raises(AssignmentError, match="AVG, AVG_BY_CIRCLE"):
         assign(asked(strategy="CONSISTENT_HASH"), QUEUES, {"c1": 0})
 
 
 def test_the_body_is_that_of_rocketmq_5() -> None:
-    """Each queue is to be pulled."""
+    """Law: the body has RocketMQ 5's form, with mode PULL for each queue."""
     assert fastjson.loads(assignment_body([MessageQueue("orders", "a", 1)])) == {
         "messageQueueAssignments": [
             {

@@ -1,4 +1,4 @@
-"""A group by key with a topic, and members that fetch and complete as the SDK does."""
+"""A consumer group by key with a topic, and members that fetch and complete as the SDK does."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ GROUP, TOPIC = "billing", "orders"
 
 
 def lead(queues: int = 1, **config: Any) -> Shell:
-    """Return a leader with the topic orders and the group billing by key, of which a and b are members."""
+    """Return a leader with the topic orders and the group billing by key, with the members a and b."""
     shell = Shell().lead()
     plain = GroupSet(GROUP, concurrency="Key", **config)
     create(shell, TopicSet(TOPIC, queues, queues, order=True), plain)
@@ -54,7 +54,7 @@ def produce(shell: Shell, *keys: str, queue: int = 0, body: bytes = b"paid") -> 
 
 
 class Member:
-    """One member; *sequence* rises with every fetch."""
+    """A member; *sequence* rises with every fetch."""
 
     def __init__(self, shell: Shell, client: str = "a") -> None:
         self.shell = shell
@@ -67,26 +67,26 @@ class Member:
         return {name: str(value) for name, value in ext.items()}
 
     def submit(self, **more: Any) -> int:
-        """Fetch, and apply nothing of it; return the opaque."""
+        """Fetch without applying anything; return the opaque."""
         self.sequence += 1
         ext = {"sequence": self.sequence, "maxLanes": 10, "suspendTimeoutMillis": 20_000, **more}
         code = RequestCode.ORDERLYMQ_FETCH_LANES
         return self.shell.submit(code, self.ext(**ext), peer=self.peer)
 
     def wait(self, **more: Any) -> int:
-        """Fetch without an answer yet; return the opaque."""
+        """Fetch, and wait without an answer; return the opaque."""
         opaque = self.submit(**more)
         self.shell.settle()
         return opaque
 
     def ask(self, **more: Any) -> RemotingCommand:
-        """Fetch without a wait; return the answer."""
+        """Fetch without waiting; return the answer."""
         reply = self.shell.reply_to(self.wait(suspendTimeoutMillis=0, **more))
         assert reply is not None, "a fetch without a wait has no answer"
         return reply
 
     def fetch(self, **more: Any) -> tuple[Lane, ...]:
-        """Fetch without a wait; return the lanes, none when there is nothing."""
+        """Fetch without waiting; return the lanes, empty if there are none."""
         return lanes(self.ask(**more))
 
     def report(self, *reports: LaneReport) -> tuple[LaneVerdict, ...]:
@@ -142,12 +142,12 @@ def keys(given: tuple[Lane, ...]) -> list[str]:
 
 
 def without_tail(shell: Shell) -> None:
-    """Let the broker read from its store alone."""
+    """Let the broker read from its store only."""
     shell.state.tail.resize(0)
 
 
 def expire(shell: Shell, first: int) -> None:
-    """Let retention take the messages of the topic before the offset *first*, although lanes owe them."""
+    """Let retention delete the topic's messages before the offset *first*, although lanes owe them."""
     without_tail(shell)
     queue = shell.state.topics.by_name[TOPIC].queue(0)
     place = shell.store.get(Family.CONSUME_QUEUE, queue_key(queue.topic_id, 0, first))
@@ -156,7 +156,7 @@ def expire(shell: Shell, first: int) -> None:
 
 
 def forget(shell: Shell, *offsets: int) -> None:
-    """Take entries out of the store, as damage does."""
+    """Delete entries from the store, as damage does."""
     without_tail(shell)
     topic_id = shell.state.topics.by_name[TOPIC].id
     gone = Batch()

@@ -1,4 +1,4 @@
-"""Beginnings of the lanes of a group that has committed nothing, by what its members say."""
+"""Where the lanes of a group without commits begin, as its members ask."""
 
 import pytest
 
@@ -25,7 +25,7 @@ TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
 def trimmed(from_where: str) -> tuple[Shell, Member]:
-    """Return a queue of which retention has taken two messages and left one, and a member that joins then."""
+    """Return a queue from which retention has deleted two messages and kept one, and a member that joins then."""
     shell, member = old("v", "w")
     shell.pass_time(20_000)
     produce(shell, "x")
@@ -37,7 +37,7 @@ def trimmed(from_where: str) -> tuple[Shell, Member]:
 def test_the_first_fetch_says_where_a_trimmed_queue_begins(
     from_where: str, first: list[str]
 ) -> None:
-    """Messages that come after it are delivered, though nothing was there to hand out."""
+    """Law: the first fetch stores where a trimmed queue begins, even if it finds nothing; later messages are delivered."""
     shell, member = trimmed(from_where)
 
     assert keys(member.fetch()) == first
@@ -48,7 +48,7 @@ def test_the_first_fetch_says_where_a_trimmed_queue_begins(
 
 
 def test_a_fetch_that_waits_at_the_end_of_a_trimmed_queue_gets_what_comes() -> None:
-    """It has looked when it began to wait."""
+    """Law: a fetch that waits at the end of a trimmed queue has looked at it, and gets the next message."""
     shell, member = trimmed(LAST)
 
     waiting = member.wait()
@@ -60,7 +60,7 @@ def test_a_fetch_that_waits_at_the_end_of_a_trimmed_queue_gets_what_comes() -> N
 
 
 def test_a_beginning_is_written_once() -> None:
-    """A second look at an idle queue writes nothing."""
+    """Law: the beginning is written once; a second look at an idle queue writes nothing."""
     shell, member = trimmed(LAST)
     member.fetch()
     entries = len(shell.log)
@@ -71,7 +71,7 @@ def test_a_beginning_is_written_once() -> None:
 
 
 def test_a_member_from_the_last_on_begins_a_whole_queue_at_its_start() -> None:
-    """As RocketMQ's clients do where retention has taken nothing yet."""
+    """Law: a member that begins "from the last" begins a queue that still has all messages at its start, as RocketMQ's clients do."""
     shell, member = old("v", "w")
     shell.wall_ms -= 7_200_000
     join(shell, "a", from_where=LAST)
@@ -81,7 +81,7 @@ def test_a_member_from_the_last_on_begins_a_whole_queue_at_its_start() -> None:
 
 
 def test_all_queues_of_a_topic_begin_with_the_first_fetch() -> None:
-    """However little it asks for: what comes to a queue from then on is delivered."""
+    """Law: the first fetch begins all queues of a topic, so that later messages in any of them are delivered."""
     shell = lead(queues=2)
     produce(shell, "v")
     a = Member(shell)
@@ -93,7 +93,7 @@ def test_all_queues_of_a_topic_begin_with_the_first_fetch() -> None:
 
 
 def age_out(shell: Shell, queues: range) -> None:
-    """Let queues have a message each, and retention take it."""
+    """Let each queue get a message, and retention delete it."""
     for queue in queues:
         produce(shell, "gone", queue=queue)
     topic_id = shell.state.topics.by_name[TOPIC].id
@@ -104,7 +104,7 @@ def age_out(shell: Shell, queues: range) -> None:
 def test_no_queue_begins_behind_what_comes_while_a_listener_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what is acknowledged after the first answer is delivered, however many round trips it takes the queues to begin."""
+    """Law: a message acknowledged after the first answer is delivered, even if the queues need several rounds to begin."""
     monkeypatch.setattr(planner, "BEGUN_AT_ONCE_MAX", 1)
     shell = lead(queues=3)
     age_out(shell, range(3))
@@ -129,7 +129,7 @@ def test_no_queue_begins_behind_what_comes_while_a_listener_works(
 def test_queues_pass_over_what_retention_took_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each is a row and an offset on every replica, and all of a topic may have aged out while its group was away."""
+    """Law: queues skip what retention deleted some at a time, because each is a row on every replica."""
     shell = lead(queues=4)
     member = Member(shell)
     member.fetch()
@@ -149,7 +149,7 @@ def test_queues_pass_over_what_retention_took_some_at_a_time(
 def test_who_comes_while_queues_begin_is_not_told_that_there_is_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The round that begins as many as there is time for says nothing about the messages: the next ones go on."""
+    """Law: a fetch during such a round is not answered "nothing there"; the next rounds go on."""
     monkeypatch.setattr(planner, "BEGUN_AT_ONCE_MAX", 2)
     shell = lead(queues=7)
     produce(shell, "x", "y", queue=6)

@@ -1,4 +1,4 @@
-"""Fetches of lanes: who gets what, who waits, and what a repeat gets."""
+"""Fetches of lanes: which member gets what, which wait, and what a repeat gets."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ from tests.broker.processors.requests import create, heartbeat_body, properties,
 
 @pytest.mark.parametrize("from_store", [False, True], ids=["tail", "store"])
 def test_members_share_a_queue_by_its_keys(*, from_store: bool) -> None:
-    """Each key goes to one member at a time; what follows waits for it; bodies come as they were sent."""
+    """Law: each key goes to one member at a time, its later messages wait, and bodies arrive as they were sent."""
     shell = lead()
     produce(shell, "x", "y", "x", "", "")
     if from_store:
@@ -57,7 +57,7 @@ def test_members_share_a_queue_by_its_keys(*, from_store: bool) -> None:
 
 
 def test_a_scan_goes_on_from_the_store_into_the_tail() -> None:
-    """Members get every message of a backlog that is partly in memory, before the offset passes it."""
+    """Law: members get every message of a backlog that is partly in the store and partly in memory, before the offset passes it."""
     shell = lead()
     produce(shell, "w")
     without_tail(shell)
@@ -75,7 +75,7 @@ def test_a_scan_goes_on_from_the_store_into_the_tail() -> None:
 
 
 def test_a_broker_that_may_only_be_written_hands_out_no_lanes() -> None:
-    """brokerPermission 2 refuses fetches as it refuses pulls, with 16 and the cure, those that wait included."""
+    """Law: with brokerPermission 2, fetches are refused with 16 and what to do, also those that wait."""
     shell = lead()
     member = Member(shell)
     waiting = member.wait()
@@ -90,7 +90,7 @@ def test_a_broker_that_may_only_be_written_hands_out_no_lanes() -> None:
 
 
 def test_a_fetch_waits_for_a_message_and_for_a_lane() -> None:
-    """A send and a completion are handed out to who waits, without another request."""
+    """Law: a new message or a completed lane answers a waiting fetch."""
     shell = lead()
     a, b = Member(shell), Member(shell, "b")
     waiting = a.wait()
@@ -110,7 +110,7 @@ def test_a_fetch_waits_for_a_message_and_for_a_lane() -> None:
 
 
 def test_a_wait_ends_without_lanes() -> None:
-    """After the time that the member names it learns that there is nothing."""
+    """Law: a fetch that waits as long as the member said is answered "nothing found"."""
     shell = lead()
     waiting = Member(shell).wait(suspendTimeoutMillis=5_000)
 
@@ -125,7 +125,7 @@ def test_a_wait_ends_without_lanes() -> None:
 
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_a_repeat_gets_the_attempts_of_the_first(*, new_leader: bool) -> None:
-    """A lost answer blocks no lane: the same number brings the same attempts, also from another leader."""
+    """Law: a fetch repeated with the same number gets the same attempts, also from another leader, so that a lost answer blocks no lane."""
     shell = lead()
     produce(shell, "x", "x", "y")
     a = Member(shell)
@@ -144,7 +144,7 @@ def test_a_repeat_gets_the_attempts_of_the_first(*, new_leader: bool) -> None:
 
 
 def test_a_repeat_renews_no_lease() -> None:
-    """An attempt ends when the lease of its hand-out is over, however often its member asks for it again."""
+    """Law: a repeat does not renew the leases of its attempts."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -161,7 +161,7 @@ def test_a_repeat_renews_no_lease() -> None:
 
 
 def test_a_repeat_takes_the_place_of_the_first_while_that_waits() -> None:
-    """A member has one fetch of a topic; the older one has to ask again."""
+    """Law: a member has one waiting fetch per topic; a repeat replaces the first, which is told to ask again."""
     shell = lead()
     a = Member(shell)
     first = a.wait()
@@ -177,7 +177,7 @@ def test_a_repeat_takes_the_place_of_the_first_while_that_waits() -> None:
 
 
 def test_a_repeat_that_comes_while_the_first_is_in_the_log_gets_its_attempts() -> None:
-    """No second hand-out is made for it."""
+    """Law: a repeat that comes while the first is uncommitted gets the first one's lanes."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -196,7 +196,7 @@ def test_a_repeat_that_comes_while_the_first_is_in_the_log_gets_its_attempts() -
 
 
 def test_a_key_with_a_large_backlog_takes_one_lane() -> None:
-    """Messages of other keys behind it are found in the same or the next fetch, however many it has."""
+    """Law: a key with a large backlog takes one lane; keys behind it are found in the same or the next fetch."""
     shell = lead()
     produce(shell, *["hot"] * 300, "cold")
     without_tail(shell)
@@ -207,7 +207,7 @@ def test_a_key_with_a_large_backlog_takes_one_lane() -> None:
 
 
 def test_new_keys_are_looked_for_though_old_backlogs_never_end() -> None:
-    """Of four lanes one comes from messages that nobody has looked at."""
+    """Law: one in four lanes comes from messages that were not scanned yet, even if old backlogs never end."""
     shell = lead()
     hot = [f"hot{number}" for number in range(8)]
     produce(shell, *hot * 20, *[f"cold{number}" for number in range(4)])
@@ -223,7 +223,7 @@ def test_new_keys_are_looked_for_though_old_backlogs_never_end() -> None:
 
 
 def test_the_oldest_message_goes_first() -> None:
-    """Of the lanes that are ready the one whose first message is the oldest is handed out."""
+    """Law: of the ready lanes, the one with the oldest first message is handed out."""
     shell = lead()
     produce(shell, "x", "y", "z", "z", "y", "x")
     a = Member(shell)
@@ -234,7 +234,7 @@ def test_the_oldest_message_goes_first() -> None:
 
 @pytest.mark.parametrize("asked", [1, 4])
 def test_queues_are_served_in_turn(asked: int) -> None:
-    """A long queue does not keep the messages of another one waiting, however many lanes a member asks for."""
+    """Law: queues are served in turn, however long one is."""
     shell = lead(queues=2)
     produce(shell, *[f"x{number}" for number in range(40)])
     produce(shell, "y", queue=1)
@@ -246,7 +246,7 @@ def test_queues_are_served_in_turn(asked: int) -> None:
 
 
 def test_a_member_may_have_several_messages_of_a_lane() -> None:
-    """As many as it asks for, in their order; the rest is counted."""
+    """Law: a member gets as many messages of a lane as it asks for, in order; the number of the others is reported."""
     shell = lead()
     produce(shell, *["x"] * 70)
 
@@ -256,7 +256,7 @@ def test_a_member_may_have_several_messages_of_a_lane() -> None:
 
 
 def test_messages_that_were_found_one_by_one_come_together() -> None:
-    """A key that waited while each of its messages was found by another scan catches up as one whose backlog was found at once."""
+    """Law: messages of a waiting key found by many scans are handed out together, as if one scan had found them."""
     shell = lead()
     a = Member(shell)
     count = 3 * RUN_MAX
@@ -280,7 +280,7 @@ def test_messages_that_were_found_one_by_one_come_together() -> None:
 
 
 def test_an_answer_has_a_limit_of_bytes() -> None:
-    """The first message always comes, others as long as there is room."""
+    """Law: an answer's bytes are limited, but one message is always returned."""
     shell = lead()
     produce(shell, "x", "y", "z", body=b"m" * 1_000)
     a = Member(shell)
@@ -289,7 +289,7 @@ def test_an_answer_has_a_limit_of_bytes() -> None:
 
 
 def test_delayed_messages_and_committed_halves_join_the_lane_of_their_key() -> None:
-    """They join when they come to their queue, behind what was there before; a half is in no lane."""
+    """Law: a delayed message or committed half message joins its key's lane when it enters the queue; a half message is in no lane."""
     shell = lead()
     a = Member(shell)
     half = begin(shell, b"half", __SHARDINGKEY="x")
@@ -310,7 +310,7 @@ def test_delayed_messages_and_committed_halves_join_the_lane_of_their_key() -> N
 
 
 def test_an_expression_passes_over_what_the_group_does_not_want() -> None:
-    """As a tag does; the rest of a lane goes on."""
+    """Law: messages that an SQL92 subscription does not match are skipped; the lane goes on."""
     shell = lead()
     join(shell, "a", tags="colour = 'red'", kind="SQL92")
     for colour in ("red", "blue", "red"):
@@ -322,7 +322,7 @@ def test_an_expression_passes_over_what_the_group_does_not_want() -> None:
 
 
 def test_a_filter_passes_over_what_the_group_does_not_want() -> None:
-    """Messages that the group does not want are complete; the committed offset moves past them."""
+    """Law: messages that a tag filter does not match count as completed, so that the committed offset passes them."""
     shell = lead()
     join(shell, "a", tags="a")
     join(shell, "b", tags="a")
@@ -350,7 +350,7 @@ def test_a_filter_passes_over_what_the_group_does_not_want() -> None:
 def test_a_fetch_that_cannot_be_served_is_refused_by_name(
     change: dict[str, str], code: int
 ) -> None:
-    """Nothing is handed out for it, and nothing waits."""
+    """Law: a fetch that cannot be served is refused with a reason, and nothing is handed out."""
     shell = lead()
     produce(shell, "x")
 
@@ -362,7 +362,7 @@ def test_a_fetch_that_cannot_be_served_is_refused_by_name(
 
 
 def test_a_group_by_queues_has_no_lanes() -> None:
-    """A member that asks all the same learns how the group consumes."""
+    """Law: a fetch in a group by queue is refused, so that the member learns the group's mode."""
     shell = lead()
     create(shell, GroupSet(GROUP))
 
@@ -370,7 +370,7 @@ def test_a_group_by_queues_has_no_lanes() -> None:
 
 
 def test_a_broadcasting_member_has_no_lanes() -> None:
-    """Every message for everybody and each key for one at a time exclude each other."""
+    """Law: a broadcasting member gets no lanes, because all members would need each key."""
     shell = lead()
     join(shell, "a", model="BROADCASTING")
 
@@ -379,7 +379,7 @@ def test_a_broadcasting_member_has_no_lanes() -> None:
 
 @pytest.mark.parametrize("record", [GroupDeleted(GROUP), TopicDeleted(TOPIC)])
 def test_who_waits_for_what_is_deleted_is_answered(record: GroupDeleted | TopicDeleted) -> None:
-    """It would wait for nothing."""
+    """Law: fetches that wait for a deleted topic or group are answered."""
     shell = lead()
     waiting = Member(shell).wait()
 
@@ -396,13 +396,13 @@ def test_who_waits_for_what_is_deleted_is_answered(record: GroupDeleted | TopicD
 
 @pytest.mark.parametrize("record", [GroupDeleted(GROUP), TopicDeleted(TOPIC)])
 def test_the_leader_keeps_nothing_of_what_is_deleted(record: GroupDeleted | TopicDeleted) -> None:
-    """However many topics and groups come and go while it leads."""
+    """Law: the leader keeps no leases or pauses of deleted topics and groups."""
     shell = lead()
     produce(shell, "x", "y")
     member = Member(shell)
     x, _ = member.fetch()
     member.say("retry", x, delay_millis=100_000)
-    shell.wall_ms -= 3_600_000  # the pause of x was begun by a clock that was ahead
+    shell.wall_ms -= 3_600_000  # The pause of x was begun by a clock that was ahead.
     shell.lead()
     join(shell, "a")
     produce(shell, "z")
@@ -418,7 +418,7 @@ def test_the_leader_keeps_nothing_of_what_is_deleted(record: GroupDeleted | Topi
 
 
 def test_the_leases_of_what_is_deleted_are_forgotten_in_turns() -> None:
-    """A walk over all of them at once would keep the leader from its followers; what goes meanwhile is seen as well."""
+    """Law: leases of deleted topics are removed in steps, which also see later deletions."""
     count = WALK_STEP_MAX // 2 + 1
     shell = lead(queues=2)
     now = shell.now
@@ -438,7 +438,7 @@ def test_the_leases_of_what_is_deleted_are_forgotten_in_turns() -> None:
 
 
 def test_many_fetches_that_wait_are_answered_in_turns() -> None:
-    """The end of a leadership holds the loop no longer for those that wait: some hundred in each turn."""
+    """Law: when leadership ends, waiting fetches are answered some hundred per turn."""
     shell = lead()
     topics = [f"topic-{number}" for number in range(300)]
     create(shell, *(TopicSet(topic, 1, 1) for topic in topics))
@@ -456,7 +456,7 @@ def test_many_fetches_that_wait_are_answered_in_turns() -> None:
 
 
 def test_who_waits_learns_that_the_leader_changes() -> None:
-    """It asks again, with the same number."""
+    """Law: a change of leader tells waiting members to ask again, with the same number."""
     shell = lead()
     waiting = Member(shell).wait()
 
@@ -468,7 +468,7 @@ def test_who_waits_learns_that_the_leader_changes() -> None:
 
 
 def judged_with(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many fetches are judged for one more, one message, and one time-out while so many wait."""
+    """Return how many fetches are planned for one more fetch, one message and one time-out while so many wait."""
     shell = lead()
     judged = 0
 
@@ -500,12 +500,12 @@ def judged_with(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_fetches_that_wait_for_nothing_new_are_not_judged_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: what a member costs does not grow with the number of idle members."""
+    """Law: waiting fetches are planned again only for news, so a member's cost does not grow with idle members."""
     assert judged_with(20, monkeypatch) == judged_with(5, monkeypatch)
 
 
 def test_a_closed_connection_waits_for_nothing() -> None:
-    """Messages that come later go to a member that is there."""
+    """Law: a closed connection's waiting fetch is dropped; later messages go to other members."""
     shell = lead()
     a = Member(shell)
     a.wait()
@@ -518,7 +518,7 @@ def test_a_closed_connection_waits_for_nothing() -> None:
 
 
 def test_a_long_key_is_a_lane_of_its_own() -> None:
-    """Keys that differ behind the limit do not share a lane, and one that is equal does."""
+    """Law: long keys that differ behind the length limit have different lanes; equal ones share one."""
     shell = lead()
     produce(shell, "k" * 2_000 + "1", "k" * 2_000 + "2", "k" * 2_000 + "1")
 
@@ -528,7 +528,7 @@ def test_a_long_key_is_a_lane_of_its_own() -> None:
 
 
 def test_a_group_may_name_the_property_that_is_the_key() -> None:
-    """A program that chooses queues by itself says where its key is."""
+    """Law: a group may name the property that holds the key."""
     shell = lead(lane_key_property="KEYS")
     for key in ("x", "y", "x"):
         send(shell, TOPIC, b"paid", properties(KEYS=key), e=0)
@@ -538,7 +538,7 @@ def test_a_group_may_name_the_property_that_is_the_key() -> None:
 
 @pytest.mark.parametrize(("asked", "lease"), [(None, 30_000), (5, LEASE_MS_MIN), (7_000, 7_000)])
 def test_a_lease_has_bounds(asked: int | None, lease: int) -> None:
-    """The answer says how long an attempt is good."""
+    """Law: a lease is limited; the answer says how long it lasts."""
     shell = lead()
     produce(shell, "x")
     more = {} if asked is None else {"leaseMillis": asked}
@@ -549,7 +549,7 @@ def test_a_lease_has_bounds(asked: int | None, lease: int) -> None:
 
 
 def test_a_lost_proposal_hands_nothing_out() -> None:
-    """The asking member has to ask again, and the next leader finds the messages as they were."""
+    """Law: if a plan is lost, nothing is handed out; the member asks again."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)
@@ -566,7 +566,7 @@ def test_a_lost_proposal_hands_nothing_out() -> None:
 
 
 def test_deep_backlogs_of_many_queues_take_small_steps() -> None:
-    """A turn looks at a bounded number of messages in all queues together; the new key behind them is found all the same."""
+    """Law: a turn scans a bounded number of messages in all queues together; a new key behind deep backlogs is still found."""
     shell = lead(queues=3)
     deep = SCAN_MAX // 2
     for queue in range(3):

@@ -1,4 +1,4 @@
-"""Messages that clients hand back in a group by key: what its lanes owe is neither a retry nor a dead letter."""
+"""Messages that clients return (36) to a group by key: what its lanes owe becomes neither a retry nor a dead letter."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.broker.processors.requests import create, properties, send
 @pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize("has_letters", [False, True])
 def test_what_lanes_owe_is_not_handed_back(*, dead: bool, has_letters: bool) -> None:
-    """A retry of the broker comes to consumers by queue alone, and a dead letter would be of a message that is still to come."""
+    """Law: a message that a lane owes cannot be returned, because only consumers by queue get retries."""
     shell = lead()
     produce(shell, "x")
     if has_letters:
@@ -32,7 +32,7 @@ def test_what_lanes_owe_is_not_handed_back(*, dead: bool, has_letters: bool) -> 
 
 
 def test_a_dead_letter_of_before_is_confirmed_once_more() -> None:
-    """The answer was lost and the group consumes by key since: what was stored is never said to be refused."""
+    """Law: a repeated return of a stored dead letter is confirmed, even if the group has changed to keys since."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP))
     send(shell, TOPIC, props=properties(UNIQ_KEY="U1"), e=0)

@@ -1,4 +1,4 @@
-"""Attempts that end without a word: a member is proven dead, or its lease is over."""
+"""Attempts that end without a report: the member is proven dead, or its lease ends."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ from tests.broker.processors.requests import create
 
 
 def kill(shell: Shell, client: str = "a") -> None:
-    """Let a member die without a word, and the next process of it come."""
+    """Let a member die without a report, and its next process join."""
     create(shell, ClientDead(client, "the process is gone"))
     join(shell, client)
 
@@ -36,7 +36,7 @@ def end_lease(shell: Shell, client: str = "a") -> None:
 
 
 def deadly(shell: Shell, times: int) -> list[int]:
-    """Kill a member as often with what it gets; return the tries it saw."""
+    """Let members die so many times with what they get; return the tries that they saw."""
     told = []
     member = Member(shell)
     for _ in range(times):
@@ -49,7 +49,7 @@ def deadly(shell: Shell, times: int) -> list[int]:
 
 
 def lead_again(shell: Shell) -> list[Propose]:
-    """Lead for another term; return what the former one has proposed, which is in no log."""
+    """Lead for another term; return the proposals of the former one, which are in no log."""
     former, shell.pending = shell.pending, []
     shell.run(shell.core.become_follower(leader_known=True))
     shell.core.proposals_lost()
@@ -58,20 +58,20 @@ def lead_again(shell: Shell) -> list[Propose]:
 
 
 def lose(shell: Shell, former: list[Propose]) -> None:
-    """Let it be certain that the proposals of a former term are lost: another entry has their place."""
+    """Make it certain that the proposals of a former term are lost, because another entry has their place."""
     for each in former:
         if each.lost is not None:
             shell.run(each.lost(None))
 
 
 def propose_letter(shell: Shell) -> None:
-    """Let the leader propose the dead letter that waits, if nobody has."""
+    """Let the leader propose the waiting dead letter, if it has not been proposed."""
     shell.wall_ms += 100
     shell.run(shell.core.tick(shell.now))
 
 
 def test_a_late_loss_of_a_former_term_lets_no_second_letter_be_proposed() -> None:
-    """One message that failed is one dead letter."""
+    """Law: a failed message makes one dead letter, even if a former term's proposal is lost late."""
     shell = lead()
     create(shell, TopicSet(f"%DLQ%{GROUP}", 1, 1))
     produce(shell, "x", "x")
@@ -89,7 +89,7 @@ def test_a_late_loss_of_a_former_term_lets_no_second_letter_be_proposed() -> Non
 
 
 def test_a_late_loss_of_a_former_term_lets_no_second_plan_be_made() -> None:
-    """Two plans of one state would both take a message out that retention has taken, and the second another one."""
+    """Law: a late loss of a former term's plan does not lead to two plans from one state, which would remove two messages."""
     shell = lead()
     produce(shell, "x", "x", "x")
     a, b = Member(shell), Member(shell, "b")
@@ -111,7 +111,7 @@ def test_a_late_loss_of_a_former_term_lets_no_second_plan_be_made() -> None:
 def test_an_attempt_that_ends_without_a_word_is_a_try_of_its_first_message(
     end: Callable[[Shell], None],
 ) -> None:
-    """It goes on without a pause: one death proves nothing about a message."""
+    """Law: an attempt that ends without a report counts as a try of its first message, without a pause."""
     shell = lead()
     produce(shell, "x", "x")
     a, b = Member(shell), Member(shell, "b")
@@ -128,7 +128,7 @@ def test_an_attempt_that_ends_without_a_word_is_a_try_of_its_first_message(
 
 @pytest.mark.parametrize("action", ["skip", "retry"])
 def test_a_lane_that_stops_its_queue_is_released_though_it_is_ready(action: str) -> None:
-    """Its last member died with it in hand, and nobody fetches: else nobody could let the queue go on."""
+    """Law: an administrator can release a lane that stops its queue even if its member died with it in hand."""
     shell = lead(on_dead_letter="StopQueue", retry_max_times=1)
     produce(shell, "x", "y")
     a = Member(shell)
@@ -150,7 +150,7 @@ def test_a_lane_that_stops_its_queue_is_released_though_it_is_ready(action: str)
 
 
 def test_lanes_of_a_member_that_is_elsewhere_are_of_another_program() -> None:
-    """Two programs with one instance name share a client id: the death of one proves nothing for the other."""
+    """Law: lanes of a member with another address are kept; another program may have the same client id."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -173,7 +173,7 @@ def test_lanes_of_a_member_that_is_elsewhere_are_of_another_program() -> None:
 
 
 def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> None:
-    """Nothing shows where it is; they end with their leases."""
+    """Law: if the holder is no member any more, its address is unknown, so its lanes end with their leases."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -190,7 +190,7 @@ def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> 
 
 
 def test_from_the_second_time_on_the_lane_is_parked_in_between() -> None:
-    """A message that kills its consumers does not kill all of them within a second; other keys go on."""
+    """Law: from the second such end on, the lane is parked, so that a deadly message does not kill all consumers quickly; other keys go on."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -208,7 +208,7 @@ def test_from_the_second_time_on_the_lane_is_parked_in_between() -> None:
 
 
 def test_a_message_that_kills_its_consumers_becomes_a_dead_letter() -> None:
-    """After as many times as the group allows; its lane goes on behind it."""
+    """Law: after the group's maximum of such ends the message becomes a dead letter, and its lane goes on."""
     shell = lead(retry_max_times=4)
     produce(shell, "x", "x", body=b"deadly")
 
@@ -221,7 +221,7 @@ def test_a_message_that_kills_its_consumers_becomes_a_dead_letter() -> None:
 
 @pytest.mark.parametrize(("policy", "state"), [("HoldKey", "held"), ("StopQueue", "parked")])
 def test_the_policy_of_the_group_decides_about_a_deadly_message(policy: str, state: str) -> None:
-    """As for one that fails."""
+    """Law: the group's policy decides about such a message as about one that fails."""
     shell = lead(retry_max_times=3, on_dead_letter=policy)
     produce(shell, "x")
     assert deadly(shell, 2) == [0, 1]
@@ -236,7 +236,7 @@ def test_the_policy_of_the_group_decides_about_a_deadly_message(policy: str, sta
 
 
 def test_a_group_without_a_maximum_tries_for_ever() -> None:
-    """The pauses grow; the message stays."""
+    """Law: a group without a maximum tries for ever, with growing pauses."""
     shell = lead(retry_max_times=-1)
     produce(shell, "x")
 
@@ -244,7 +244,7 @@ def test_a_group_without_a_maximum_tries_for_ever() -> None:
 
 
 def test_two_deaths_prove_nothing_whatever_the_maximum() -> None:
-    """The lane may have waited for a worker of the process that died: nobody had begun its message."""
+    """Law: two such ends prove nothing, even with a maximum of 1, because the message may not have been begun."""
     shell = lead(retry_max_times=1)
     produce(shell, "x")
 
@@ -255,7 +255,7 @@ def test_two_deaths_prove_nothing_whatever_the_maximum() -> None:
 
 
 def test_suspects_are_not_in_one_hand() -> None:
-    """A member with a lane that ended so twice gets no other such lane: the deadly message takes no other with it."""
+    """Law: a member gets at most one lane that ended so twice, so that a deadly message does not take another with it."""
     shell = lead(retry_max_times=3)
     produce(shell, "x", "y")
     a, b = Member(shell), Member(shell, "b")
@@ -272,7 +272,7 @@ def test_suspects_are_not_in_one_hand() -> None:
 
 
 def test_a_lane_of_which_everything_in_hand_is_complete_has_no_try() -> None:
-    """The broker did not hand out the message that follows."""
+    """Law: if all messages in hand were completed, the next message has no try."""
     shell = lead()
     produce(shell, "x", "x")
     a = Member(shell)
@@ -285,7 +285,7 @@ def test_a_lane_of_which_everything_in_hand_is_complete_has_no_try() -> None:
 
 
 def test_who_leaves_in_good_order_costs_no_try() -> None:
-    """An unregistered member and a released lane say that nothing has failed."""
+    """Law: a member that unregisters or releases a lane causes no try."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)
@@ -299,7 +299,7 @@ def test_who_leaves_in_good_order_costs_no_try() -> None:
 
 
 def test_a_failure_proves_that_a_consumer_survives_the_message() -> None:
-    """It is no suspect any more; its tries go on."""
+    """Law: a reported failure shows that the consumer survives the message; its tries go on, and it is no suspect."""
     shell = lead(retry_max_times=4)
     produce(shell, "x")
     assert deadly(shell, 2) == [0, 1]
@@ -314,7 +314,7 @@ def test_a_failure_proves_that_a_consumer_survives_the_message() -> None:
 
 
 def test_a_deadly_message_behind_others_of_its_key_is_the_one_that_is_dead() -> None:
-    """A member that dies may have worked on a later message than the first, so the next one gets one message."""
+    """Law: after such an end the lane is handed out one message at a time, so that the deadly one is found behind others."""
     shell = lead(retry_max_times=3)
     for body in (b"one", b"two", b"deadly", b"four"):
         produce(shell, "x", body=body)

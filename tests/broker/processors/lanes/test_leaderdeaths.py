@@ -1,8 +1,8 @@
 """
-A leader dies in each step of each request about lanes, and the client says the same again to the next one.
+A leader dies in each step of each request about lanes, and the client repeats the request to the next leader.
 
-The steps: proposed and in no log, committed and applied by nobody, applied and not answered. Of each, what is given to two members, and
-what a message is blamed for, is the same as without the death.
+The steps: proposed but in no log; committed but not applied; applied but not answered. In each case members get the same
+lanes, and messages the same tries, as without the death.
 """
 
 from collections.abc import Callable
@@ -32,13 +32,13 @@ Death = Callable[[Shell], Shell]
 
 
 def proposed(shell: Shell) -> Shell:
-    """Die with what is proposed in no log."""
+    """Die while the proposals are in no log."""
     assert shell.pending
     return shell.restart()
 
 
 def in_the_log(shell: Shell) -> Shell:
-    """Die when what is proposed is committed, and nobody has applied it."""
+    """Die when the proposals are committed but applied by no replica."""
     data = shell.core.context.entries.build(shell.pending, shell.wall_ms).data
     follower = shell.restart()
     follower.run(follower.core.applied(follower.apply(data), follower.now))
@@ -46,7 +46,7 @@ def in_the_log(shell: Shell) -> Shell:
 
 
 def applied(shell: Shell) -> Shell:
-    """Die when what is proposed is applied, before the answer arrives anywhere."""
+    """Die when the proposals are applied, before an answer arrives."""
     assert shell.pending
     shell.turn()
     return shell.restart()
@@ -56,7 +56,7 @@ deaths = pytest.mark.parametrize("death", [proposed, in_the_log, applied])
 
 
 def next_leader(shell: Shell, death: Death) -> Shell:
-    """Let the leader die; return the next one, whom the members have found."""
+    """Let the leader die; return the next one, which the members have found."""
     found = death(shell).lead()
     for client in "ab":
         join(found, client)
@@ -64,14 +64,14 @@ def next_leader(shell: Shell, death: Death) -> Shell:
 
 
 def given(shell: Shell, client: str, sequence: int) -> list[tuple[str, int, int]]:
-    """Fetch with a number; return key, attempt and offset of what comes."""
+    """Fetch with a number; return key, attempt and offset of each message."""
     member = Member(shell, client)
     member.sequence = sequence - 1
     return [(each.key, each.attempt, offset) for each in member.fetch() for offset in each.offsets]
 
 
 def check(shell: Shell, holders: dict[str, str]) -> None:
-    """Assert who has which key in hand, and that the log says the same as the state."""
+    """Assert who holds which key, and that the log leads to the same state."""
     rows = [lane for key in "xyz" for lane in table(shell, key=key).lanes]
     assert {lane.key: lane.holder for lane in rows if lane.state == "inHand"} == holders
     shell.replay()
@@ -80,7 +80,7 @@ def check(shell: Shell, holders: dict[str, str]) -> None:
 @deaths
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_a_fetch_gives_each_lane_to_one_member(death: Death, first: str) -> None:
-    """Also where another member asks before the one whose answer was lost; that one gets its lanes by its number."""
+    """Law: each lane goes to one member; the one whose answer was lost gets its lanes by repeating its number."""
     shell = lead()
     produce(shell, "x", "y", "x")
     Member(shell).submit()
@@ -98,7 +98,7 @@ def test_a_fetch_gives_each_lane_to_one_member(death: Death, first: str) -> None
 
 @deaths
 def test_a_completion_counts_once(death: Death) -> None:
-    """What is done is done, and what has failed has one try; the next message of the key goes to one member."""
+    """Law: a completion counts once and a failure is one try; the key's next message goes to one member."""
     shell = lead()
     produce(shell, "x", "y", "x")
     a = Member(shell)
@@ -127,7 +127,7 @@ def test_a_completion_counts_once(death: Death) -> None:
 
 @deaths
 def test_a_message_that_failed_becomes_one_dead_letter(death: Death) -> None:
-    """Its lane goes on behind it at one member, and never before it is stored."""
+    """Law: a failed message makes one dead letter, and its lane goes on only after that is stored."""
     shell = lead(retry_max_times=1)
     create(shell, TopicSet(f"%DLQ%{GROUP}", 1, 1))
     produce(shell, "x", "x")
@@ -149,7 +149,7 @@ def test_a_message_that_failed_becomes_one_dead_letter(death: Death) -> None:
 @deaths
 @pytest.mark.parametrize("action", ["retry", "skip"])
 def test_a_release_lets_a_lane_go_once(death: Death, action: str) -> None:
-    """Who says it again, because of the answer that is missing, releases nothing else."""
+    """Law: a repeated release releases nothing else."""
     shell = lead(on_dead_letter="HoldKey", retry_max_times=1)
     create(shell, TopicSet(f"%DLQ%{GROUP}", 1, 1))
     produce(shell, "x", "x", "x")

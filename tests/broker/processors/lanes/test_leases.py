@@ -1,4 +1,4 @@
-"""Leases and pauses of many lanes, which the leader looks at in turns with others."""
+"""Leases and pauses of many lanes, which the leader handles in steps."""
 
 from orderlymq_broker.core.longwalks import WALK_STEP_MAX
 from orderlymq_broker.processors.lanes.leases import ENDED_MAX
@@ -20,10 +20,10 @@ LEASE_MS = 5_000
 
 
 def hand_out(count: int) -> Shell:
-    """Return a leader of so many lanes, all in the hands of a."""
+    """Return a leader with so many lanes, all in hand of a."""
     shell = lead()
     produce(shell, "x")
-    # The messages themselves are not looked at.
+    # The messages themselves are not read.
     shell.state.topics.by_name[TOPIC].queue(0).next_offset = count
     found = tuple(Found(str(offset), (offset,), 1) for offset in range(count))
     part = QueueFetch(0, 0, count, found=found, begins=True)
@@ -37,7 +37,7 @@ def lanes_in(shell: Shell, state: LaneState) -> list[Lane]:
 
 
 def begin_to_lead(shell: Shell) -> None:
-    """Become leader, without a further turn."""
+    """Become leader without another turn."""
     shell.follow()
     shell.settle()
     shell.term += 1
@@ -49,7 +49,7 @@ def renewal(lane: Lane) -> LaneReport:
 
 
 def test_a_new_leader_begins_many_leases_in_turns() -> None:
-    """At once it would be silent for so long that another one is elected; one that is renewed before its turn runs."""
+    """Law: a new leader begins many leases in steps, so that it is not silent; a lease renewed before its turn runs."""
     count = 2 * WALK_STEP_MAX
     shell = hand_out(count)
     last = lanes_in(shell, LaneState.IN_HAND)[-1]
@@ -68,7 +68,7 @@ def test_a_new_leader_begins_many_leases_in_turns() -> None:
 
 
 def test_no_lease_is_over_before_all_have_begun() -> None:
-    """Else nobody could tell of a lease that does not run whether its end is under way, and a renewal would be lost."""
+    """Law: no lease ends before all have begun; else a renewal of one that is ending could be lost."""
     shell = hand_out(2 * WALK_STEP_MAX)
     begin_to_lead(shell)
     first = lanes_in(shell, LaneState.IN_HAND)[0]
@@ -84,7 +84,7 @@ def test_no_lease_is_over_before_all_have_begun() -> None:
 
 
 def test_lanes_that_ended_while_leases_begin_have_none() -> None:
-    """The clock would keep them for nothing, or take them for attempts of a topic that has the name next."""
+    """Law: a lane that ended before its turn gets no lease."""
     count = 2 * WALK_STEP_MAX
     shell = hand_out(count)
     last = lanes_in(shell, LaneState.IN_HAND)[-1]
@@ -97,7 +97,7 @@ def test_lanes_that_ended_while_leases_begin_have_none() -> None:
 
 
 def test_many_attempts_that_are_over_together_end_in_several_ticks() -> None:
-    """All at once would keep the leader from its followers."""
+    """Law: many attempts whose leases end together are ended over several ticks."""
     shell = hand_out(ENDED_MAX + 1)
     shell.monotonic_ms += LEASE_MS + 1
 
@@ -111,7 +111,7 @@ def test_many_attempts_that_are_over_together_end_in_several_ticks() -> None:
 
 
 def test_the_pauses_of_many_lanes_are_bounded_in_turns() -> None:
-    """The clock that began them was ahead: they count from now on, each as long as it was meant."""
+    """Law: if the former clock was ahead, the pauses of many lanes are corrected in steps; each counts from now in its full length."""
     count = 2 * WALK_STEP_MAX
     shell = hand_out(count)
     due_ms = shell.wall_ms + 10_000
@@ -145,7 +145,7 @@ def test_the_pauses_of_many_lanes_are_bounded_in_turns() -> None:
 
 
 def test_clocks_that_differ_by_little_bound_no_pause() -> None:
-    """A clock that a leader's is behind by milliseconds makes a pause longer by so much, and nothing is kept of it."""
+    """Law: a clock difference of milliseconds corrects no pause; the pause is just that much longer."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)
@@ -162,7 +162,7 @@ def test_clocks_that_differ_by_little_bound_no_pause() -> None:
 
 
 def test_a_pause_that_was_bounded_is_forgotten_when_its_lane_goes_on() -> None:
-    """The leader keeps nothing of it, though its clock never steps again."""
+    """Law: the correction of a pause is forgotten when its lane goes on."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)

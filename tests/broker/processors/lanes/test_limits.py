@@ -1,4 +1,4 @@
-"""The limits of lanes: what happens at each of them, and what goes on all the same."""
+"""The limits of lanes: what happens at each of them, and what still goes on."""
 
 from collections import Counter
 
@@ -47,15 +47,15 @@ from tests.broker.processors.requests import (
 
 
 def limited(member: Member) -> str:
-    """Fetch with a lane of every kind there may be; return why there are no more."""
+    """Fetch lanes of every kind; return the reason why there are no more."""
     reply = member.ask(maxLanes=256)
     return LanesFetched.decode(reply.body)[0].limited if reply.code == 0 else reply.remark or ""
 
 
 def test_the_lanes_of_all_groups_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many groups there are: where there are too many lanes each group has its share, and no group is left without.
+    """Law: the lanes of all groups together are bounded; near the limit each group has a share, and none is left without.
 
-    Who waits for that gets more as soon as another group makes room.
+    A group that waits gets more as soon as another one frees lanes.
     """
     for module in (planner, fetch):
         monkeypatch.setattr(module, "LANES_MAX", 12)
@@ -70,7 +70,7 @@ def test_the_lanes_of_all_groups_together_are_bounded(monkeypatch: pytest.Monkey
         shell.call(34, {}, heartbeat_body("a", group, (TOPIC,)), peer=peer_of("a"))
         given.append(member.fetch(consumerGroup=group, maxLanes=256))
 
-    # The third group finds two that have lanes, and is one more itself.
+    # The third group finds two with lanes, and is the third itself.
     assert [len(each) for each in given] == [8, 8, 12 // 3, 12 // 4]
     waiting = member.wait(consumerGroup="group-3")
     assert table(shell, consumerGroup="group-3").queues[0].limited == planner.LANES_SHARED
@@ -91,7 +91,7 @@ def test_the_lanes_of_all_groups_together_are_bounded(monkeypatch: pytest.Monkey
 
 
 def test_groups_without_lanes_take_no_share_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: who once looked at a queue and has nothing in hand or in trouble leaves the room to those that work."""
+    """Law: a group without lanes in hand or in trouble takes no share from others."""
     for module in (planner, fetch):
         monkeypatch.setattr(module, "LANES_MAX", 12)
     monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
@@ -126,7 +126,7 @@ def test_groups_without_lanes_take_no_share_of_others(monkeypatch: pytest.Monkey
 def test_the_lanes_of_all_groups_have_a_bound_whatever_comes_and_goes(
     moves: list[tuple[int, int, str]],
 ) -> None:
-    """Law: by when they last grew, the k-th group that has lanes found k of them; so all have the limit and the sum of these shares."""
+    """Law: all lanes together stay below the limit plus the sum of the shares (limit / k for the k-th group), whatever comes and goes."""
     counts: Counter[int] = Counter()
     for group, count, move in moves:
         own = counts[group]
@@ -140,7 +140,7 @@ def test_the_lanes_of_all_groups_have_a_bound_whatever_comes_and_goes(
             min(planner.LANES_OF_GROUP_MAX, planner.LANES_MAX // place)
             for place in range(1, len(+counts) + 1)
         )
-        # Who grew while there were fewer than the limit has less than twice the limit together with the others of these.
+        # Groups that grew below the limit have less than twice the limit together with the others.
         bound = planner.LANES_MAX + planner.LANES_OF_GROUP_MAX + sum(shares)
         assert counts.total() <= bound
     assert sum(planner.LANES_MAX // place for place in range(1, 10_001)) < 10 * planner.LANES_MAX
@@ -150,7 +150,7 @@ def test_the_lanes_of_all_groups_have_a_bound_whatever_comes_and_goes(
 def test_a_million_keys_in_flight_are_as_many_lanes_as_there_may_be(
     monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """The group gets no new lanes and learns why; those it has end, go on and make room."""
+    """Law: at its limit a group gets no new lanes and learns why; existing ones go on and free places."""
     monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
     shell = lead(on_dead_letter="HoldKey", retry_max_times=1 if trouble == "held" else -1)
     produce(shell, *[f"key-{number}" for number in range(12)], "key-0")
@@ -179,7 +179,7 @@ def test_a_million_keys_in_flight_are_as_many_lanes_as_there_may_be(
 def test_a_key_that_is_busy_is_taken_in_though_there_is_no_room_for_new_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Messages of lanes that are there need no new lane, so the scan goes on up to the first new key."""
+    """Law: at the limit the scan still takes messages of existing lanes, up to the first new key."""
     monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 2)
     shell = lead()
     produce(shell, "x", "y", "x", "y", "new", "x")
@@ -197,7 +197,7 @@ def test_a_key_that_is_busy_is_taken_in_though_there_is_no_room_for_new_ones(
 def test_a_queue_that_owes_too_much_is_looked_at_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its own lanes and other queues go on; it is looked at again once it owes less."""
+    """Law: a queue that owes too many messages is not scanned further until it owes fewer; its lanes and other queues go on."""
     monkeypatch.setattr(planner, "OWED_MAX", 3)
     shell = lead(queues=2)
     produce(shell, "deep", "deep", "deep", queue=0)
@@ -218,7 +218,7 @@ def test_a_queue_that_owes_too_much_is_looked_at_no_further(
 def test_a_member_has_no_more_in_hand_than_one_process_works_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The others get what it may not have."""
+    """Law: a member gets at most as many lanes as a process can work on; others get the rest."""
     monkeypatch.setattr(planner, "IN_HAND_MAX", 3)
     shell = lead()
     produce(shell, *[f"key-{number}" for number in range(5)])
@@ -233,7 +233,7 @@ def test_a_member_has_no_more_in_hand_than_one_process_works_on(
 
 
 def test_the_queues_of_a_topic_begin_some_at_a_time() -> None:
-    """Each is a row and an offset on every replica, and a topic may have thousands."""
+    """Law: the queues of a topic begin some at a time, because each is a row and an offset on every replica."""
     count = 2 * planner.BEGUN_AT_ONCE_MAX + 1
     shell = lead(queues=count)
     produce(shell, "x", queue=count - 1)
@@ -251,7 +251,7 @@ def test_the_queues_of_a_topic_begin_some_at_a_time() -> None:
 
 @pytest.fixture
 def _few_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a broker group have 10 offsets, and groups by key 8 of them."""
+    """Limit a broker group to 10 offsets, 8 of them for groups by key."""
     monkeypatch.setattr(offsets, "OFFSETS_MAX", 10)
     for module in (fetch, overview):
         monkeypatch.setattr(module, "LANE_OFFSETS_MAX", 8)
@@ -259,7 +259,7 @@ def _few_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_few_offsets")
 def test_groups_by_key_leave_room_for_the_first_commits_of_others() -> None:
-    """Queues without room do not begin, and a member learns why; those that have an offset already do."""
+    """Law: groups by key leave room for others' offsets: queues without room do not begin, and the member learns why."""
     shell = lead(queues=16)
     create(shell, OffsetsReset((Commit(GROUP, TOPIC, 15, 0),)), GroupSet("plain"))
     produce(shell, "x", queue=15)
@@ -275,7 +275,7 @@ def test_groups_by_key_leave_room_for_the_first_commits_of_others() -> None:
 
 @pytest.mark.usefixtures("_few_offsets")
 def test_queues_that_cannot_begin_are_shown_with_the_reason() -> None:
-    """Law: what no member gets is no secret of its fetches. A queue that has an offset begins, and one of another topic is not wanted."""
+    """Law: queues that cannot begin are shown with the reason, as in fetches."""
     shell = lead(queues=10)
     create(shell, OffsetsReset((Commit(GROUP, TOPIC, 9, 0),)), TopicSet("other", 1, 1))
     create(shell, GroupSet("plain"))
@@ -292,7 +292,7 @@ def test_queues_that_cannot_begin_are_shown_with_the_reason() -> None:
 
 @pytest.mark.usefixtures("_few_offsets")
 def test_fetches_of_one_round_trip_share_the_room_for_offsets() -> None:
-    """Law: what is under way counts."""
+    """Law: the offsets of uncommitted fetches count for the limit."""
     shell = lead(queues=6)
     create(shell, GroupSet("other", concurrency="Key"))
     shell.call(34, {}, heartbeat_body("b", "other", (TOPIC,)), peer=peer_of("b"))
@@ -309,7 +309,7 @@ def test_fetches_of_one_round_trip_share_the_room_for_offsets() -> None:
 def test_lanes_that_wait_for_the_log_keep_so_many_messages_in_memory_and_no_more(
     monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """While nothing commits a further fetch is refused for a while (2); it is served once the log goes on."""
+    """Law: while nothing commits, the lanes of waiting fetches use bounded memory; further fetches are refused as busy (2)."""
     if limit == "count":
         monkeypatch.setattr(capacity, "UNCOMMITTED_COUNT_MAX", 3)
     size_max = 256 << 10 if limit == "bytes" else 64 << 20
@@ -335,7 +335,7 @@ def test_lanes_that_wait_for_the_log_keep_so_many_messages_in_memory_and_no_more
 
 
 def test_an_attempt_has_a_bounded_number_of_messages() -> None:
-    """However many a member asks for."""
+    """Law: an attempt has a bounded number of messages."""
     shell = lead()
     produce(shell, *["x"] * (LANE_MESSAGES_MAX + 5))
 
@@ -345,13 +345,13 @@ def test_an_attempt_has_a_bounded_number_of_messages() -> None:
 
 
 def batch(shell: Shell, *values: bytes) -> RemotingCommand:
-    """Send messages whose keys are these bytes; return the answer."""
+    """Send a batch of messages with these keys (bytes); return the answer."""
     entries = [BatchEntry(0, b"paid", b"__SHARDINGKEY\x01" + value) for value in values]
     return shell.call(320, send_ext(TOPIC, m="true", e=0), encode_batch(entries))
 
 
 def test_a_key_is_any_text_and_nothing_else() -> None:
-    """Bytes that are no UTF-8 are refused by a code before they are stored; an empty key is none."""
+    """Law: a key is any valid text: bytes that are no UTF-8 are refused before they are stored; an empty key means none."""
     shell = lead()
     assert batch(shell, b"x", b"\xff").code == ResponseCode.MESSAGE_ILLEGAL
     assert batch(shell, b"a\x00b", b"\xf0\x9f\x98\x80", b"", b"a\x00b", b"").code == 0
@@ -370,7 +370,7 @@ def test_a_key_is_any_text_and_nothing_else() -> None:
 @pytest.mark.parametrize("more", [0, 1], ids=["longest", "longer"])
 @pytest.mark.parametrize("letter", ["k", "ü"])
 def test_keys_around_the_limit_are_distinguished(letter: str, more: int) -> None:
-    """The limit counts bytes; a digest stands for what is longer, and no other key is taken for it."""
+    """Law: keys are limited in bytes; a longer one is replaced by a digest that equals no other key."""
     shell = lead()
     whole = letter * (KEY_BYTES_MAX // len(letter.encode()) + more)
     produce(shell, whole, whole[:-1], whole, whole + letter)
@@ -385,7 +385,7 @@ def test_keys_around_the_limit_are_distinguished(letter: str, more: int) -> None
 
 
 def test_what_was_never_handed_out_is_completed_by_nobody() -> None:
-    """Numbers that are not given yet, of another queue, or of another lane: stale, and nothing changes."""
+    """Law: a report with an attempt number that was not given out is stale and changes nothing."""
     shell = lead(queues=2)
     produce(shell, "x", queue=0)
     produce(shell, "y", queue=1)
@@ -414,7 +414,7 @@ def test_what_was_never_handed_out_is_completed_by_nobody() -> None:
 
 
 def test_a_former_holder_completes_and_renews_nothing() -> None:
-    """Its lease was over and another member has the lane: what it says of its attempt is stale, also when it says it twice."""
+    """Law: reports of a member whose lease ended and whose lane another one has are stale, also when repeated."""
     shell = lead()
     join(shell, "a")
     produce(shell, "x", "x")
@@ -437,7 +437,7 @@ def test_a_former_holder_completes_and_renews_nothing() -> None:
 def test_no_connection_takes_the_places_of_all_fetches_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who has most of them asks again, its oldest first; the others wait as ever."""
+    """Law: when too many fetches wait, the connection with the most gives up its oldest; others wait on."""
     monkeypatch.setattr(fetch, "WAITING_MAX", 4)
     monkeypatch.setattr(fetch, "_GIVEN_UP_COUNT", 2)
     shell = lead()

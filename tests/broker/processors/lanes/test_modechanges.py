@@ -1,4 +1,4 @@
-"""What is under way while a group changes how it consumes, or a topic grows."""
+"""Uncommitted requests while a group changes its mode, or a topic expands."""
 
 import pytest
 
@@ -30,7 +30,7 @@ BY_QUEUE = fastjson.dumps({"groupName": GROUP, "concurrency": "Queue"})
 
 
 def by_queue() -> Shell:
-    """Return a leader whose group consumes by queue and has one message."""
+    """Return a leader whose group consumes by queue, with one message."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP), TopicSet(RETRIES, 1, 1))
     produce(shell, "x")
@@ -38,7 +38,7 @@ def by_queue() -> Shell:
 
 
 def retry(shell: Shell, way: str) -> int:
-    """Hand a message back, or send it to the retry topic as RocketMQ's Java client does when that fails; apply nothing."""
+    """Return a message (36), or send it to the retry topic as Java does after a failure; apply nothing."""
     if way == "back":
         return shell.submit(36, BACK)
     props = properties(RETRY_TOPIC=TOPIC, DELAY="3") if way == "delayed" else ""
@@ -50,7 +50,7 @@ WAYS = pytest.mark.parametrize("way", ["back", "delayed", "immediate"])
 
 @WAYS
 def test_a_retry_that_is_under_way_is_waited_for(way: str) -> None:
-    """Consumers by key would never get it."""
+    """Law: a change to keys is refused while a retry is uncommitted, because consumers by key would not get it."""
     shell = by_queue()
     handed_back = retry(shell, way)
 
@@ -64,7 +64,7 @@ def test_a_retry_that_is_under_way_is_waited_for(way: str) -> None:
 
 @WAYS
 def test_no_retry_is_stored_behind_a_change_that_is_under_way(way: str) -> None:
-    """Its client is refused for certain, and keeps it."""
+    """Law: a retry behind an uncommitted change to keys is refused, and its client keeps the message."""
     shell = by_queue()
     changed = shell.submit(200, {}, BY_KEY)
 
@@ -79,7 +79,7 @@ def test_no_retry_is_stored_behind_a_change_that_is_under_way(way: str) -> None:
 
 @WAYS
 def test_a_retry_that_is_lost_keeps_no_change_waiting(way: str) -> None:
-    """Nothing of it will ever be stored."""
+    """Law: a retry that was lost does not delay the change."""
     shell = by_queue()
     retry(shell, way)
     shell.lose_proposals()
@@ -90,7 +90,7 @@ def test_a_retry_that_is_lost_keeps_no_change_waiting(way: str) -> None:
 def test_no_delayed_messages_of_others_keep_a_change_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: however many wait and come; who asks again a moment later finds that the broker has looked at them meanwhile."""
+    """Law: the change looks at the delayed messages in steps; messages of others do not delay it for long."""
     monkeypatch.setattr(pendingretries, "STEP_MAX", 2)
     shell = by_queue()
 
@@ -109,7 +109,7 @@ def test_no_delayed_messages_of_others_keep_a_change_waiting(
 
 
 def test_lanes_begin_at_what_was_committed_a_moment_before_the_change() -> None:
-    """An offset that nobody waits for is gathered, and a group by key takes none: it stands before the change in the log."""
+    """Law: commits gathered just before the change are stored before it, so that lanes begin there."""
     shell = by_queue()
     join(shell, "a")
     offset = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
@@ -123,7 +123,7 @@ def test_lanes_begin_at_what_was_committed_a_moment_before_the_change() -> None:
 
 
 def test_a_letter_that_is_not_stored_yet_is_waited_for() -> None:
-    """Who was told that the message becomes a dead letter would get it again, and no letter."""
+    """Law: a change to queues waits for dead letters that are not stored yet; else the message would come again without a letter."""
     shell = lead(retry_max_times=1)
     produce(shell, "x")
     a = Member(shell)
@@ -142,7 +142,7 @@ def test_a_letter_that_is_not_stored_yet_is_waited_for() -> None:
 
 @pytest.mark.parametrize("way", ["failed", "skipped"])
 def test_a_letter_that_comes_about_before_the_change_is_waited_for(way: str) -> None:
-    """Law: also where what makes the message a dead letter stands before the change in the log, and is not applied yet."""
+    """Law: it also waits for dead letters whose cause is uncommitted."""
     policy = "HoldKey" if way == "skipped" else "Continue"
     shell = lead(retry_max_times=1, on_dead_letter=policy)
     produce(shell, "x")
@@ -167,7 +167,7 @@ def test_a_letter_that_comes_about_before_the_change_is_waited_for(way: str) -> 
 
 
 def test_a_group_by_key_gets_nothing_by_its_retry_topic() -> None:
-    """Nobody would consume it, and it would keep the growth of each topic of the group waiting."""
+    """Law: a send to the retry topic of a group by key is refused, because nobody would consume it."""
     shell = lead()
 
     answer = send(shell, RETRIES, props=properties(RETRY_TOPIC=TOPIC), j=1)
@@ -178,7 +178,7 @@ def test_a_group_by_key_gets_nothing_by_its_retry_topic() -> None:
 
 
 def test_a_retry_that_is_under_way_keeps_an_expansion_waiting() -> None:
-    """Later messages of its key would overtake it in their new queue."""
+    """Law: an expansion's switch is refused while a retry is uncommitted; later messages of its key would overtake it."""
     shell = by_queue()
     create(shell, GroupSet(GROUP, orderly=True))
     shell.call(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
@@ -197,7 +197,7 @@ def test_a_retry_that_is_under_way_keeps_an_expansion_waiting() -> None:
 
 
 def test_a_lane_that_is_being_handed_out_keeps_an_expansion_waiting() -> None:
-    """A reset between both takes its message, so that nothing is owed; its listener works all the same."""
+    """Law: a switch is refused while a lane is being handed out, even if a reset took its message."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)

@@ -1,4 +1,4 @@
-"""Groups by key beside clients that know no lanes, and with what administrators do."""
+"""Groups by key together with clients that know no lanes, and with administrators' requests."""
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ def release(shell: Shell, key: str, action: str = "", **more: int) -> list[str]:
 
 @pytest.mark.parametrize("action", ["skip", "retry"])
 def test_a_release_of_what_was_looked_at_touches_nothing_else(action: str) -> None:
-    """Two administrators have seen one message and act one after the other: the second one has not seen the next one."""
+    """Law: a release that names the message which the administrator saw releases no later one."""
     shell = lead(queues=2, on_dead_letter="HoldKey", retry_max_times=1)
     for queue in (0, 1):
         produce(shell, "x", "x", queue=queue)
@@ -72,7 +72,7 @@ def test_a_release_of_what_was_looked_at_touches_nothing_else(action: str) -> No
 
 @pytest.mark.parametrize("said", [{"queueId": "0"}, {"queueId": "0", "firstOffset": "-1"}])
 def test_half_of_what_was_looked_at_is_refused(said: dict[str, str]) -> None:
-    """A release that names a queue and no message would be taken for one of any message."""
+    """Law: a release that names a queue needs the message too, and the reverse."""
     shell = lead()
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": "x", "action": "skip", **said}
 
@@ -82,7 +82,7 @@ def test_half_of_what_was_looked_at_is_refused(said: dict[str, str]) -> None:
 
 
 def test_clients_that_know_no_lanes_learn_what_to_do() -> None:
-    """A pull, a lock and a commit are refused with a code and a sentence, and change nothing."""
+    """Law: a pull, lock or commit in a group by key is refused with a text that says what to do."""
     shell = lead()
     produce(shell, "x")
     said = [
@@ -97,7 +97,7 @@ def test_clients_that_know_no_lanes_learn_what_to_do() -> None:
 
 
 def test_another_group_reads_the_same_topic_as_ever() -> None:
-    """One group's way of consuming does not affect another group."""
+    """Law: other groups read the topic as usual."""
     shell = lead()
     produce(shell, "x")
 
@@ -105,7 +105,7 @@ def test_another_group_reads_the_same_topic_as_ever() -> None:
 
 
 def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
-    """The administrator learns what, and nothing has changed."""
+    """Law: a change of mode is refused with what prevents it, and changes nothing."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -126,7 +126,7 @@ def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
 
 
 def test_who_waits_while_the_mode_changes_gets_nothing_in_the_other_one() -> None:
-    """Neither a pull in a group by key nor a fetch in one by queue: both learn how the group consumes."""
+    """Law: a pull or fetch that waits while the mode changes is answered with the group's mode."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP))
     join(shell, "a")
@@ -147,7 +147,7 @@ def test_who_waits_while_the_mode_changes_gets_nothing_in_the_other_one() -> Non
 
 
 def test_no_change_of_another_group_ends_the_wait_for_a_heartbeat() -> None:
-    """A pull that came before it is held for no topic; neither a rule nor the end of another group answers it."""
+    """Law: changes of another group do not end a pull's wait for its heartbeat."""
     shell = Shell().lead()
     keyed = GroupSet("other", concurrency="Key")
     create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP), keyed)
@@ -163,7 +163,7 @@ def test_no_change_of_another_group_ends_the_wait_for_a_heartbeat() -> None:
 
 
 def by_queue() -> Shell:
-    """Return a leader whose group consumes by queue and holds the key x, of which nobody has the queue any more."""
+    """Return a leader whose group by queue has the parked key x in a queue that nobody holds."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP, on_dead_letter="HoldKey"))
     join(shell, "a")
@@ -178,7 +178,7 @@ def by_queue() -> Shell:
 
 
 def test_a_group_that_holds_keys_by_queue_changes_once_they_are_released() -> None:
-    """Later messages of such a key would overtake those that wait among the dead letters."""
+    """Law: a group with parked keys cannot change to keys until they are released, because later messages would overtake."""
     shell = by_queue()
 
     refused = change(shell, concurrency="Key")
@@ -190,7 +190,7 @@ def test_a_group_that_holds_keys_by_queue_changes_once_they_are_released() -> No
 
 
 def test_a_key_that_was_held_by_queue_is_released_by_key_too() -> None:
-    """Whatever has let the group change, the hold is no dead end."""
+    """Law: a key parked by queue can be released after the group has changed to keys."""
     shell = by_queue()
     present = shell.state.groups.by_name[GROUP]
     create(shell, msgspec.structs.replace(present, concurrency="Key"))
@@ -201,7 +201,7 @@ def test_a_key_that_was_held_by_queue_is_released_by_key_too() -> None:
 
 
 def test_a_group_with_messages_to_try_again_changes_once_they_are_consumed() -> None:
-    """Consumers by key get nothing of the retry topic."""
+    """Law: a group changes to keys only when its retry topic is consumed; consumers by key get no retries."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1, order=True))
     assert shell.call(200, {}, fastjson.dumps({"groupName": GROUP})).code == 0
@@ -220,7 +220,7 @@ def test_a_group_with_messages_to_try_again_changes_once_they_are_consumed() -> 
 
 
 def test_a_message_that_was_handed_back_is_waited_for() -> None:
-    """It is nowhere near the retry topic before its pause is over."""
+    """Law: it also waits for returned messages whose pause is not over."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP))
     produce(shell, "x")
@@ -235,7 +235,7 @@ def test_a_message_that_was_handed_back_is_waited_for() -> None:
 
 
 def test_a_tool_that_knows_no_lanes_changes_nothing_of_them() -> None:
-    """Members that it does not send stay as they are; wrong ones are refused."""
+    """Law: a tool that sends no lane settings leaves them unchanged; wrong ones are refused."""
     shell = lead(lane_key_property="KEYS")
     tool = fastjson.dumps({"groupName": GROUP, "retryMaxTimes": 3})
 
@@ -250,7 +250,7 @@ def test_a_tool_that_knows_no_lanes_changes_nothing_of_them() -> None:
 
 
 def test_an_administrator_releases_a_held_lane_with_all_its_tries() -> None:
-    """It is listed among the parked keys, and handed out again from the message that failed."""
+    """Law: a held lane is listed among the parked keys; a release hands it out again with all its tries."""
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, "x", "x")
     a = Member(shell)
@@ -267,7 +267,7 @@ def test_an_administrator_releases_a_held_lane_with_all_its_tries() -> None:
 
 
 def test_messages_without_a_key_are_released_under_an_empty_one() -> None:
-    """The answer has for each of them what it has for a key."""
+    """Law: messages without a key are released under the empty key, and the answer lists each."""
     shell = lead()
     produce(shell, "", "")
     a = Member(shell)
@@ -286,7 +286,7 @@ def test_messages_without_a_key_are_released_under_an_empty_one() -> None:
 
 
 def test_a_release_that_names_no_key_is_refused() -> None:
-    """Else a forgotten field would make dead letters of all messages without a key."""
+    """Law: a release without the field key is refused; else a forgotten field would release all messages without a key."""
     shell = lead()
     produce(shell, "")
     a = Member(shell)
@@ -303,7 +303,7 @@ def test_a_release_that_names_no_key_is_refused() -> None:
 
 
 def test_an_administrator_skips_what_failed() -> None:
-    """The message becomes a dead letter, the lane goes on behind it; a parked lane as well."""
+    """Law: a skip makes a failed message a dead letter, and its lane goes on; this works for parked lanes too."""
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, "x", "x", "y", "y")
     a = Member(shell)
@@ -325,7 +325,7 @@ def test_an_administrator_skips_what_failed() -> None:
 def test_a_reset_to_the_committed_offset_brings_what_was_complete_behind_it(
     force: str, again: list[tuple[int, ...]]
 ) -> None:
-    """By key the committed offset is the first owed one, so a reset to it is a change."""
+    """Law: a reset to the committed offset hands out again what was completed behind it."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -341,7 +341,7 @@ def test_a_reset_to_the_committed_offset_brings_what_was_complete_behind_it(
 
 
 def test_a_reset_that_is_not_forced_moves_nothing_forward() -> None:
-    """Owed messages stay owed when the time lies behind them."""
+    """Law: a reset without force does not skip owed messages."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -355,7 +355,7 @@ def test_a_reset_that_is_not_forced_moves_nothing_forward() -> None:
 
 
 def test_what_is_skipped_is_stored_once_the_disk_has_room() -> None:
-    """Until then its lane waits."""
+    """Law: on a full disk a skipped message's lane waits until its letter is stored."""
     shell = lead()
     produce(shell, "x", "x")
     a = Member(shell)
@@ -372,7 +372,7 @@ def test_what_is_skipped_is_stored_once_the_disk_has_room() -> None:
 
 
 def test_the_table_of_lanes_counts_what_it_does_not_name() -> None:
-    """Figures per queue, and the lanes in trouble before the others."""
+    """Law: the lane table counts all lanes per queue and names those in trouble first."""
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, "x", "y", "z", "z")
     a = Member(shell)
@@ -399,7 +399,7 @@ def test_the_table_of_lanes_counts_what_it_does_not_name() -> None:
 
 
 def test_the_lane_of_a_key_is_named_however_many_others_there_are() -> None:
-    """In hand or ready, beyond those that one answer names; a key that is too long is asked for and released as it was sent."""
+    """Law: the lane of a given key is shown among any number of others; a too long key may be given as it was sent."""
     shell = lead()
     long = "k" * (KEY_BYTES_MAX + 1)
     produce(shell, *[f"other-{number}" for number in range(SHOWN_MAX)], "x", long)
@@ -422,7 +422,7 @@ def test_the_lane_of_a_key_is_named_however_many_others_there_are() -> None:
 
 
 def test_offsets_that_an_administrator_sets_are_where_the_lanes_begin() -> None:
-    """Complete messages behind them come again."""
+    """Law: after an administrator sets the offset, the lanes begin there, also with completed messages."""
     shell = lead()
     produce(shell, "x", "y", "z")
     a = Member(shell)
@@ -437,7 +437,7 @@ def test_offsets_that_an_administrator_sets_are_where_the_lanes_begin() -> None:
 
 @pytest.mark.parametrize("owed", [False, True])
 def test_retention_keeps_what_lanes_owe(*, owed: bool) -> None:
-    """A message that waits in a parked lane is there when it is handed out; others go when they are old."""
+    """Law: retention keeps messages that lanes owe and deletes other old ones."""
     shell = lead()
     produce(shell, "x", body=b"m" * (2 << 20))
     a = Member(shell)
@@ -455,7 +455,7 @@ def test_retention_keeps_what_lanes_owe(*, owed: bool) -> None:
 
 
 def test_a_group_with_lanes_holds_the_growth_of_a_topic_up() -> None:
-    """Its queues are drained when nothing of them is owed."""
+    """Law: owed messages block an expansion of the topic."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -476,7 +476,7 @@ def test_a_group_with_lanes_holds_the_growth_of_a_topic_up() -> None:
 def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
     said: str | None, concurrency: str
 ) -> None:
-    """Whatever it says that is not Key means by queue; where brokers create no groups it creates none."""
+    """Law: a heartbeat that creates a group sets its mode: "Key" means by key, anything else by queue."""
     shell = Shell().lead()
 
     shell.call(34, {}, _heartbeat("a", "fresh", said), peer=peer_of("a"))
@@ -488,7 +488,7 @@ def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
 def test_a_group_whose_dead_letters_could_not_be_stored_does_not_consume_by_key(
     size: int, code: int
 ) -> None:
-    """Its lanes would wait for a letter for ever; neither a heartbeat nor an administrator makes such a group."""
+    """Law: a group whose name is too long for a dead-letter topic cannot be by key, because a lane could wait for its letter for ever."""
     shell, name = Shell().lead(), "g" * size
     wanted = fastjson.dumps({"groupName": name, "concurrency": "Key"})
 
@@ -499,7 +499,7 @@ def test_a_group_whose_dead_letters_could_not_be_stored_does_not_consume_by_key(
 
 
 def test_a_heartbeat_changes_no_group_that_exists() -> None:
-    """The administrator decides how a group consumes."""
+    """Law: a heartbeat does not change the mode of an existing group."""
     shell = lead()
 
     shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), peer=peer_of("c"))
@@ -514,7 +514,7 @@ def _heartbeat(client: str, group: str, concurrency: str | None) -> bytes:
 
 
 def test_a_lane_in_hand_keeps_an_expansion_waiting_though_a_reset_took_its_messages() -> None:
-    """A listener is still at work with its key, which has another queue behind the switch."""
+    """Law: a lane in hand blocks a switch even if a reset took its messages, because a listener still works on the key."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)
@@ -540,7 +540,7 @@ def test_a_lane_in_hand_keeps_an_expansion_waiting_though_a_reset_took_its_messa
 
 
 def test_an_expansion_names_the_lanes_that_only_an_administrator_releases() -> None:
-    """The operator raises no fence for them: it would stand until its limit, again and again."""
+    """Law: a blocker names lanes that only an administrator can release, so that the operator does not fence in vain."""
     shell = lead(on_dead_letter="HoldKey", retry_max_times=1)
     produce(shell, "x")
     a = Member(shell)
@@ -555,7 +555,7 @@ def test_an_expansion_names_the_lanes_that_only_an_administrator_releases() -> N
 
 
 def test_no_plan_is_made_with_the_key_of_before_a_change_that_is_under_way() -> None:
-    """Two messages with one key by the new property are of one lane, also when the fetch came before its record."""
+    """Law: while a change of the key property is uncommitted, no lanes are planned with the old one."""
     shell = lead(lane_key_property="city")
     for street in ("first", "second"):
         send(shell, TOPIC, props=properties(city=street, country="x"))
@@ -575,7 +575,7 @@ def test_no_plan_is_made_with_the_key_of_before_a_change_that_is_under_way() -> 
 
 
 def test_a_change_that_is_lost_keeps_no_fetch_waiting() -> None:
-    """Lanes go on with the key that they have."""
+    """Law: a lost change does not delay fetches."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)

@@ -1,4 +1,4 @@
-"""Lists of lanes are written some queues at a time, and one that no frame takes is refused in words."""
+"""Lists of lanes are written some queues at a time; one that exceeds a frame is refused with a text."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holding(queues: int, *keys: str) -> Shell:
-    """Return a leader whose group holds these keys in each queue."""
+    """Return a leader whose group has parked these keys in each queue."""
     shell = lead(queues=queues, on_dead_letter="HoldKey")
     for queue in range(queues):
         produce(shell, *keys, queue=queue)
@@ -40,7 +40,7 @@ def holding(queues: int, *keys: str) -> Shell:
 
 @pytest.mark.parametrize("code", LISTS)
 def test_a_list_of_lanes_is_written_some_queues_at_a_time(code: RequestCode) -> None:
-    """A group may have begun a hundred thousand, and others elect a leader that is silent."""
+    """Law: a list of lanes is written in steps, because a group may have a hundred thousand queues."""
     shell = holding(QUEUES, "x")
 
     asked, steps = shell.submit(code, {"consumerGroup": GROUP}), 0
@@ -57,7 +57,7 @@ def test_a_list_of_lanes_is_written_some_queues_at_a_time(code: RequestCode) -> 
 
 @pytest.mark.parametrize("code", LISTS)
 def test_a_list_of_lanes_outlives_what_is_in_it(code: RequestCode) -> None:
-    """Lanes and queues go while it is written; they may be in it or not."""
+    """Law: lanes and queues deleted during the writing may be in the list or not; it is still answered."""
     shell = holding(QUEUES, "x")
 
     asked = shell.submit(code, {"consumerGroup": GROUP})
@@ -72,7 +72,7 @@ def test_a_list_of_lanes_outlives_what_is_in_it(code: RequestCode) -> None:
 def test_the_lanes_that_are_named_are_the_oldest_of_all_queues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many were passed over in the steps before: the last queue has the oldest of all."""
+    """Law: the lanes named are the oldest of all queues, also if the last queue has the oldest."""
     monkeypatch.setattr(overview, "_KEPT_MAX", 2 * SHOWN_MAX)
     count = SHOWN_MAX
     shell = lead(queues=4)
@@ -95,7 +95,7 @@ def test_the_lanes_that_are_named_are_the_oldest_of_all_queues(
 
 
 def test_a_list_that_no_frame_takes_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with 16,384 held lanes that have the longest keys."""
+    """Law: a list that exceeds a frame is refused with the advice to ask for single items."""
     shell = holding(1, *[letter * 1_000 for letter in "abcdefgh"])
     monkeypatch.setattr(listings, "BODY_SIZE_MAX", 4_000)
 
@@ -107,7 +107,7 @@ def test_a_list_that_no_frame_takes_is_refused_in_words(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("whole", ["true", "false"])
 def test_our_tools_learn_how_much_a_group_by_key_has_not_consumed(whole: str) -> None:
-    """A lane that is held keeps the committed offset; RocketMQ's tools get the two offsets as ever, and no word more."""
+    """Law: our tools get the real lag of a group by key; RocketMQ's tools get the two offsets only."""
     shell = lead(queues=2, on_dead_letter="HoldKey", retry_max_times=1)
     produce(shell, "x", "x", *"abcd")
     member = Member(shell)

@@ -1,4 +1,4 @@
-"""How long a lane waits for the next try of its message: as its group says."""
+"""How long a lane waits before the next try of its message: its group's settings decide."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ PAUSES = st.integers(1, DELAY_MS_MAX)
 
 @given(PAUSES, PAUSES)
 def test_a_pause_begins_as_the_group_says_doubles_and_has_an_end(one: int, other: int) -> None:
-    """Law: whatever the number of tries, and however far the two are apart."""
+    """Law: pauses begin at the group's first one, double, and end at its longest, for any number of tries."""
     first, most = sorted((one, other))
     group = GroupSet(GROUP, retry_pause_ms=first, retry_pause_max_ms=most)
     pauses = [group.pause_ms(tries) for tries in range(1, 40)]
@@ -38,7 +38,7 @@ def test_a_group_that_says_nothing_waits_a_second_and_five_minutes_at_most() -> 
 
 
 def pauses_of_failures(shell: Shell) -> list[int]:
-    """Let the first message fail three times; return how long it waits each time."""
+    """Let the first message fail three times; return the pauses."""
     a = Member(shell)
     found = []
     for _ in range(3):
@@ -50,7 +50,7 @@ def pauses_of_failures(shell: Shell) -> list[int]:
 
 
 def pauses_of_deaths(shell: Shell) -> list[int]:
-    """Let the lease of the first message end four times; return how long it waits from the second time on."""
+    """Let the lease of the first message end four times; return the pauses from the second time on."""
     a = Member(shell)
     found = []
     for number in range(4):
@@ -65,7 +65,7 @@ def pauses_of_deaths(shell: Shell) -> list[int]:
 
 @pytest.mark.parametrize("pauses", [pauses_of_failures, pauses_of_deaths])
 def test_a_message_waits_as_its_group_says(pauses: object) -> None:
-    """Also one whose members ended without a word; on every replica."""
+    """Law: the group's pauses also hold for attempts that end without a report, on every replica."""
     shell = lead(retry_max_times=-1, retry_pause_ms=200, retry_pause_max_ms=500)
     produce(shell, "x")
 
@@ -76,7 +76,7 @@ def test_a_message_waits_as_its_group_says(pauses: object) -> None:
 
 
 def test_an_administrator_says_how_long_messages_wait() -> None:
-    """The next failure counts by it. A tool that does not know the members changes nothing of them."""
+    """Law: an administrator's change of the pauses counts from the next failure on; tools that do not know them leave them."""
     shell = lead()
     assert change(shell, retryPauseMillis=250, retryPauseMaxMillis=900).code == 0
     tool = fastjson.dumps({"groupName": GROUP, "retryMaxTimes": -1})
@@ -90,7 +90,7 @@ def test_an_administrator_says_how_long_messages_wait() -> None:
 
 @pytest.mark.parametrize(("pause", "most"), [(0, 5), (-1, 5), (6, 5), (1, DELAY_MS_MAX + 1)])
 def test_pauses_that_mean_nothing_are_refused(pause: int, most: int) -> None:
-    """None would try without a pause, and the first is no longer than the longest."""
+    """Law: a pause of 0, or a first one longer than the longest, is refused."""
     shell = lead()
 
     reply = change(shell, retryPauseMillis=pause, retryPauseMaxMillis=most)
@@ -101,7 +101,7 @@ def test_pauses_that_mean_nothing_are_refused(pause: int, most: int) -> None:
 
 
 def test_one_pause_that_is_changed_alone_is_judged_with_the_other() -> None:
-    """Law: what the group has then, not what a request says."""
+    """Law: a change of one pause is checked together with the other's present value."""
     shell = lead(retry_pause_ms=2_000, retry_pause_max_ms=4_000)
 
     assert change(shell, retryPauseMaxMillis=1_000).code == 1

@@ -1,4 +1,4 @@
-"""Members report attempts: leases, failures, dead letters, and members that die."""
+"""Reports of members about attempts: renewals, failures, dead letters, and members that die."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def letters(shell: Shell) -> list[bytes]:
 
 
 def test_one_request_completes_many_lanes_in_one_record() -> None:
-    """A stale report is stale alone."""
+    """Law: one request completes many lanes in one record; a stale report does not affect the others."""
     shell = lead()
     produce(shell, "x", "y", "z")
     a = Member(shell)
@@ -65,7 +65,7 @@ def test_one_request_completes_many_lanes_in_one_record() -> None:
 
 
 def test_an_attempt_ends_when_its_lease_is_over() -> None:
-    """Only the lanes of who was silent are handed out again; what was said later is stale."""
+    """Law: when a lease ends, only that member's lanes are handed out again, and its later reports are stale."""
     shell = lead()
     produce(shell, "x", "y")
     a, b = Member(shell), Member(shell, "b")
@@ -83,7 +83,7 @@ def test_an_attempt_ends_when_its_lease_is_over() -> None:
 
 
 def test_a_renewed_lease_begins_again() -> None:
-    """Renewals that complete nothing leave no record."""
+    """Law: a renewal starts the lease again; one that completes nothing writes no record."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -100,7 +100,7 @@ def test_a_renewed_lease_begins_again() -> None:
 
 
 def test_renewals_that_are_outdated_are_forgotten() -> None:
-    """However often a member renews, the clock holds little more than the leases that run, and they end in time."""
+    """Law: the lease clock holds little more than the running leases, however often they are renewed."""
     shell = lead()
     produce(shell, "x", "y")
     a, b = Member(shell), Member(shell, "b")
@@ -117,7 +117,7 @@ def test_renewals_that_are_outdated_are_forgotten() -> None:
 
 
 def test_a_renewal_that_comes_too_late_is_stale() -> None:
-    """A lease whose end is on its way through the log is not renewed."""
+    """Law: a lease whose end is already proposed cannot be renewed."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)
@@ -130,7 +130,7 @@ def test_a_renewal_that_comes_too_late_is_stale() -> None:
 
 
 def test_a_new_leader_runs_every_lease_in_full() -> None:
-    """It does not know how much was left: longer than needed, never shorter."""
+    """Law: a new leader runs every lease in full, because it does not know how much is left."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)
@@ -149,7 +149,7 @@ def test_a_new_leader_runs_every_lease_in_full() -> None:
 
 
 def test_a_failed_message_stops_its_own_lane() -> None:
-    """It is parked for longer with each try; other keys and later messages of others go on."""
+    """Law: a failed message parks its own lane, longer with each try; other keys go on."""
     shell = lead()
     produce(shell, "x", "x", "y")
     a = Member(shell)
@@ -171,7 +171,7 @@ def test_a_failed_message_stops_its_own_lane() -> None:
 
 
 def test_a_client_may_say_how_long_a_lane_waits() -> None:
-    """A parked lane that is due is handed out to who waits."""
+    """Law: a client may say how long a lane waits; when it is due, a waiting fetch gets it."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -187,7 +187,7 @@ def test_a_client_may_say_how_long_a_lane_waits() -> None:
 
 
 def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
-    """Under Continue its lane goes on behind it, also when the leader changes in between."""
+    """Law: under Continue a message that failed too often becomes a dead letter and its lane goes on, also over a change of leader."""
     shell = lead(retry_max_times=2)
     produce(shell, "x", "x")
     a = Member(shell)
@@ -211,7 +211,7 @@ def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
 
 @pytest.mark.parametrize("offset", [0, 1])
 def test_a_message_that_fails_again_after_a_reset_is_a_dead_letter_again(offset: int) -> None:
-    """Its letter of before has gone by: redriven, or looked at. What lies before the new offset is no more consumed."""
+    """Law: a message that fails again after a reset makes another dead letter."""
     shell = lead(retry_max_times=1)
     send(shell, TOPIC, b"paid", properties(UNIQ_KEY="U", __SHARDINGKEY="x"))
     a = Member(shell)
@@ -228,7 +228,7 @@ def test_a_message_that_fails_again_after_a_reset_is_a_dead_letter_again(offset:
 
 
 def test_a_held_lane_waits_for_an_administrator() -> None:
-    """Under HoldKey the message stays first in its lane, and nobody gets it."""
+    """Law: under HoldKey the message stays first in its lane until an administrator releases it."""
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, "x", "x", "y")
     a = Member(shell)
@@ -248,7 +248,7 @@ def test_a_held_lane_waits_for_an_administrator() -> None:
 
 
 def test_under_stop_queue_a_dead_message_stops_its_queue() -> None:
-    """Attempts in hand end; nothing else is handed out until the message succeeds."""
+    """Law: under StopQueue a dead message stops its queue: attempts in hand end, and nothing else is handed out until it succeeds."""
     shell = lead(on_dead_letter="StopQueue")
     produce(shell, "x", "y")
     a = Member(shell)
@@ -268,7 +268,7 @@ def test_under_stop_queue_a_dead_message_stops_its_queue() -> None:
 
 @pytest.mark.parametrize("how", ["proof", "unregister"])
 def test_a_member_that_is_gone_costs_its_own_lanes(how: str) -> None:
-    """They go to who waits immediately; nothing of others comes again."""
+    """Law: a dead member's lanes go to waiting members immediately; those of others stay."""
     shell = lead()
     produce(shell, "x", "y")
     a, b = Member(shell), Member(shell, "b")
@@ -289,7 +289,7 @@ def test_a_member_that_is_gone_costs_its_own_lanes(how: str) -> None:
 
 
 def test_a_closed_connection_proves_nothing() -> None:
-    """A member with lanes stays one until its leases are over."""
+    """Law: a closed connection ends no attempt; the member stays until its leases end."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -302,7 +302,7 @@ def test_a_closed_connection_proves_nothing() -> None:
 
 
 def test_a_request_that_nobody_understands_changes_nothing() -> None:
-    """An unknown result, too many reports, or no JSON at all is refused as a whole."""
+    """Law: a request with an unknown result, too many reports or no JSON is refused as a whole."""
     shell = lead()
     produce(shell, "x")
     a = Member(shell)
@@ -325,7 +325,7 @@ def test_a_request_that_nobody_understands_changes_nothing() -> None:
 
 
 def test_another_member_completes_nothing_of_ours() -> None:
-    """The numbers alone are not enough."""
+    """Law: another member cannot complete or renew an attempt, even with its numbers."""
     shell = lead()
     produce(shell, "x")
     a, b = Member(shell), Member(shell, "b")
@@ -337,7 +337,7 @@ def test_another_member_completes_nothing_of_ours() -> None:
 
 
 def test_the_time_of_a_hand_out_is_reported() -> None:
-    """By the leader's clock, as everything a member learns of time."""
+    """Law: since_millis is the time of the hand-out by the leader's clock."""
     shell = lead()
     produce(shell, "x")
 
@@ -346,7 +346,7 @@ def test_the_time_of_a_hand_out_is_reported() -> None:
 
 @pytest.mark.parametrize("room", [0, 30, 90], ids=["none", "for the topic", "for most"])
 def test_a_message_with_full_properties_becomes_a_dead_letter(room: int) -> None:
-    """It keeps what its sender said and gets of the rest what there is room for, and its lane goes on."""
+    """Law: a message whose properties are full becomes a dead letter too, with as many added properties as fit."""
     shell = lead(retry_max_times=1)
     stored_with = len(properties(**STORED_WITH))
     keyed = properties(__SHARDINGKEY="x", UNIQ_KEY="u", big="")
@@ -371,7 +371,7 @@ def test_a_message_with_full_properties_becomes_a_dead_letter(room: int) -> None
 def test_a_letter_whose_topic_cannot_be_made_stays_with_its_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A group from before names that are too long were refused to groups by key: its other keys go on."""
+    """Law: if the dead-letter topic's name is too long, the message stays in its lane; other keys go on."""
     monkeypatch.setattr("tests.broker.processors.lanes.member.GROUP", "g" * 123)
     shell = lead(retry_max_times=1)
     produce(shell, "x", "y")
@@ -388,7 +388,7 @@ def test_a_letter_whose_topic_cannot_be_made_stays_with_its_lane(
 
 
 def test_letters_that_are_lost_again_and_again_keep_no_others_back() -> None:
-    """A tick begins behind where the last one ended."""
+    """Law: each tick goes on behind the last letter, so that letters lost again and again do not delay others."""
     shell = lead(retry_max_times=1)
     produce(shell, *[f"key-{number}" for number in range(LETTERS_MAX + 1)])
     a = Member(shell)
@@ -411,7 +411,7 @@ def test_letters_that_are_lost_again_and_again_keep_no_others_back() -> None:
 
 
 def test_a_tick_stores_no_more_bytes_of_letters_than_the_delay_levels_hand_on() -> None:
-    """Law: a leader is never silent for an election because many large messages have failed."""
+    """Law: a tick stores a bounded number of bytes of dead letters, so that the leader is not silent."""
     shell = lead(retry_max_times=1)
     produce(shell, "u", "v", "w", "x", "y", body=bytes(SIZE_MAX // 2))
     create(shell, TopicSet(LETTERS, 1, 1))
@@ -430,7 +430,7 @@ def test_a_tick_stores_no_more_bytes_of_letters_than_the_delay_levels_hand_on() 
 
 
 def test_the_end_of_a_lane_whose_message_is_gone_hangs_on_no_record_before_it() -> None:
-    """Nothing is left to be stored of it; what another request asks for in the same entry may be refused."""
+    """Law: the end of a lane whose message is gone does not depend on other records of its entry."""
     shell = lead(retry_max_times=1)
     produce(shell, "x")
     a = Member(shell)
@@ -456,7 +456,7 @@ def test_the_end_of_a_lane_whose_message_is_gone_hangs_on_no_record_before_it() 
 def test_a_lane_that_a_leader_with_another_clock_has_parked_waits_no_longer_than_its_pause(
     ahead_ms: int,
 ) -> None:
-    """The new leader counts the pause from the begin of its term where the former clock was ahead."""
+    """Law: if the former leader's clock was ahead, a parked lane's pause counts from the begin of the new term."""
     shell = lead()
     shell.wall_ms += ahead_ms
     produce(shell, "x")
@@ -478,7 +478,7 @@ def test_a_lane_that_a_leader_with_another_clock_has_parked_waits_no_longer_than
 
 
 def test_a_parked_lane_waits_its_pause_when_the_clock_that_began_it_is_set_back() -> None:
-    """However far ahead the clock was, the same leader hands it out a second later."""
+    """Law: if the clock is set back, a parked lane still waits no longer than its pause."""
     shell = lead()
     produce(shell, "x")
     member = Member(shell, "a")
@@ -494,7 +494,7 @@ def test_a_parked_lane_waits_its_pause_when_the_clock_that_began_it_is_set_back(
 
 
 def test_pauses_of_lanes_that_are_parked_no_more_are_forgotten() -> None:
-    """However often a clock is set back, the leader keeps no more of them than lanes are parked."""
+    """Law: such corrected pauses are forgotten with their parked lanes."""
     shell = lead()
     produce(shell, "x")
     member = Member(shell, "a")

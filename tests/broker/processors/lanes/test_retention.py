@@ -1,4 +1,4 @@
-"""Retention beside lanes: what is owed stays, be it handed out before, while, or after a round."""
+"""Retention and lanes: owed messages stay, whether they are handed out before, during or after a round of retention."""
 
 import pytest
 
@@ -25,7 +25,7 @@ HOUR_MS = 3_600_000
 
 
 def old(*messages: str) -> tuple[Shell, Member]:
-    """Return a leader that keeps messages for an hour and has these, from two hours ago, and a member."""
+    """Return a leader that keeps messages for an hour and has these, two hours old, and a member."""
     storage = StorageSettings(retention_ms=HOUR_MS)
     shell = Shell(settings(storage=storage)).lead()
     create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP, concurrency="Key"))
@@ -40,7 +40,7 @@ def kept(shell: Shell) -> int:
 
 
 def test_a_full_disk_stores_the_letter_that_keeps_retention_from_making_room() -> None:
-    """A lane owes its message until the letter is stored."""
+    """Law: on a full disk dead letters are still stored, because a lane keeps its message until then."""
     shell, member = old("x")
     (x,) = member.fetch()
     produce(shell, "y")
@@ -54,7 +54,7 @@ def test_a_full_disk_stores_the_letter_that_keeps_retention_from_making_room() -
 
 
 def test_no_message_behind_a_missing_one_is_handed_out() -> None:
-    """A store that lacks places of a queue has lost a file: the replica ends, and nobody is led past a message."""
+    """Law: if entries of a queue are missing in the store, the replica ends instead of skipping messages."""
     shell = lead()
     produce(shell, "u", "v", "w", "x", "y")
     forget(shell, 0, 1, 3)
@@ -68,7 +68,7 @@ def test_no_message_behind_a_missing_one_is_handed_out() -> None:
 
 @pytest.mark.parametrize("result", ["retry", "dead letter"])
 def test_no_owed_message_that_is_missing_is_passed_over(result: str) -> None:
-    """Neither by the next try of its lane, nor by a letter that would not be stored."""
+    """Law: an owed message that is missing is skipped neither by a retry nor as a dead letter."""
     shell = lead()
     produce(shell, "x", "x")
     member = Member(shell)
@@ -89,7 +89,7 @@ def test_no_owed_message_that_is_missing_is_passed_over(result: str) -> None:
 
 @pytest.mark.parametrize("first", ["fetch", "round"])
 def test_what_is_handed_out_while_a_round_goes_on_stays(first: str) -> None:
-    """Whichever record stands first in the log: nothing in hand is gone when it is handed out again."""
+    """Law: messages handed out during a round of retention are kept, whichever record is applied first."""
     shell, member = old("x", "y")
     ext = member.ext(sequence=1, maxLanes=1, suspendTimeoutMillis=0)
 
@@ -113,7 +113,7 @@ def test_what_is_handed_out_while_a_round_goes_on_stays(first: str) -> None:
 
 
 def test_what_is_owed_is_kept_as_long_as_it_takes() -> None:
-    """A parked message outlives the retention with all that follows it, and goes when it is complete."""
+    """Law: a parked message and those behind it stay longer than the retention time, until it is completed."""
     shell, member = old("x", "y")
     x, y = member.fetch()
     member.say("retry", x, delay_millis=3 * HOUR_MS)
@@ -134,7 +134,7 @@ def test_what_is_owed_is_kept_as_long_as_it_takes() -> None:
 
 
 def test_what_nobody_has_looked_at_goes_and_is_counted() -> None:
-    """As for any group that is slower than retention; the lanes go on behind it."""
+    """Law: messages that nobody has scanned may be deleted, and are counted; the lanes go on behind them."""
     shell, member = old("w", "x", "y")
     member.done(*member.fetch(maxLanes=1))
     shell.pass_time(20_000)
@@ -148,7 +148,7 @@ def test_what_nobody_has_looked_at_goes_and_is_counted() -> None:
 
 @pytest.mark.parametrize("begun", [True, False], ids=["behind the scan", "before any scan"])
 def test_what_is_gone_is_passed_though_nothing_follows_it(*, begun: bool) -> None:
-    """No lag stays for messages that nobody can get: a program that scales by it would never end."""
+    """Law: deleted messages leave no lag, even if nothing follows them; an autoscaler would never end."""
     shell, member = old("w", "x", "y")
     if begun:
         member.done(*member.fetch(maxLanes=1))
@@ -167,7 +167,7 @@ def test_what_is_gone_is_passed_though_nothing_follows_it(*, begun: bool) -> Non
 
 
 def test_what_a_copied_queue_never_had_does_not_count_as_gone() -> None:
-    """A mirror begins where the source's queue begins; the group has begun the queue while it was empty."""
+    """Law: in a mirrored queue, messages before the source's first offset do not count as deleted."""
     shell = lead(queues=2)
     member = Member(shell)
     assert member.fetch() == ()

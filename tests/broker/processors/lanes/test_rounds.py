@@ -1,4 +1,4 @@
-"""Rounds: the plans for members that wait for lanes of one topic at the same moment."""
+"""Rounds: the plans for members that wait for lanes of one topic at the same time."""
 
 import pytest
 
@@ -37,10 +37,10 @@ def hand_in(shell: Shell, *keys: str) -> None:
         shell.submit(RequestCode.SEND_MESSAGE_V2, ext, b"paid", peer=ALICE)
 
 
-# One in four lanes is looked for among new messages first, so a plan of each kind comes first in some turn.
+# One in four lanes is first searched among new messages, so each kind of plan comes first in some turn.
 @pytest.mark.parametrize("turn", range(4))
 def test_a_key_that_owes_its_index_alone_keeps_its_order(turn: int) -> None:
-    """Though one plan of a round finds the next message of the key, and another one would hand the key out."""
+    """Law: a key with its backlog in the index only keeps its order, even if two plans of a round concern it."""
     shell = lead()
     join(shell, "c")
     a, b, c = Member(shell), Member(shell, "b"), Member(shell, "c")
@@ -52,7 +52,7 @@ def test_a_key_that_owes_its_index_alone_keeps_its_order(turn: int) -> None:
         assert c.fetch() == ()
     waiting = [member.wait(maxLanes=1) for member in (a, b)]
 
-    # One entry completes what the lane has in memory, and brings a message of the key and one of a new key.
+    # One entry completes the lane's messages in memory, and brings one message of the key and one of a new key.
     report = LaneReport(deep.queue_id, deep.lane, deep.attempt, "done", deep.offsets[-1])
     body = LaneReports((report,)).to_json()
     shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, c.ext(), body, peer=c.peer)
@@ -79,14 +79,14 @@ def test_a_key_that_owes_its_index_alone_keeps_its_order(turn: int) -> None:
 
 
 def test_a_lane_that_cannot_be_handed_out_keeps_the_leader_from_nothing() -> None:
-    """A hand-out that changed nothing is planned again with the next tick, and others are served meanwhile."""
+    """Law: a hand-out that changed nothing is planned again with the next tick, and others are served meanwhile."""
     shell = lead()
     a, b = Member(shell), Member(shell, "b")
     produce(shell, *["deep"] * (RUN_MAX + 2))
     for _ in range(2):
         a.done(*a.fetch(maxPerLane=RUN_MAX // 2))
     (deep,) = queue_of(shell).lanes.values()
-    deep.then -= 1  # not where its index begins: what the leader reads is refused
+    deep.then -= 1  # The index does not begin there, so the leader's read is refused.
     waiting = a.wait(maxLanes=1)
 
     turns = len(shell.log)
@@ -99,7 +99,7 @@ def test_a_lane_that_cannot_be_handed_out_keeps_the_leader_from_nothing() -> Non
 
 
 def lists_made_in_a_pump(shell: Shell) -> int:
-    """Return how often the ready lanes of a queue are looked for while those who wait are served."""
+    """Return how often a queue's ready lanes are listed while the waiting fetches are served."""
     fetcher = shell.core.lanes.fetcher
     return calls_in(
         lambda: shell.run(fetcher.pump((GROUP, TOPIC), shell.now)), Round._ready_of.__code__
@@ -109,7 +109,7 @@ def lists_made_in_a_pump(shell: Shell) -> int:
 def test_the_ready_lanes_of_a_queue_are_looked_for_once_for_all_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when they get nothing because the group has as many lanes as there may be, and all learn so."""
+    """Law: a queue's ready lanes are listed once for all waiting fetches, also when the lane limit gives them nothing."""
     monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
     shell = lead(queues=2)
     members = [Member(shell, client) for client in "abcdefgh"]
@@ -122,7 +122,7 @@ def test_the_ready_lanes_of_a_queue_are_looked_for_once_for_all_who_wait(
     produce(shell, "new", queue=0)
     produce(shell, "new", queue=1)
 
-    assert lists_made_in_a_pump(shell) == 2  # of each queue once
+    assert lists_made_in_a_pump(shell) == 2  # Once for each queue.
     shell.pass_time(5_200)
 
     replies = [shell.reply_to(each) for each in waiting]
@@ -130,7 +130,7 @@ def test_the_ready_lanes_of_a_queue_are_looked_for_once_for_all_who_wait(
 
 
 def test_members_that_wait_share_the_ready_lanes_of_a_round() -> None:
-    """Each lane goes to one of them, the oldest to who asked first."""
+    """Law: waiting members share the ready lanes; each lane goes to one member, the oldest to the first that asked."""
     shell = lead(queues=2)
     members = [Member(shell, client) for client in "abcd"]
     for member in members:
@@ -148,7 +148,7 @@ def test_members_that_wait_share_the_ready_lanes_of_a_round() -> None:
     member = members[0]
     shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, member.ext(), body, peer=member.peer)
     shell.turn()
-    assert lists_made_in_a_pump(shell) == 0  # a proposal is under way
+    assert lists_made_in_a_pump(shell) == 0  # A proposal is uncommitted.
     assert len(shell.pending) == 1
     shell.settle()
 
@@ -159,7 +159,7 @@ def test_members_that_wait_share_the_ready_lanes_of_a_round() -> None:
 
 
 def test_a_suspect_that_one_member_may_not_have_goes_to_the_next_in_the_round() -> None:
-    """One plan does not use up what it may not take."""
+    """Law: a suspect lane that one member may not have goes to the next one in the round."""
     shell = lead()
     a, b = Member(shell), Member(shell, "b")
     produce(shell, "x", "y")
@@ -178,7 +178,7 @@ def test_a_suspect_that_one_member_may_not_have_goes_to_the_next_in_the_round() 
 
 
 def test_a_step_hands_out_so_much_and_no_more() -> None:
-    """The rest of the ready lanes goes with the next step, and new messages are found in between."""
+    """Law: a step hands out a bounded number of ready lanes; new messages are scanned between steps."""
     shell = lead()
     members = [Member(shell, client) for client in "abcdefg"]
     for member in members:

@@ -1,4 +1,4 @@
-"""Reads for lanes: messages of a queue in steps, and runs of a lane's index."""
+"""Reads for lanes: a queue's messages in steps, and runs of a lane's index."""
 
 from orderlymq_broker.processors.lanes.scan import runs_at
 from orderlymq_broker.state.lanes.lane import RUN_MAX
@@ -11,7 +11,7 @@ PLACE = ("g", "t", 0)
 
 
 def index(*runs: tuple[int, ...]) -> MemoryStore:
-    """Return a store with the runs of one lane, and one run of the lane behind it."""
+    """Return a store with the runs of a lane, and one run of the lane behind it."""
     store, batch = MemoryStore(), Batch()
     for lane, run in (*((7, run) for run in runs), (8, (99_999,))):
         key = table_key(Table.LANE_OFFSETS, *PLACE, lane, run[0])
@@ -21,7 +21,7 @@ def index(*runs: tuple[int, ...]) -> MemoryStore:
 
 
 def test_a_run_is_read_from_where_it_begins() -> None:
-    """The rows before it have left the index: a store goes over the remains of thousands of runs as over runs."""
+    """Law: a read begins at the first run that is left, because a store would walk over thousands of deleted ones."""
     store = index((0, 1), (2, 3), (4,))
 
     assert runs_at(store, PLACE, 7, 2) == ((2, 3, 4), -1)
@@ -30,7 +30,7 @@ def test_a_run_is_read_from_where_it_begins() -> None:
 
 
 def test_whole_runs_are_read_and_no_more_than_one_may_have() -> None:
-    """Short ones together, however many there are, and a full one alone."""
+    """Law: whole runs are read, several short ones together, but no more offsets than one run may have."""
     full = tuple(range(1_000, 1_000 + RUN_MAX))
     ones = [(each,) for each in range(2 * RUN_MAX)]
 

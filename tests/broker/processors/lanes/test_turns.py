@@ -1,4 +1,4 @@
-"""What one turn of the loop does for lanes has a bound, whatever the number of groups, topics and members."""
+"""One turn of the loop does bounded work for lanes, whatever the number of groups, topics and members."""
 
 from collections.abc import Callable
 from itertools import groupby
@@ -33,18 +33,18 @@ LANES, ROOM = 4, 12
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a turn little room."""
+    """Limit the work of a turn to little."""
     monkeypatch.setattr(fetch, "PLANNED_MAX", ROOM)
 
 
 def lanes_of(records: list[LanesFetched]) -> int:
-    """Return how many lanes records hand out."""
+    """Return how many lanes the records hand out."""
     parts = [part for record in records for part in record.queues]
     return sum(len(each.hand_outs) + sum(found.take > 0 for found in each.found) for each in parts)
 
 
 def planned(shell: Shell) -> list[LanesFetched]:
-    """Return what was planned and is not applied yet."""
+    """Return the plans that are not applied yet."""
     records = [record for each in shell.pending for record in each.records]
     return [record for record in records if isinstance(record, LanesFetched)]
 
@@ -60,7 +60,7 @@ def wait(shell: Shell, group: str, client: str) -> int:
 
 
 def many_groups() -> tuple[Shell, dict[tuple[str, str], int]]:
-    """Return a leader of which the members of many groups wait with a fetch each."""
+    """Return a leader with many groups, in each of which members wait with a fetch."""
     shell = Shell().lead()
     create(shell, TopicSet(TOPIC, 1, 1, order=True))
     waiting = {}
@@ -74,7 +74,7 @@ def many_groups() -> tuple[Shell, dict[tuple[str, str], int]]:
 
 @pytest.mark.usefixtures("small")
 def test_a_turn_plans_so_many_lanes_and_no_more() -> None:
-    """Though one entry brings messages for all groups, and the next one ends the plans of many of them."""
+    """Law: a turn plans a bounded number of lanes, even if one entry brings messages for all groups."""
     shell, waiting = many_groups()
     hand_in(shell, *[f"key-{number}" for number in range(KEYS)])
     turns: list[list[LanesFetched]] = []
@@ -87,7 +87,7 @@ def test_a_turn_plans_so_many_lanes_and_no_more() -> None:
     assert 0 < max(map(lanes_of, turns)) < ROOM + LANES
     replies = [shell.reply_to(each) for each in waiting.values()]
     assert [len(lanes(each)) for each in replies if each] == [LANES] * GROUPS * len(MEMBERS)
-    # Nobody has a second plan before all have one.
+    # Nobody gets a second plan before all have one.
     served = [group for records in turns for group, _ in groupby(each.group for each in records)]
     assert len(set(served[:GROUPS])) == GROUPS
     shell.replay()
@@ -97,7 +97,7 @@ def test_a_turn_plans_so_many_lanes_and_no_more() -> None:
 def test_members_that_may_have_nothing_keep_none_behind_them_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """More of them than one turn looks at have their hands full; the last to come has not."""
+    """Law: members whose hands are full do not keep the ones behind them waiting."""
     monkeypatch.setattr(planner, "IN_HAND_MAX", 1)
     shell = lead()
     members = [Member(shell, client) for client in "abcdefghijklmnopqrstu"]
@@ -119,7 +119,7 @@ def test_members_that_may_have_nothing_keep_none_behind_them_waiting(
 def test_who_waits_behind_many_that_wait_in_vain_is_answered_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All learn that there is nothing, in turns, when their time is over."""
+    """Law: many waiting fetches are answered "nothing" in several turns when their time is over."""
     monkeypatch.setattr(fetch, "PLANNED_MAX", 2)
     shell = lead()
     members = [Member(shell, client) for client in "abcdefgh"]
@@ -140,7 +140,7 @@ def compared_in(step: Callable[[], object]) -> int:
 
 
 def test_a_turn_compares_no_more_than_a_pull_does() -> None:
-    """However long the expression is, and few messages match it; the next turns go on to one that does."""
+    """Law: a turn compares no more messages than a pull does; the next turns go on until one matches."""
     shell = lead()
     expression = " OR ".join(f"n = {number}" for number in range(240))
     join(shell, "a", tags=expression, kind="SQL92", sub_version=2)
@@ -175,7 +175,7 @@ def calls_in_a_tick(shell: Shell) -> int:
 
 
 def test_a_tick_looks_at_nothing_that_is_idle_or_has_time_to_wait() -> None:
-    """Ten thousand groups may have queues without lanes, and members that wait."""
+    """Law: a tick does not look at idle queues or waiting members, of which there may be ten thousand."""
     shell, _ = many_groups()
     shell.pass_time(200)
     few = calls_in_a_tick(shell)
@@ -190,7 +190,7 @@ def test_a_tick_looks_at_nothing_that_is_idle_or_has_time_to_wait() -> None:
 
 
 def test_a_parked_lane_goes_on_when_it_is_due_among_many_that_wait() -> None:
-    """Each in its time, and those that wait for nothing learn so in theirs."""
+    """Law: a parked lane goes on when it is due, and waiting fetches end in time, among many others."""
     shell, waiting = many_groups()
     produce(shell, "x")
     given = {member: reply for member, each in waiting.items() if (reply := shell.reply_to(each))}

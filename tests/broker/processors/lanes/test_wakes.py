@@ -1,4 +1,4 @@
-"""What else ends the wait of a fetch than a message or an attempt that is over."""
+"""Other events that answer a waiting fetch than a message or the end of an attempt."""
 
 from orderlymq_broker.processors.lanes.fetch import PLANNED_MAX
 from orderlymq_broker.state.records import Commit, OffsetsReset
@@ -9,14 +9,14 @@ from tests.broker.processors.requests import create
 
 
 def given(shell: Shell, opaque: int) -> tuple[Lane, ...]:
-    """Return what a fetch has got; it must have its answer."""
+    """Return the lanes that a fetch got; it must have been answered."""
     reply = shell.reply_to(opaque)
     assert reply is not None, "the fetch waits"
     return lanes(reply)
 
 
 def test_a_reset_serves_who_waits() -> None:
-    """A member has nothing to do, and is told immediately what is there again."""
+    """Law: after a reset a waiting member gets the messages that are owed again."""
     shell = lead()
     produce(shell, "x", "y")
     a = Member(shell)
@@ -30,7 +30,7 @@ def test_a_reset_serves_who_waits() -> None:
 
 
 def test_a_reset_of_another_topic_serves_nobody() -> None:
-    """Nothing of theirs has changed."""
+    """Law: a reset of another topic answers no fetch."""
     shell = lead()
     a = Member(shell)
     waiting = a.wait()
@@ -40,7 +40,7 @@ def test_a_reset_of_another_topic_serves_nobody() -> None:
 
 
 def test_a_renewal_that_completes_what_has_stopped_a_queue_serves_who_waits() -> None:
-    """The other keys go on, though the attempt is not over."""
+    """Law: a renewal that completes the message which stopped a queue answers waiting fetches."""
     shell = lead(on_dead_letter="StopQueue", retry_max_times=1)
     produce(shell, "x", "x", "y")
     a, b = Member(shell), Member(shell, "b")
@@ -60,7 +60,7 @@ def test_a_renewal_that_completes_what_has_stopped_a_queue_serves_who_waits() ->
 
 
 def test_the_next_tick_serves_who_waits_where_a_turn_was_lost() -> None:
-    """Law: an error in another part of the core, which takes what was to be done with it, stops no fetch for good."""
+    """Law: if an error elsewhere in the core loses a turn, the next tick answers the waiting fetches."""
     shell = lead()
     a = Member(shell)
     a.wait()

@@ -1,4 +1,4 @@
-"""A consumer describes its listener where a queue stands still: it is asked in time, and its words are shown and never believed blindly."""
+"""For a queue that stands still, the broker asks its consumer about the listener and shows the answer with care."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ CALLED_MS = START_MS - 1_000
 
 @pytest.fixture
 def still(admin: AdminShell) -> AdminShell:
-    """An ordered group whose member holds a queue with a message that it does not get done."""
+    """An ordered group whose member holds a queue with a message that it does not complete."""
     create_topic(admin, order=True)
     create(admin, GroupSet("billing", orderly=True))
     heartbeat(admin, "alice")
@@ -50,7 +50,7 @@ def still(admin: AdminShell) -> AdminShell:
 
 
 def questions(admin: AdminShell, peer: Peer = ALICE) -> list[RemotingCommand]:
-    """Return what was asked over a connection, and forget it."""
+    """Return the requests sent over a connection, and forget them."""
     asked = [s for s in admin.sent if s.connection == peer.connection and s.command.code == 307]
     admin.sent = [s for s in admin.sent if s not in asked]
 
@@ -85,7 +85,7 @@ def blocked(admin: AdminShell) -> dict[str, Any]:
 
 
 def test_the_first_warning_shows_tries_and_error(still: AdminShell) -> None:
-    """The holder is asked before its queue is called blocked, and what it says stands in row and log."""
+    """Law: the holder is asked before its queue counts as blocked; row and log show its answer."""
     question = first_question(still)
     assert question.ext == {
         "consumerGroup": "billing",
@@ -119,7 +119,7 @@ def test_the_first_warning_shows_tries_and_error(still: AdminShell) -> None:
 
 
 def test_rocketmqs_clients_report_what_they_have(still: AdminShell) -> None:
-    """They know the last call of the listener and the number of cached messages, but neither tries nor errors."""
+    """Law: RocketMQ's clients report the listener's last call and the cached messages, but no tries or errors."""
     question = first_question(still)
 
     say(still, question, info(lastConsumeTimestamp=CALLED_MS, cachedMsgCount=7, locked=True))
@@ -132,7 +132,7 @@ def test_rocketmqs_clients_report_what_they_have(still: AdminShell) -> None:
 
 
 def test_who_is_silent_is_asked_again_and_one_question_at_a_time(still: AdminShell) -> None:
-    """A client that hangs costs one question per time-out, and the row says that nothing is known."""
+    """Law: a silent client gets one request per time-out, and the row says that nothing is known."""
     first_question(still)
 
     still.pass_time(BLOCKED_MS, step=500)
@@ -142,7 +142,7 @@ def test_who_is_silent_is_asked_again_and_one_question_at_a_time(still: AdminShe
 
 
 def test_a_late_answer_and_one_over_another_connection_count_for_nothing(still: AdminShell) -> None:
-    """Nobody else may speak for the holder."""
+    """Law: late answers, and answers over another connection, do not count."""
     question = first_question(still)
 
     say(still, question, info(omqTries=1, omqLastError="a lie"), peer=BOB)
@@ -154,7 +154,7 @@ def test_a_late_answer_and_one_over_another_connection_count_for_nothing(still: 
 
 
 def test_clients_that_may_not_know_the_question_are_not_asked(admin: AdminShell) -> None:
-    """Those of other languages than Java, C++, Go and ours, and Java's from before 3.1.8."""
+    """Law: only clients that know the request are asked: Java from 3.1.8 on, C++, Go and our SDK."""
     create_topic(admin, order=True)
     create(admin, GroupSet("billing", orderly=True))
     for version, language in ((409, LanguageCode.NODE_JS), (61, LanguageCode.JAVA)):
@@ -171,7 +171,7 @@ def test_clients_that_may_not_know_the_question_are_not_asked(admin: AdminShell)
 
 
 def test_without_locks_every_member_is_asked_a_few_at_a_time(admin: AdminShell) -> None:
-    """Nobody knows which of them has the queue."""
+    """Law: without locks all members are asked, a few at a time."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     peers = [Peer(100 + number, "192.0.2.3", number) for number in range(ASKED_MAX + 4)]
@@ -189,7 +189,7 @@ def test_without_locks_every_member_is_asked_a_few_at_a_time(admin: AdminShell) 
 def test_what_was_said_is_forgotten_with_the_leadership_and_when_it_goes_on(
     still: AdminShell,
 ) -> None:
-    """It is one leader's memory of one standstill."""
+    """Law: an answer is forgotten when the queue moves or the leadership ends."""
     question = first_question(still)
     say(still, question, info(omqTries=5, omqLastError="of the last term"))
 
@@ -206,12 +206,12 @@ def test_what_was_said_is_forgotten_with_the_leadership_and_when_it_goes_on(
     st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"mqTable":[]}', b'{"mqTable":7}'])
 )
 def test_an_invalid_answer_proves_nothing(body: bytes) -> None:
-    """Whatever a client sends back, the watch goes on."""
+    """Law: an invalid answer is ignored."""
     assert read_running_info(body) == {}
 
 
 def test_values_of_other_types_are_left_out_and_long_errors_cut() -> None:
-    """Only whole numbers from 0 on and texts are passed on to people's screens."""
+    """Law: only whole numbers from 0 on and texts of an answer are shown; long errors are cut."""
     body = info(
         omqTries="many", lastConsumeTimestamp=-1, cachedMsgCount=True, omqLastError="x" * 999
     )
@@ -222,7 +222,7 @@ def test_values_of_other_types_are_left_out_and_long_errors_cut() -> None:
 
 
 def test_a_listener_that_hangs_is_distinguished_from_one_that_fails() -> None:
-    """A client that reports both leaves no doubt; of one that does not, only what is known is said."""
+    """Law: the text distinguishes a listener that hangs from one that fails, if the client reports both."""
     hangs = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": True})
     waits = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": False})
     unsaid = in_words({**UNKNOWN, "listenerTries": 0})

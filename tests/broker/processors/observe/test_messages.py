@@ -1,4 +1,4 @@
-"""Clients choose ids, keys and names of origins; reports and the log show as much of them as can be read."""
+"""Clients choose ids, keys and origins; reports and the log show them shortened and readable."""
 
 import orjson
 
@@ -12,13 +12,13 @@ from tests.broker.processors.adminshell import AdminShell, create_topic
 from tests.broker.processors.driver import BOB
 from tests.broker.processors.requests import create, heartbeat, properties, send
 
-# What the operator reads of a page.
+# The part of a page that the operator reads.
 PAGE_SIZE_MAX = 1 << 20
 LONG = 10_000
 
 
 def fail(admin: AdminShell, number: int, origin: str) -> RemotingCommand:
-    """Send a message to the group's retry topic, as a client may that consumes for it."""
+    """Send a message to the group's retry topic, as its consumers may."""
     said = properties(
         UNIQ_KEY=f"{number:03}" + "u" * LONG, __SHARDINGKEY="k" * LONG, RETRY_TOPIC=origin
     )
@@ -26,7 +26,7 @@ def fail(admin: AdminShell, number: int, origin: str) -> RemotingCommand:
 
 
 def test_a_status_is_short_however_long_the_texts_of_clients_are(admin: AdminShell) -> None:
-    """Law: as many rows as are shown, each with the longest texts, are less than the operator reads."""
+    """Law: a status with all rows and the longest texts is still smaller than what the operator reads."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     heartbeat(admin, "alice", tags="a" * LONG)
@@ -49,7 +49,7 @@ def test_a_status_is_short_however_long_the_texts_of_clients_are(admin: AdminShe
 
 
 def test_a_message_failed_in_a_topic_that_is_here_or_in_none(admin: AdminShell) -> None:
-    """Law: the origin that a message names is shown where there is such a topic: people copy the line into a shell."""
+    """Law: the origin that a message names is shown only if there is such a topic, because people copy the line into a shell."""
     create_topic(admin)
     create(admin, GroupSet("billing"))
     heartbeat(admin, "alice")

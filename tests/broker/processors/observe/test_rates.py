@@ -1,4 +1,4 @@
-"""Counters over time: what a series says of its last minute, hour and day, and what it costs to keep."""
+"""Counters over time: their growth in the last minute, hour and day, and their memory."""
 
 import tracemalloc
 
@@ -16,7 +16,7 @@ from orderlymq_broker.state.records import GroupSet, TopicSet
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.requests import create, properties, send
 
-# The widths of the buckets of a minute, an hour and a day.
+# The bucket widths of a minute, an hour and a day.
 _WIDTHS = {MINUTE_MS: 2 * SECOND_MS, HOUR_MS: 2 * MINUTE_MS, DAY_MS: HOUR_MS}
 
 
@@ -24,7 +24,7 @@ _WIDTHS = {MINUTE_MS: 2 * SECOND_MS, HOUR_MS: 2 * MINUTE_MS, DAY_MS: HOUR_MS}
     st.lists(st.tuples(st.sampled_from([500, 1_000, 30_000, 400_000, HOUR_MS]), st.integers(1, 9)))
 )
 def test_a_series_grows_by_what_came_since_its_span_began(steps: list[tuple[int, int]]) -> None:
-    """The dumb twin keeps all that ever came."""
+    """Law: growth over a span equals that of a slow twin that keeps all events."""
     now_ms = 5_000
     series = Series(now_ms)
     came: list[tuple[int, int]] = []
@@ -40,7 +40,7 @@ def test_a_series_grows_by_what_came_since_its_span_began(steps: list[tuple[int,
 
 
 def test_send_backs_are_counted_under_topics_alone(shell: Shell) -> None:
-    """Law: what a client has sent to a retry topic may name any text as its origin; counts have names of this broker."""
+    """Law: returned messages are counted only under topics of this broker, whatever origin a client names."""
     create(shell, TopicSet("orders", 1, 1), TopicSet("%RETRY%billing", 1, 1), GroupSet("billing"))
     for number in range(3):
         said = properties(UNIQ_KEY=f"U{number}", RETRY_TOPIC="x" * 10_000 + str(number))
@@ -58,7 +58,7 @@ def test_send_backs_are_counted_under_topics_alone(shell: Shell) -> None:
 
 
 def test_a_series_takes_some_two_kilobytes_at_most() -> None:
-    """A leader has two for each topic, and three for each topic of each group: forty thousand are not rare."""
+    """Law: a series takes about two kilobytes at most, because a leader may have forty thousand."""
     count = 20
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""Users must watch some troubles: each is made, shown, warned of once with a hint, and goes when it is over."""
+"""Troubles that users must watch: each is produced, shown, logged once with a hint, and disappears when it is over."""
 
 from collections import Counter
 from typing import Any
@@ -53,7 +53,7 @@ def series(admin: AdminShell, name: str) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture
 def busy(admin: AdminShell) -> AdminShell:
-    """A topic with messages of one key, and an ordered group with a member that holds queue 0."""
+    """A topic with messages of one key, and an ordered group whose member holds queue 0."""
     create_topic(admin, order=True)
     create(admin, GroupSet("billing", orderly=True))
     heartbeat(admin, "alice")
@@ -65,7 +65,7 @@ def busy(admin: AdminShell) -> AdminShell:
 
 
 def test_lag_is_reported_in_messages_and_in_seconds(busy: AdminShell) -> None:
-    """Messages are those not consumed, seconds the age of the oldest of them; both by group and topic."""
+    """Law: lag is shown per group and topic: the messages not consumed, and the age in seconds of the oldest."""
     busy.pass_time(20_000, step=1_000)
     commit(busy, 1)
     busy.pass_time(LOOK_MS, step=1_000)
@@ -82,7 +82,7 @@ def test_lag_is_reported_in_messages_and_in_seconds(busy: AdminShell) -> None:
 
 
 def test_a_member_that_broadcasts_hides_no_lag_of_the_others(busy: AdminShell) -> None:
-    """A group of which all members broadcast has no lag: they keep their offsets themselves."""
+    """Law: only a group whose members all broadcast has no lag, because they keep their offsets themselves."""
     heartbeat(busy, "carol", peer=BOB, group="cache", model="BROADCASTING")
     heartbeat(busy, "bob", peer=BOB, model="BROADCASTING")
 
@@ -92,7 +92,7 @@ def test_a_member_that_broadcasts_hides_no_lag_of_the_others(busy: AdminShell) -
 
 
 def test_a_topic_that_members_no_longer_want_has_no_lag(busy: AdminShell) -> None:
-    """It has while nobody is online who says what the group wants."""
+    """Law: a topic to which no online member subscribes has no lag; with nobody online it has."""
     create_topic(busy, "former")
     send(busy, "former", e=0)
     create(busy, OffsetsReset((Commit("billing", "former", 0, 0),)))
@@ -104,7 +104,7 @@ def test_a_topic_that_members_no_longer_want_has_no_lag(busy: AdminShell) -> Non
 
 
 def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: AdminShell) -> None:
-    """No progress for half a minute, with messages and members: which message, whose key, who holds it."""
+    """Law: a queue without progress for half a minute, with messages and members, is shown with message, key and holder."""
     commit(busy, 1)
     began = busy.wall_ms
     busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
@@ -127,7 +127,7 @@ def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: Admi
 
 
 def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None:
-    """Nobody can read its listener's log then; the lease says how long it holds."""
+    """Law: a blocked queue shows that its holder is not connected, and when its lease ends."""
     busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
     lock(busy, "alice", 0)
     heartbeat(busy, "bob", peer=BOB)
@@ -144,7 +144,7 @@ def test_a_blocked_queue_shows_that_its_holder_is_away(busy: AdminShell) -> None
 
 
 def test_a_queue_of_which_only_lanes_wait_is_not_blocked() -> None:
-    """A held lane and one in hand keep the committed offset, not the queue; a lane that nobody takes does."""
+    """Law: a queue that only held lanes and lanes in hand keep back is not blocked; one with a ready lane that nobody takes is."""
     admin = lead(on_dead_letter="HoldKey", retry_max_times=1)
     produce(admin, "held", "in-hand", "ready")
     member = Member(admin)
@@ -170,7 +170,7 @@ def test_a_queue_of_which_only_lanes_wait_is_not_blocked() -> None:
 def test_a_queue_that_moves_is_not_blocked_and_one_that_moves_again_no_more(
     busy: AdminShell,
 ) -> None:
-    """Progress of one message starts the time again; without members nothing is blocked, only behind."""
+    """Law: each progress starts the time again; a queue without members is not blocked."""
     for offset in (1, 2):
         commit(busy, offset)
         busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
@@ -184,7 +184,7 @@ def test_a_queue_that_moves_is_not_blocked_and_one_that_moves_again_no_more(
 
 
 def test_a_warning_is_said_once_and_again_while_it_lasts(busy: AdminShell) -> None:
-    """The log is not flooded, and yet repeats the line after ten minutes."""
+    """Law: a warning is logged once, and again every ten minutes while it lasts."""
     busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
     heartbeat(busy, "alice")
     assert len(warnings(busy, "no progress")) == 1
@@ -196,7 +196,7 @@ def test_a_warning_is_said_once_and_again_while_it_lasts(busy: AdminShell) -> No
 
 
 def test_a_message_that_fails_again_and_again_is_reported(admin: AdminShell) -> None:
-    """From the third try on, and immediately when it is dead: id, key, tries, topic, with what to do."""
+    """Law: a message is shown from its third try on, and when it is dead, with id, key, tries, topic and what to do."""
     create_topic(admin)
     create(admin, GroupSet("billing", retry_max_times=4))
     send(admin, props="UNIQ_KEY\x01POISON;ls\x02KEYS\x01order-7", e=0)
@@ -232,13 +232,13 @@ def test_a_message_that_fails_again_and_again_is_reported(admin: AdminShell) -> 
     )
     assert series(admin, "failing_messages") == {("billing",): 1}
     said = warnings(admin, "POISON")
-    assert len(said) == 2  # failing, and then dead
+    assert len(said) == 2  # It fails again, and then it is dead.
     assert "orderlymq message show 'POISON;ls' --topic orders" in said[-1]
     assert "orderlymq message resend" in said[-1]
 
 
 def test_a_lock_whose_renewals_were_missed_is_reported_before_it_ends(busy: AdminShell) -> None:
-    """Two of three renewals missed: who holds it, what is left, whether it is connected."""
+    """Law: a lock with two of three renewals missed is shown with its holder, the time left and the connection."""
     busy.pass_time(35_000, step=1_000)
     assert watch(busy)["expiring"] == []
     busy.pass_time(10_000, step=1_000)
@@ -257,7 +257,7 @@ def test_a_lock_whose_renewals_were_missed_is_reported_before_it_ends(busy: Admi
 def test_one_client_id_on_two_connections_is_reported_with_both_addresses(
     admin: AdminShell,
 ) -> None:
-    """Two processes with one id consume everything twice; when one is gone so is the finding."""
+    """Law: a client id on two connections is shown with both addresses until one is gone."""
     heartbeat(admin, "same", peer=ALICE)
     heartbeat(admin, "same", peer=BOB)
     admin.pass_time(LOOK_MS, step=1_000)
@@ -289,7 +289,7 @@ def test_one_client_id_on_two_connections_is_reported_with_both_addresses(
 def test_members_that_want_different_things_are_reported(
     admin: AdminShell, other: dict[str, Any], difference: str
 ) -> None:
-    """The report names two members and their difference; members that agree, as those of Java and Go do, are no finding."""
+    """Law: members with different subscriptions are shown with the difference; equal ones are not."""
     create_topic(admin)
     heartbeat(admin, "alice")
     heartbeat(admin, "bob", peer=BOB, kind="")
@@ -306,7 +306,7 @@ def test_members_that_want_different_things_are_reported(
 
 
 def test_a_hot_queue_and_a_hot_key_are_found(admin: AdminShell) -> None:
-    """Most messages of a minute in one queue, under one key: both named with their share and a hint."""
+    """Law: a queue and a key with most of a minute's messages are shown with their share and a hint."""
     create_topic(admin)
     admin.pass_time(100)
     for number in range(MESSAGES_MIN):
@@ -334,7 +334,7 @@ def test_a_hot_queue_and_a_hot_key_are_found(admin: AdminShell) -> None:
 def test_a_minute_is_judged_some_queues_at_a_time(
     admin: AdminShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages of a minute may be in a hundred thousand queues; what is found is shown when all are judged."""
+    """Law: a minute with messages in many queues is judged some queues at a time, and shown when all are judged."""
     monkeypatch.setattr(messages, "JUDGED_MAX", 10)
     create_topic(admin, queues=30)
     send(admin)
@@ -353,7 +353,7 @@ def test_a_minute_is_judged_some_queues_at_a_time(
 
 
 def test_messages_spread_evenly_or_few_are_no_finding(admin: AdminShell) -> None:
-    """A topic with a handful of messages has no hot queue, whichever queue gets them."""
+    """Law: evenly spread or few messages are no hot queue."""
     create_topic(admin)
     for number in range(MESSAGES_MIN):
         send(admin, props=f"KEYS\x01k{number}", e=number % 4)
@@ -367,7 +367,7 @@ def test_messages_spread_evenly_or_few_are_no_finding(admin: AdminShell) -> None
 
 @given(st.lists(st.sampled_from("abcdefghij"), max_size=300), st.integers(1, 6))
 def test_frequent_items_are_never_overlooked(items: list[str], room: int) -> None:
-    """Against a full count: never too high, and too low by at most the total divided by the room."""
+    """Law: the estimated count of an item is never too high, and too low by at most the total divided by the room."""
     frequent = Frequent(room)
     for item in items:
         frequent.add(item)
@@ -380,13 +380,13 @@ def test_frequent_items_are_never_overlooked(items: list[str], room: int) -> Non
 
 
 def test_the_room_for_keys_finds_every_hot_one() -> None:
-    """A key that would be called hot has a greater share than could be overlooked."""
+    """Law: the room for keys is large enough to find every hot one."""
     assert 1 / KEYS_COUNTED < 0.2
     assert SAMPLE_EVERY * 10 < MESSAGES_MIN
 
 
 def test_another_leader_looks_again(busy: AdminShell) -> None:
-    """The findings are a leader's own: the former one shows nothing any more."""
+    """Law: findings belong to the leader that made them; a former leader shows none."""
     busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
     assert watch(busy)["blocked"]
 
@@ -398,7 +398,7 @@ def test_another_leader_looks_again(busy: AdminShell) -> None:
 
 
 def test_a_new_leader_says_that_it_does_not_know_yet_what_stands_still(busy: AdminShell) -> None:
-    """Until each queue that it found behind has moved, or has stood for as long as a blocked one."""
+    """Law: a new leader says that blocked queues are unknown until each lagging queue has moved or stood long enough."""
     busy.pass_time(LOOK_MS, step=1_000)
     assert (watch(busy)["blocked"], watch(busy)["blockedKnown"]) == ([], False)
 
@@ -410,7 +410,7 @@ def test_a_new_leader_says_that_it_does_not_know_yet_what_stands_still(busy: Adm
 def test_a_queue_that_moves_or_that_nobody_consumes_leaves_nothing_to_wait_for(
     busy: AdminShell,
 ) -> None:
-    """So a healthy cluster is known to be healthy after two looks."""
+    """Law: a cluster without standing queues is known to be healthy after two looks."""
     busy.pass_time(LOOK_MS, step=1_000)
     commit(busy, 1)
     busy.pass_time(LOOK_MS, step=1_000)
@@ -422,7 +422,7 @@ def test_a_queue_that_moves_or_that_nobody_consumes_leaves_nothing_to_wait_for(
 
 
 def test_parked_keys_and_waiting_lanes_are_counted_by_group() -> None:
-    """So that who shows what stands still asks these groups alone; lanes in hand do not wait."""
+    """Law: parked keys and waiting lanes are counted by group; lanes in hand do not count."""
     shell = lead(on_dead_letter="HoldKey")
     before = shell.core.group_status()["watch"]
     produce(shell, "x", "y", "z")
@@ -444,7 +444,7 @@ def test_parked_keys_and_waiting_lanes_are_counted_by_group() -> None:
 
 
 def test_a_look_at_many_groups_is_cut_into_ticks(admin: AdminShell) -> None:
-    """At once it would keep the leader silent for so long that another one is elected; it keeps what is shown."""
+    """Law: a look at many groups is split over ticks, and the last result is shown meanwhile."""
     create_topic(admin, "orders", readQueueNums=8, writeQueueNums=8)
     send(admin, e=0)
     groups = [f"group-{number:04}" for number in range(STEP_WORK_MAX // 4)]
@@ -468,7 +468,7 @@ def test_a_look_at_many_groups_is_cut_into_ticks(admin: AdminShell) -> None:
 def test_a_look_at_one_large_group_is_cut_into_ticks(
     admin: AdminShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: one group may consume a hundred topics of a thousand queues; of a topic that a look is in the middle of all is counted."""
+    """Law: a look at one large group is split over ticks too, and each topic is counted completely."""
     monkeypatch.setattr(watching, "STEP_WORK_MAX", 40)
     monkeypatch.setattr(watching, "_WORK_OF_PART", 20)
     names = [f"t{number}" for number in range(4)]
@@ -494,7 +494,7 @@ def test_a_look_at_one_large_group_is_cut_into_ticks(
 def test_of_many_lags_the_greatest_are_kept(
     admin: AdminShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are found some at a time: to sort the lags of forty thousand groups takes a leader 50 ms."""
+    """Law: of many lags the greatest are kept, found step by step; sorting forty thousand takes 50 ms."""
     monkeypatch.setattr(lags, "SERIES_MAX", 2)
     create_topic(admin, "orders")
     for queue in (0, 0, 0, 1):
@@ -512,7 +512,7 @@ def test_of_many_lags_the_greatest_are_kept(
 
 @pytest.fixture
 def late(admin: AdminShell, monkeypatch: pytest.MonkeyPatch) -> AdminShell:
-    """A look reads two times from the store; a group stands still in a queue whose messages are in no memory."""
+    """A look reads two times from the store; a group stands still in a queue whose messages are not in memory."""
     monkeypatch.setattr(lags, "READS_MAX", 2)
     without_tail(admin)
     create_topic(admin, "orders")
@@ -524,14 +524,14 @@ def late(admin: AdminShell, monkeypatch: pytest.MonkeyPatch) -> AdminShell:
 
 
 def stand(admin: AdminShell, group: str, *offsets: int) -> None:
-    """Set the offsets of a group in the first queues, and let the leader look."""
+    """Set a group's offsets in the first queues, and let the leader look."""
     commits = (Commit(group, "orders", queue, offset) for queue, offset in enumerate(offsets))
     create(admin, OffsetsReset(tuple(commits)))
     admin.pass_time(LOOK_MS, step=1_000)
 
 
 def test_who_stands_still_gets_the_age_of_its_messages_whoever_moves(late: AdminShell) -> None:
-    """Law: who has waited longest for a reading is next; until then there is no age, which is not an age of 0."""
+    """Law: the group that waited longest for a reading of its age is next; until then it has no age."""
     create(late, OffsetsReset(tuple(Commit("moving", "orders", queue, 6) for queue in range(3))))
     create(late, OffsetsReset(tuple(Commit("standing", "orders", queue, 6) for queue in (0, 1))))
     stand(late, "moving", 2, 2)
@@ -550,7 +550,7 @@ def test_who_stands_still_gets_the_age_of_its_messages_whoever_moves(late: Admin
 def test_who_moves_keeps_the_last_age_that_was_read(
     late: AdminShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is too great, never too small; a group that was set back has none before the next reading."""
+    """Law: a moving group keeps its last age, which is never too small; a group that was set back has none until the next reading."""
     stand(late, "standing", 4, 4, 6)
     (before,) = series(late, "group_lag_seconds").values()
     monkeypatch.setattr(lags, "READS_MAX", 0)
@@ -565,7 +565,7 @@ def test_who_moves_keeps_the_last_age_that_was_read(
 
 
 def test_only_what_is_shown_of_blocked_queues_is_read(busy: AdminShell) -> None:
-    """All count; the messages of those beyond are nobody's business."""
+    """Law: all blocked queues count, but only those that are shown are read."""
     groups = [f"group-{number:03}" for number in range(SHOWN_MAX + 20)]
     create(busy, *(GroupSet(each) for each in groups))
     create(busy, OffsetsReset(tuple(Commit(each, "orders", 0, 0) for each in groups)))
