@@ -1,4 +1,4 @@
-"""Dead letters of all ways by which they come."""
+"""Dead letters, in all ways by which they are made."""
 
 import pytest
 
@@ -11,7 +11,10 @@ LETTERS = "%DLQ%billing"
 
 @pytest.mark.parametrize("sends", [False, True], ids=["handed back", "sent by the client"])
 def test_a_dead_letter_counts_when_it_is_stored_and_once(shell: Shell, sends: bool) -> None:
-    """Law: Java's orderly consumers send theirs themselves; one that is lost on the way was none, and its repeat is no other."""
+    """Law: a dead letter counts once, when it is stored; a lost one does not count, and its repeat does not count again.
+
+    Java's orderly consumers send theirs themselves.
+    """
     names = ("orders", "%RETRY%billing", LETTERS)
     create(shell, *(TopicSet(name, 1, 1) for name in names), GroupSet("billing", retry_max_times=1))
     send(shell, props=properties(UNIQ_KEY="U"))

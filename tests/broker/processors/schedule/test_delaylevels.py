@@ -1,4 +1,4 @@
-"""How much of what waits in the delay levels one tick hands on."""
+"""How many messages of the delay levels one tick delivers."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ LEVELS = range(1, 19)
 
 
 def waiting(shell: Shell, counts: dict[int, int], *, size: int = 1) -> None:
-    """Let so many messages wait in each level, all of which are due after an outage."""
+    """Let so many messages wait in each level, all due after an outage."""
     create(shell, TopicSet("orders", 1, 1))
     for level, count in counts.items():
         for number in range(count):
@@ -24,7 +24,7 @@ def waiting(shell: Shell, counts: dict[int, int], *, size: int = 1) -> None:
 
 
 def tick(shell: Shell) -> Counter[int]:
-    """Return how many messages of each level one tick proposes."""
+    """Return how many messages of each level a tick proposes."""
     shell.wall_ms += 100
     effects = shell.core.tick(shell.now)
     shell.run(effects)
@@ -40,7 +40,7 @@ def tick(shell: Shell) -> Counter[int]:
 
 
 def test_a_tick_hands_on_so_many_of_all_levels_together(shell: Shell) -> None:
-    """Law: a leader is never silent for an election because much is due in many levels; all of it goes in the next ticks."""
+    """Law: a tick delivers a bounded number of messages over all levels, so that the leader is not silent; the rest follow."""
     waiting(shell, dict.fromkeys(LEVELS, 100))
 
     first = tick(shell)
@@ -53,7 +53,7 @@ def test_a_tick_hands_on_so_many_of_all_levels_together(shell: Shell) -> None:
 
 
 def test_a_full_level_keeps_no_other_back(shell: Shell) -> None:
-    """Law: a tick begins behind the level that was served last, whether what that one proposed is stored already or not."""
+    """Law: each tick goes on behind the level that was served last, so that a full level does not delay others."""
     waiting(shell, {1: 2 * COUNT_MAX, 2: 10, 18: 20})
 
     assert tick(shell) == {1: COUNT_MAX}
@@ -63,14 +63,14 @@ def test_a_full_level_keeps_no_other_back(shell: Shell) -> None:
 
 
 def test_a_tick_hands_on_so_many_bytes_of_all_levels_together(shell: Shell) -> None:
-    """Law: the limit of bytes is that of a tick."""
+    """Law: the bytes of a tick are bounded over all levels together."""
     waiting(shell, dict.fromkeys(LEVELS, 1), size=SIZE_MAX // 3)
 
     assert [tick(shell).total() for _ in range(9)] == [2] * 9
 
 
 def test_a_message_that_is_larger_than_a_ticks_room_goes_alone(shell: Shell) -> None:
-    """Law: the first message of a tick always has room."""
+    """Law: a message larger than a tick's limit is delivered alone."""
     waiting(shell, {1: 2, 2: 1}, size=SIZE_MAX)
 
     ticks = []
@@ -82,7 +82,7 @@ def test_a_message_that_is_larger_than_a_ticks_room_goes_alone(shell: Shell) -> 
 
 
 def test_a_tick_that_finds_few_due_reads_few_of_those_that_wait(shell: Shell) -> None:
-    """A level with a steady load has thousands that wait, and some due in each tick."""
+    """Law: a tick reads few messages that are not due yet, even if thousands wait."""
     create(shell, TopicSet("orders", 1, 1))
     for number in range(10 * STEP_MIN):
         shell.submit(310, send_ext("orders", properties(DELAY="3", UNIQ_KEY=f"U{number}")), b"x")

@@ -1,4 +1,4 @@
-"""Building stored records."""
+"""How stored records are built, and the units of delay levels."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def test_the_fast_layout_is_the_plain_one(
     times: int,
     name: str,
 ) -> None:
-    """Byte for byte, for every field."""
+    """Law: the fast layout of a record equals the simple one byte for byte, in every field."""
     context = Shell().core.context
     topic = Topic(3, TopicSet(name, 4, 4))
     born_host = pack_host(host, 4711)
@@ -65,7 +65,7 @@ def test_the_fast_layout_is_the_plain_one(
 
 
 def test_offsets_are_dense_within_queues_and_over_the_log() -> None:
-    """Those that an entry has given count, though nothing of it is applied; an entry that was not proposed gave none."""
+    """Law: offsets have no gap within a queue and over the log, counting entries not applied yet; an entry that was not proposed gave none."""
     context = Shell().core.context
     entries = context.entries
     topic = Topic(3, TopicSet("t", 2, 2))
@@ -86,7 +86,7 @@ def test_offsets_are_dense_within_queues_and_over_the_log() -> None:
 
 
 def test_delay_levels_are_read_with_their_units() -> None:
-    """s, m, h and d; anything else is refused with what to write."""
+    """Law: delay levels have the units s, m, h and d; anything else is refused with what to write."""
     assert parse_delay_levels("1s 5m 2h 1d") == (1_000, 300_000, 7_200_000, 86_400_000)
     for text in ("5", "1w", "xs", "-1s"):
         with pytest.raises(ValueError, match="write a number and s, m, h or d"):

@@ -1,4 +1,4 @@
-"""Recalls of timer messages by the handle of their send (370), as RocketMQ 5.3.1 and later have them."""
+"""Recalls of timer messages by the handle of their send (370), as in RocketMQ from 5.3.1 on."""
 
 import gc
 from typing import Any
@@ -20,7 +20,7 @@ from tests.broker.processors.send.test_batches import batch_body
 
 @pytest.fixture
 def timed(shell: Shell) -> Shell:
-    """A leader with the plain topic orders."""
+    """A leader with the topic orders."""
     return with_orders(shell)
 
 
@@ -46,7 +46,7 @@ def handle_of(key: str = "K1", **changes: object) -> str:
 
 
 def test_a_timer_message_is_recalled_by_the_handle_of_its_send(timed: Shell) -> None:
-    """The handle names topic, broker, time and key; the answer names the key; the message never comes."""
+    """Law: the handle of a send recalls its message, which is never delivered; the answer names the unique key."""
     handle = wait(timed)
     wait(timed, "K2", body=b"stays")
     assert RecallHandle.decode(handle) == RecallHandle("orders", "broker-a", START_MS + 5_000, "K1")
@@ -62,7 +62,7 @@ def test_a_timer_message_is_recalled_by_the_handle_of_its_send(timed: Shell) -> 
 
 @pytest.mark.parametrize("key", ["order 7", " 7", "7 "])
 def test_a_message_whose_key_has_blanks_is_recalled(timed: Shell, key: str) -> None:
-    """Blanks part a handle; what was read of it found no message, and the recall succeeded at nothing."""
+    """Law: a message whose unique key has blanks, which separate the parts of a handle, is recalled as well."""
     handle = wait(timed, key)
 
     reply = recall(timed, handle)
@@ -73,7 +73,7 @@ def test_a_message_whose_key_has_blanks_is_recalled(timed: Shell, key: str) -> N
 
 
 def test_a_recall_that_is_repeated_gets_the_same_answer() -> None:
-    """Its first answer may have been lost; so may the leader have been."""
+    """Law: a repeated recall gets the same answer, also from the next leader."""
     timed = with_orders(Shell().lead())
     handle = wait(timed)
     assert recall(timed, handle).code == 0
@@ -87,7 +87,7 @@ def test_a_recall_that_is_repeated_gets_the_same_answer() -> None:
 
 
 def test_only_the_message_of_that_topic_is_recalled(timed: Shell) -> None:
-    """Unique keys are the clients'; two topics may have the same one."""
+    """Law: a recall concerns only its topic, because two topics may have the same unique key."""
     create(timed, TopicSet("other", 4, 4))
     wait(timed)
 
@@ -111,7 +111,7 @@ def test_only_the_message_of_that_topic_is_recalled(timed: Shell) -> None:
 def test_a_recall_that_cannot_be_is_refused_as_rocketmq_does(
     timed: Shell, topic: str, handle: str, code: int, words: str
 ) -> None:
-    """Codes and first words are RecallMessageProcessor's; nothing is proposed."""
+    """Law: an impossible recall is refused with RocketMQ's codes and words, and nothing is proposed."""
     wait(timed)
     records = len(timed.proposed)
 
@@ -122,7 +122,7 @@ def test_a_recall_that_cannot_be_is_refused_as_rocketmq_does(
 
 
 def test_a_message_that_was_delivered_is_not_recalled(timed: Shell) -> None:
-    """Its time is over, and the sender learns so."""
+    """Law: a delivered message is not recalled; the answer is 604."""
     handle = wait(timed)
     timed.pass_time(5_200)
 
@@ -134,7 +134,7 @@ def test_a_message_that_was_delivered_is_not_recalled(timed: Shell) -> None:
 def test_a_recall_that_would_read_too_much_is_refused(
     timed: Shell, messages: int, size: int
 ) -> None:
-    """A client that gets SUCCESS relies on it, so a part of what has the key is not recalled; the remark says what to do."""
+    """Law: a recall is refused if too many messages have its key, because SUCCESS must cover all of them."""
     handles = [wait(timed, body=bytes(size)) for _ in range(messages)]
     records = len(timed.proposed)
 
@@ -147,7 +147,7 @@ def test_a_recall_that_would_read_too_much_is_refused(
 
 @pytest.mark.parametrize(("messages", "size"), [(32, 5), (16, 1_000_000)])
 def test_all_copies_of_a_message_are_recalled(timed: Shell, messages: int, size: int) -> None:
-    """A client that sends again stores a message more than once."""
+    """Law: all copies of a message, which a client sent several times, are recalled."""
     handles = [wait(timed, body=bytes(size)) for _ in range(messages)]
 
     assert recall(timed, handles[0]).code == 0
@@ -157,7 +157,7 @@ def test_all_copies_of_a_message_are_recalled(timed: Shell, messages: int, size:
 
 
 def test_recalls_can_be_switched_off() -> None:
-    """Code 16 in RocketMQ's words when recallMessageEnable is false."""
+    """Law: with recallMessageEnable false, a recall is refused with 16 in RocketMQ's words."""
     shell = with_orders(Shell(settings(timers=TimerSettings(recall_enable=False))).lead())
 
     reply = recall(shell, wait(shell))
@@ -166,7 +166,7 @@ def test_recalls_can_be_switched_off() -> None:
 
 
 def test_other_messages_have_no_handle(timed: Shell) -> None:
-    """Plain ones, delay levels, batches, half messages and cancellations, as in RocketMQ."""
+    """Law: other messages get no handle: plain ones, delay levels, batches, half messages and cancellations."""
     plain = send(timed, props=properties(UNIQ_KEY="P"))
     level = send(timed, props=properties(UNIQ_KEY="L", DELAY="3"))
     batch = timed.call(
@@ -185,7 +185,7 @@ def test_other_messages_have_no_handle(timed: Shell) -> None:
 
 
 def test_a_repeat_of_a_send_has_its_handle_too() -> None:
-    """Ordered topics know repeats; a sender that lost the first answer can recall, too."""
+    """Law: in an ordered topic a repeated send gets a handle too."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
     first = wait(shell)
@@ -200,7 +200,7 @@ def test_a_repeat_of_a_send_has_its_handle_too() -> None:
 
 @pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
 def test_a_handle_of_a_repeat_has_the_time_of_the_first_send(how: str) -> None:
-    """Law: a recall of what was delivered never succeeds, though a repeat says its delay again, from later on."""
+    """Law: that handle has the time of the first send, so that a delivered message is never recalled with success."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
     asked = send_ext("orders", properties(UNIQ_KEY="K1", TIMER_DELAY_SEC="10"))
@@ -225,7 +225,7 @@ def test_a_handle_of_a_repeat_has_the_time_of_the_first_send(how: str) -> None:
 
 
 def test_repeats_that_wait_keep_no_body(shell: Shell) -> None:
-    """Law: their number is bounded, their bytes are not; each gets the handle of the first."""
+    """Law: repeats that wait keep no body; each gets the handle of the first send."""
     create(shell, TopicSet("orders", 4, 4, order=True))
     asked = send_ext("orders", properties(UNIQ_KEY="K1", TIMER_DELAY_MS="60000"))
 
@@ -241,7 +241,7 @@ def test_repeats_that_wait_keep_no_body(shell: Shell) -> None:
 
 
 def taken_back(how: str, *, by_message: bool) -> Shell:
-    """Send a message with a time to an ordered topic and take it back, by a message or by its handle."""
+    """Send a timer message to an ordered topic and take it back, by a cancelling message or by its handle."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
     handle = wait(shell)
@@ -261,7 +261,7 @@ def taken_back(how: str, *, by_message: bool) -> Shell:
 @pytest.mark.parametrize("by_message", [False, True])
 @pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
 def test_a_message_that_was_taken_back_can_be_sent_again(how: str, *, by_message: bool) -> None:
-    """Law: in an ordered topic, too, its next send is none that is known, and comes once; that one's repeat is."""
+    """Law: a message that was taken back can be sent again in an ordered topic, and is delivered once."""
     shell = taken_back(how, by_message=by_message)
 
     wait(shell, g=START_MS)
@@ -280,7 +280,7 @@ def test_a_message_that_was_taken_back_can_be_sent_again(how: str, *, by_message
 def test_a_try_that_was_under_way_at_the_cancellation_is_refused(
     how: str, *, by_message: bool
 ) -> None:
-    """Law: what was cancelled is not delivered, though a late try of its send comes after that, alone or in a batch."""
+    """Law: a late try of a cancelled send is refused, alone or in a batch."""
     shell = taken_back(how, by_message=by_message)
     asked = properties(UNIQ_KEY="K1", TIMER_DELAY_MS="5000")
 
@@ -298,7 +298,7 @@ def test_a_try_that_was_under_way_at_the_cancellation_is_refused(
 
 
 def test_success_is_reported_when_it_is_certain(timed: Shell) -> None:
-    """Before the record is applied nothing is answered; a recall that is lost with its leader is refused."""
+    """Law: a recall is answered when its record is applied; one lost with its leader is refused."""
     handle = wait(timed)
 
     opaque = timed.submit(RequestCode.RECALL_MESSAGE, ext(handle))
@@ -319,7 +319,7 @@ def test_success_is_reported_when_it_is_certain(timed: Shell) -> None:
 
 
 def test_a_recall_of_a_deposed_leader_succeeds_at_nothing(timed: Shell) -> None:
-    """Even when nothing waits as far as it knows: another leader may have taken the message since."""
+    """Law: a deposed leader does not report success, even if it sees nothing waiting, because another leader may have taken the message since."""
     opaque = timed.submit(RequestCode.RECALL_MESSAGE, ext(handle_of("UNKNOWN")))
     assert timed.reply_to(opaque) is None
 

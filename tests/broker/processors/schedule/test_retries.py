@@ -1,4 +1,4 @@
-"""Messages that consumers hand back, and the delay levels they wait in."""
+"""Messages that consumers return (36), and the delay levels in which they wait."""
 
 import zlib
 
@@ -54,7 +54,7 @@ def found(shell: Shell, topic: str, offset: int = 0) -> list[bytes]:
 
 
 def test_a_message_handed_back_comes_again_after_ten_seconds(shell: Shell) -> None:
-    """The copy keeps body, birth and key, is one try older, and knows where it came from."""
+    """Law: a returned message comes again after ten seconds as a copy with its body, birth and key, one try more, and its origin."""
     ready(shell)
     send(shell, body=b"x", props=properties(UNIQ_KEY="U", TAGS="T"), h=3)
     shell.pass_time(1_000)
@@ -81,7 +81,7 @@ def test_a_message_handed_back_comes_again_after_ten_seconds(shell: Shell) -> No
 
 
 def test_each_failure_waits_a_level_longer_and_the_last_is_a_dead_letter(shell: Shell) -> None:
-    """Three tries here: 10 s, 30 s, 1 min, then the dead-letter topic immediately."""
+    """Law: each failure waits one level longer (10 s, 30 s, 1 min); after the last try the message is a dead letter immediately."""
     ready(shell, retry_max_times=3)
     send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
     hand_back(shell, 0)
@@ -104,7 +104,7 @@ def test_each_failure_waits_a_level_longer_and_the_last_is_a_dead_letter(shell: 
 def test_a_dead_letter_names_the_topic_that_it_comes_from_not_one_that_its_sender_wrote(
     shell: Shell,
 ) -> None:
-    """An administrator's redrive sends it there; the first copy has the name, and the later ones keep it."""
+    """Law: a dead letter's RETRY_TOPIC is the topic that it really comes from, not one that its sender wrote; redrives use it."""
     ready(shell, retry_max_times=1)
     send(shell, body=b"x", props=properties(UNIQ_KEY="U", RETRY_TOPIC="payments"))
 
@@ -119,7 +119,7 @@ def test_a_dead_letter_names_the_topic_that_it_comes_from_not_one_that_its_sende
 
 
 def test_a_level_may_be_given_and_below_zero_means_dead(shell: Shell) -> None:
-    """delayLevel 1 waits a second; -1 goes to the dead letters."""
+    """Law: delayLevel sets the level; below zero it makes a dead letter."""
     ready(shell)
     send(shell, body=b"soon", props=properties(UNIQ_KEY="A"))
     first = shell.state.physical_end
@@ -134,7 +134,7 @@ def test_a_level_may_be_given_and_below_zero_means_dead(shell: Shell) -> None:
 
 
 def test_the_maximum_of_the_client_counts_from_version_121_on(shell: Shell) -> None:
-    """Older clients send a field that means something else."""
+    """Law: the client's maximum of tries counts from version 121 on, because older clients send something else in that field."""
     ready(shell)
     send(shell, body=b"old", props=properties(UNIQ_KEY="A"))
     first = shell.state.physical_end
@@ -147,7 +147,7 @@ def test_the_maximum_of_the_client_counts_from_version_121_on(shell: Shell) -> N
 
 
 def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
-    """A 36 whose reply was lost is repeated, or followed by the client's own copy."""
+    """Law: a message returned twice, or followed by the client's own copy, is stored once."""
     ready(shell)
     send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
 
@@ -161,7 +161,7 @@ def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
 
 
 def test_the_window_keeps_no_long_origin_of_a_copy(shell: Shell) -> None:
-    """It has 100,000 sends, on every replica; a text that names no topic is none, whoever makes the copy."""
+    """Law: a long origin is not kept in the window of known sends, whoever makes the copy."""
     ready(shell)
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="o" * 30_000)
     sent = send(shell, "%RETRY%billing", b"x", text, peer=BOB, j=1, l=16)
@@ -175,7 +175,7 @@ def test_the_window_keeps_no_long_origin_of_a_copy(shell: Shell) -> None:
 
 
 def test_a_compressed_message_and_its_consumers_inflated_copy_are_one(shell: Shell) -> None:
-    """Law: a broker copies the body as it was sent, a client as it read it."""
+    """Law: a compressed message and the uncompressed copy of its consumer count as one."""
     ready(shell)
     plain, deflated = b"paid " * 100, zlib.compress(b"paid " * 100)
     checksums = f"{body_crc(plain):08x},{body_crc(deflated):08x}"
@@ -190,7 +190,7 @@ def test_a_compressed_message_and_its_consumers_inflated_copy_are_one(shell: She
 
 
 def test_a_dead_letter_handed_over_by_another_try_is_stored_once(shell: Shell) -> None:
-    """A consumer whose hand-over had no answer counts one try more and hands over again."""
+    """Law: a dead letter sent again with one try more, after a lost answer, is stored once."""
     ready(shell)
     send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
     text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders")
@@ -204,10 +204,10 @@ def test_a_dead_letter_handed_over_by_another_try_is_stored_once(shell: Shell) -
 
 @pytest.mark.parametrize("level", [0, -1])
 def test_each_message_that_fails_is_kept_also_with_the_key_and_body_of_another(level: int) -> None:
-    """Java gives a Message object its key once: sent twice, or to two topics, it is two messages; each hand-over counts once."""
+    """Law: messages with the same key and body, as Java makes them from one object, are kept separately; each return counts once."""
     shell = ready(Shell().lead())
     create(shell, TopicSet("plain", 2, 2), TopicSet("other", 1, 1))
-    # As a forwarded message has it, from where it failed before.
+    # As in a forwarded message, from where it failed before.
     text = properties(UNIQ_KEY="U", ORIGIN_MESSAGE_ID=f"{'0' * 32}")
     places = []
     for topic, queue in (("plain", 0), ("plain", 1), ("other", 0), ("plain", 0)):
@@ -227,7 +227,7 @@ def test_each_message_that_fails_is_kept_also_with_the_key_and_body_of_another(l
     said = [decode_properties(each.properties) for each in copies]
     assert [each["RETRY_TOPIC"] for each in said] == ["plain", "plain", "other", "plain"]
     assert [int(each["ORIGIN_MESSAGE_ID"][16:], 16) for each in said] == places
-    # The next try of each is one, too, and knows the first message.
+    # The next try of each counts too, and knows the first message.
     for copy in (*copies, *copies):
         assert hand_back(shell, copy.physical_offset, level=-1) == 0
     assert len(found(shell, "%DLQ%billing")) == 4
@@ -251,7 +251,7 @@ def reset(topic: str, offset: int) -> OffsetsReset:
 def test_what_is_consumed_once_more_may_fail_once_more(
     records: list[Record], fresh: list[str], level: int
 ) -> None:
-    """Law: what a group was set back over gets another retry, or dead letter; all else that was handed back is known."""
+    """Law: after a reset, messages consumed again may be returned again; other returns are still known."""
     shell = ready(Shell().lead())
     create(
         shell, GroupSet("audit"), *(TopicSet(each, 1, 1) for each in ("other", "%RETRY%billing"))
@@ -282,7 +282,7 @@ def test_what_is_consumed_once_more_may_fail_once_more(
 
 
 def test_the_clients_own_copies_of_two_topics_are_two(shell: Shell) -> None:
-    """They carry no offset, but the topic that they come from."""
+    """Law: clients' own copies with the same key from two topics are two messages, known by their origin."""
     ready(shell)
 
     for topic in ("orders", "payments", "orders"):
@@ -305,7 +305,7 @@ def test_the_clients_own_copies_of_two_topics_are_two(shell: Shell) -> None:
 def test_what_cannot_be_handed_back_is_refused(
     shell: Shell, ext: dict[str, str], code: int
 ) -> None:
-    """Without the message or the group there is nothing to try again."""
+    """Law: a return without the message or the group is refused."""
     ready(shell)
     send(shell)
 
@@ -316,7 +316,7 @@ def test_what_cannot_be_handed_back_is_refused(
 def test_no_message_goes_to_a_topic_that_older_clients_cannot_read(
     shell: Shell, level: int, prefix: str, longest: int
 ) -> None:
-    """A longer name needs another layout of the record, and such a client loses what a pull has behind the first one."""
+    """Law: a return is refused if its topic's name is too long for older clients, which would lose messages of a pull."""
     ready(shell)
     send(shell, body=b"x")
     fits, too_long = "g" * longest, "g" * (longest + 1)
@@ -335,7 +335,7 @@ def test_no_message_goes_to_a_topic_that_older_clients_cannot_read(
 
 
 def test_what_nobody_was_ever_delivered_cannot_be_handed_back(shell: Shell) -> None:
-    """A half message or one that waits for its time would be read before its commit or its time."""
+    """Law: a half or delayed message cannot be returned, because it was never delivered."""
     ready(shell)
     physical = shell.state.physical_end
     send(shell, body=b"later", props=properties(DELAY="18"))
@@ -349,7 +349,7 @@ def test_what_nobody_was_ever_delivered_cannot_be_handed_back(shell: Shell) -> N
 def test_a_message_with_full_properties_is_refused_as_a_retry_and_stored_as_a_dead_letter(
     shell: Shell,
 ) -> None:
-    """The client learns why and keeps the message; what is dead is stored without what has no room."""
+    """Law: if a message's properties are full, its retry is refused, so that the client keeps it; as a dead letter it is stored with those that fit."""
     ready(shell)
     keyed = properties(UNIQ_KEY="u", big="")
     stored_with = len(properties(**STORED_WITH))
@@ -361,7 +361,7 @@ def test_a_message_with_full_properties_is_refused_as_a_retry_and_stored_as_a_de
 
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "the properties of the message leave no room" in (refused.remark or "")
-    # The client's next step: a copy to the retry topic. It is refused for certain, so the client keeps the message.
+    # The client then sends a copy to the retry topic; that is refused for certain, so it keeps the message.
     copy = send(shell, "%RETRY%billing", body=b"full", props=keyed + big + properties(DELAY="3"))
     assert copy.code == ResponseCode.MESSAGE_ILLEGAL
     assert hand_back(shell, 0, level=-1) == 0
@@ -370,7 +370,7 @@ def test_a_message_with_full_properties_is_refused_as_a_retry_and_stored_as_a_de
 
 
 def test_a_group_without_retry_queues_drops_what_it_hands_back(shell: Shell) -> None:
-    """retryQueueNums 0: answered 0, stored nowhere."""
+    """Law: with retryQueueNums 0, returned messages are answered 0 and dropped."""
     ready(shell, retry_queues=0)
     send(shell)
     end = shell.state.physical_end
@@ -382,7 +382,7 @@ def test_a_group_without_retry_queues_drops_what_it_hands_back(shell: Shell) -> 
 
 
 def test_the_reply_to_a_delayed_send_names_the_requested_queue(shell: Shell) -> None:
-    """And the offset in the schedule queue, as RocketMQ does."""
+    """Law: the reply to a delayed send names the requested queue and the schedule queue's offset, as RocketMQ does."""
     ready(shell)
     send(shell, props=properties(DELAY="4"), e=0)
 
@@ -397,7 +397,7 @@ def test_the_reply_to_a_delayed_send_names_the_requested_queue(shell: Shell) -> 
 def test_a_delayed_message_is_never_early_and_comes_within_a_tick(
     shell: Shell, level: int, delay_ms: int
 ) -> None:
-    """Levels above the highest count as that."""
+    """Law: a delayed message is never early and at most a tick late; higher levels count as the highest."""
     ready(shell)
     send(shell, body=b"later", props=properties(DELAY=str(level)), e=1)
     queue = 1
@@ -418,7 +418,7 @@ def test_a_delayed_message_is_never_early_and_comes_within_a_tick(
 
 
 def test_copies_and_progress_are_one_entry(shell: Shell) -> None:
-    """So a leader that dies between the two cannot exist."""
+    """Law: delivered copies and the progress of their level are one entry, so that no leader can die between them."""
     ready(shell)
     for _ in range(3):
         send(shell, props=properties(DELAY="1"))
@@ -434,7 +434,7 @@ def test_copies_and_progress_are_one_entry(shell: Shell) -> None:
 
 
 def test_many_due_messages_are_handed_on_in_order_over_several_ticks(shell: Shell) -> None:
-    """A limit per tick keeps the loop responsive; nothing is skipped."""
+    """Law: many due messages are delivered in order over several ticks, none skipped."""
     ready(shell)
     for number in range(1_500):
         shell.submit(310, _delayed(number), str(number).encode())
@@ -453,7 +453,7 @@ def _delayed(number: int) -> dict[str, str]:
 
 
 def test_messages_for_a_deleted_topic_are_dropped_and_counted(shell: Shell) -> None:
-    """They do not block the level for the others."""
+    """Law: messages for a deleted topic are dropped and counted, and do not block the level."""
     ready(shell)
     create(shell, TopicSet("short", 1, 1))
     send(shell, "short", props=properties(DELAY="1"))
@@ -467,7 +467,7 @@ def test_messages_for_a_deleted_topic_are_dropped_and_counted(shell: Shell) -> N
 
 
 def test_a_topic_that_has_shrunk_takes_its_delayed_messages_in_queue_0(shell: Shell) -> None:
-    """A message in a queue that nobody reads would be lost."""
+    """Law: if the topic has fewer queues now, a delayed message goes to queue 0."""
     ready(shell)
     send(shell, body=b"x", props=properties(DELAY="1"), e=1)
     create(shell, TopicSet("orders", 1, 1))
@@ -484,7 +484,7 @@ def test_a_topic_that_has_shrunk_takes_its_delayed_messages_in_queue_0(shell: Sh
 def test_over_any_change_of_leader_each_delayed_message_comes_exactly_once(
     steps: list[str],
 ) -> None:
-    """Progress and copies commit together or not at all."""
+    """Law: over any changes of leader each delayed message is delivered exactly once."""
     shell = ready(Shell().lead())
     acknowledged: list[bytes] = []
     waiting: dict[int, bytes] = {}
@@ -527,7 +527,7 @@ def _told(shell: Shell, waiting: dict[int, bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
-    """Messages that were sent then and after it wait their second from when a leader with the right clock sees them, and no less."""
+    """Law: if the clock was ahead, messages wait their delay from when a leader with the right clock sees them."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     shell.set_clock(shell.wall_ms + DAY_MS)
@@ -548,7 +548,7 @@ def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
 
 
 def test_levels_that_were_shortened_hand_nothing_on_early() -> None:
-    """A waiting message keeps the delay it was sent with, on the replica that begins to lead with the new levels, too."""
+    """Law: if delay levels are shortened, waiting messages keep the delay with which they were sent."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     for level in ("18", "4"):
@@ -568,7 +568,7 @@ def test_levels_that_were_shortened_hand_nothing_on_early() -> None:
 
 
 def test_a_repeat_of_what_was_handed_back_is_not_refused_for_a_full_disk(shell: Shell) -> None:
-    """Its answer was lost, and the message is stored; another one has no room."""
+    """Law: on a full disk, repeating a stored return succeeds, because nothing new is stored; a new return is refused."""
     ready(shell)
     for key in ("U1", "U2"):
         send(shell, props=properties(UNIQ_KEY=key))
@@ -582,7 +582,7 @@ def test_a_repeat_of_what_was_handed_back_is_not_refused_for_a_full_disk(shell: 
 
 
 def test_a_broker_that_may_only_be_read_takes_nothing_back() -> None:
-    """As RocketMQ's: its client sends the retry to another broker, or keeps the message. A repeat is told that it is stored."""
+    """Law: with brokerPermission 4 a return is refused, as in RocketMQ; a repeat is told that it is stored."""
     shell = ready(Shell().lead())
     for key in ("U1", "U2"):
         send(shell, props=properties(UNIQ_KEY=key))

@@ -1,4 +1,4 @@
-"""Timer messages: the properties of RocketMQ 5 that name a time of one's own for each message."""
+"""Timer messages: RocketMQ 5's properties that set a delivery time for a single message."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ DAY_MS = 24 * 3_600_000
 
 @pytest.fixture
 def timed(shell: Shell) -> Shell:
-    """A leader with the plain topic orders."""
+    """A leader with the topic orders."""
     return with_orders(shell)
 
 
@@ -53,7 +53,7 @@ def delivered_bodies(shell: Shell) -> list[bytes]:
 
 
 def rows(shell: Shell) -> int:
-    """Return how many rows the index of timers has."""
+    """Return the number of rows in the timers' index."""
     return sum(
         len(shell.store.scan(Family.TABLES, *table_bounds(table), limit=10_000))
         for table in (Table.TIMERS, Table.TIMER_PLACES)
@@ -72,7 +72,7 @@ def rows(shell: Shell) -> int:
 def test_a_timer_message_comes_at_its_time_and_not_before(
     timed: Shell, asked: dict[str, str]
 ) -> None:
-    """Seconds, milliseconds, a time, in RocketMQ's order of precedence; never early."""
+    """Law: a timer message is delivered at its time and never before; the properties have RocketMQ's order of precedence."""
     reply = send(timed, body=b"later", props=properties(KEYS="k", **asked), e=2)
     assert (reply.code, reply.ext["queueId"]) == (0, "2")
 
@@ -89,7 +89,7 @@ def test_a_timer_message_comes_at_its_time_and_not_before(
 
 
 def test_those_that_are_due_together_keep_the_order_of_their_times(timed: Shell) -> None:
-    """One tick after a pause hands on by due time, then in the order of sending."""
+    """Law: timers due in one tick are delivered by due time, then in the order of sending."""
     for body, after in ((b"c", 3_000), (b"a", 1_000), (b"b", 2_000), (b"b2", 2_000)):
         send(timed, body=body, props=properties(TIMER_DELAY_MS=str(after)))
 
@@ -101,7 +101,7 @@ def test_those_that_are_due_together_keep_the_order_of_their_times(timed: Shell)
 
 @pytest.mark.parametrize("asked", [{"TIMER_DELAY_SEC": "0"}, {"TIMER_DELIVER_MS": "17"}])
 def test_a_time_that_is_over_is_no_time(timed: Shell, asked: dict[str, str]) -> None:
-    """Such a message is stored where it belongs immediately."""
+    """Law: a message whose time is over already is stored in its queue immediately."""
     send(timed, props=properties(**asked))
 
     assert delivered_bodies(timed) == [b"paid"]
@@ -119,14 +119,14 @@ def test_a_time_that_is_over_is_no_time(timed: Shell, asked: dict[str, str]) -> 
 def test_what_cannot_be_waited_for_is_refused(
     timed: Shell, asked: dict[str, str], code: int
 ) -> None:
-    """Code 13 as RocketMQ's WHEEL_TIMER_MSG_ILLEGAL; nothing is stored."""
+    """Law: an impossible time is refused with 13, as RocketMQ's WHEEL_TIMER_MSG_ILLEGAL."""
     reply = send(timed, props=properties(**asked))
 
     assert (reply.code, timed.state.physical_end) == (code, 0)
 
 
 def test_timers_can_be_switched_off() -> None:
-    """RocketMQ's own words when timerWheelEnable is false; delay levels go on."""
+    """Law: with timerWheelEnable false, timers are refused in RocketMQ's words; delay levels go on."""
     shell = with_orders(Shell(settings(timers=TimerSettings(timer_enable=False))).lead())
 
     reply = send(shell, props=properties(TIMER_DELAY_MS="1000"))
@@ -136,7 +136,7 @@ def test_timers_can_be_switched_off() -> None:
 
 
 def test_a_delay_level_beats_a_time(timed: Shell) -> None:
-    """As in RocketMQ (HookUtils.checkIfTimerMessage), which takes the times off then."""
+    """Law: a delay level wins over a time, and the time is removed, as in RocketMQ (HookUtils.checkIfTimerMessage)."""
     send(timed, props=properties(DELAY="1", TIMER_DELAY_SEC="60"))
 
     timed.pass_time(1_200)
@@ -146,14 +146,14 @@ def test_a_delay_level_beats_a_time(timed: Shell) -> None:
 
 
 def test_what_has_waited_once_does_not_wait_again(timed: Shell) -> None:
-    """A consumer that hands on a timer message with its properties has it stored immediately."""
+    """Law: a message with TIMER_OUT_MS has waited already, so a consumer that forwards it has it stored immediately."""
     send(timed, props=properties(TIMER_DELAY_MS="5000", TIMER_OUT_MS="1"))
 
     assert delivered_bodies(timed) == [b"paid"]
 
 
 def test_a_batch_may_hold_timer_messages(timed: Shell) -> None:
-    """Each for its own time."""
+    """Law: messages of a batch may have different times."""
     body = batch_body((b"2", b"TIMER_DELAY_MS\x012000"), (b"1", b"TIMER_DELAY_MS\x011000"))
 
     assert timed.call(320, send_ext("orders", m="true"), body).code == 0
@@ -165,7 +165,7 @@ def test_a_batch_may_hold_timer_messages(timed: Shell) -> None:
 
 
 def test_a_committed_half_waits_from_its_commit_on(timed: Shell) -> None:
-    """The transaction ends immediately; its visible copy comes when it is due."""
+    """Law: a committed half message waits from its commit on; its transaction ends immediately."""
     half = begin(timed, TIMER_DELAY_MS="5000")
     timed.pass_time(3_000)
 
@@ -178,7 +178,7 @@ def test_a_committed_half_waits_from_its_commit_on(timed: Shell) -> None:
 
 
 def test_a_timer_message_is_cancelled_by_its_unique_key(timed: Shell) -> None:
-    """The cancelled one never comes, nor does the cancelling one; others of its key stay."""
+    """Law: a timer is cancelled by its unique key; neither it nor the cancelling message is delivered, others are."""
     create(timed, TopicSet("other", 1, 1))
     key = {"UNIQ_KEY": "K1", "TIMER_DELAY_MS": "5000"}
     send(timed, props=properties(**key))
@@ -196,7 +196,7 @@ def test_a_timer_message_is_cancelled_by_its_unique_key(timed: Shell) -> None:
 
 
 def test_a_message_whose_topic_is_gone_is_dropped(timed: Shell) -> None:
-    """It does not hold up the others."""
+    """Law: a timer message whose topic is deleted is dropped and does not delay others."""
     create(timed, TopicSet("gone", 1, 1))
     send(timed, topic="gone", props=properties(TIMER_DELAY_MS="1000"))
     send(timed, props=properties(TIMER_DELAY_MS="1000"))
@@ -208,7 +208,7 @@ def test_a_message_whose_topic_is_gone_is_dropped(timed: Shell) -> None:
 
 
 def test_a_new_leader_goes_on_with_the_timers() -> None:
-    """Messages that wait are in the log: another replica delivers them, once and in time."""
+    """Law: a new leader delivers waiting timers, once and in time."""
     timed = with_orders(Shell().lead())
     for number in range(5):
         send(timed, body=b"%d" % number, props=properties(TIMER_DELAY_MS=str(number * 1_000 + 500)))
@@ -221,7 +221,7 @@ def test_a_new_leader_goes_on_with_the_timers() -> None:
 
 
 def test_a_clock_that_is_set_back_forgets_no_timer(timed: Shell) -> None:
-    """A timer that is opened after the change may be due before messages that were delivered."""
+    """Law: if the clock is set back, a timer due before already delivered ones is still delivered."""
     send(timed, body=b"1", props=properties(TIMER_DELAY_MS="1000"))
     timed.pass_time(1_500)
     send(timed, body=b"2", props=properties(TIMER_DELAY_MS="1000"))
@@ -236,7 +236,7 @@ def test_a_clock_that_is_set_back_forgets_no_timer(timed: Shell) -> None:
 
 
 def test_retention_keeps_what_still_waits() -> None:
-    """A message that waits longer than messages are kept is delivered all the same."""
+    """Law: retention keeps messages that still wait for their time."""
     shell = with_orders(Shell(settings(storage=StorageSettings(retention_ms=DAY_MS))).lead())
     send(shell, body=b"late", props=properties(TIMER_DELAY_MS=str(2 * DAY_MS)))
     for _ in range(3):
@@ -250,7 +250,7 @@ def test_retention_keeps_what_still_waits() -> None:
 
 
 def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
-    """A burst that is due immediately is handed on in parts, in order."""
+    """Law: more due timers than one tick can take are delivered in order over several ticks."""
     for number in range(0, 2_500, 50):
         body = batch_body(
             *(
@@ -268,7 +268,7 @@ def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
 
 
 def test_while_nothing_is_committed_a_limited_number_is_under_way(timed: Shell) -> None:
-    """Each scan would go over all of them again, ten times a second."""
+    """Law: while nothing commits, a limited number of due timers is proposed, because each scan would visit them again."""
     count = ENDING_MAX + 2_000
     entries = [(b"x", b"TIMER_DELIVER_MS\x01%d" % (START_MS + 60_000))] * count
     assert timed.call(320, send_ext("orders", m="true"), batch_body(*entries)).code == 0
@@ -286,7 +286,7 @@ def test_while_nothing_is_committed_a_limited_number_is_under_way(timed: Shell) 
 
 
 def test_cancelled_timers_of_later_make_no_room_for_more_at_a_time(timed: Shell) -> None:
-    """Law: one turn hands on so many and no more, whatever else is under way."""
+    """Law: cancellations that are uncommitted do not let a turn deliver more timers than its limit."""
     later, soon = START_MS + 60_000, START_MS + 10_000
     count = COUNT_MAX + 500
     for due_ms in (later, soon):
@@ -311,7 +311,7 @@ def test_cancelled_timers_of_later_make_no_room_for_more_at_a_time(timed: Shell)
 def test_looking_for_the_oldest_timer_passes_no_remains_of_those_that_have_ended(
     timed: Shell, waiting: bool
 ) -> None:
-    """A deleted row stays in RocksDB until it is compacted; each round of retention would pass hundreds of thousands."""
+    """Law: finding the oldest timer does not scan the deleted rows of ended ones, which stay in RocksDB until compaction."""
     for number in range(8):
         send(timed, props=properties(UNIQ_KEY=f"U{number}", TIMER_DELAY_MS="1000"))
     if waiting:
@@ -329,7 +329,7 @@ def test_looking_for_the_oldest_timer_passes_no_remains_of_those_that_have_ended
 
 
 def test_large_messages_that_are_due_together_are_read_a_few_at_a_time() -> None:
-    """No more than one proposal holds."""
+    """Law: large due messages are read a few at a time, no more than one proposal holds."""
     store = MeasuringStore()
     shell = with_orders(Shell(store=store).lead())
     for _ in range(5):
@@ -345,7 +345,7 @@ def test_large_messages_that_are_due_together_are_read_a_few_at_a_time() -> None
 def test_timers_of_a_batch_that_were_due_before_it_was_read_are_delivered(
     timed: Shell, under_way: bool
 ) -> None:
-    """A large batch is proposed when its last message is read; meanwhile others may have been handed on."""
+    """Law: timers of a large batch are delivered even if they were due before the batch was read to its end."""
     for number in range(1, 4):
         send(timed, props=properties(TIMER_DELAY_MS=str(number * 1_000)))
     late = [(b"late", b"TIMER_DELAY_MS\x01500")] * (READ_COUNT_MAX + 1)
@@ -359,7 +359,7 @@ def test_timers_of_a_batch_that_were_due_before_it_was_read_are_delivered(
     assert timed.state.timers.count == 1
 
     if under_way:
-        # The tick's message shares the entry of the batch, which it has not seen.
+        # The tick's message shares the batch's entry, which it has not seen.
         timed.wall_ms += 600
         timed.monotonic_ms += 600
         timed.run(timed.core.tick(timed.now))
@@ -391,9 +391,9 @@ def test_timers_of_a_batch_that_were_due_before_it_was_read_are_delivered(
 def test_whatever_happens_each_acknowledged_timer_is_delivered_once_or_cancelled(
     steps: list[tuple[str, int]],
 ) -> None:
-    """Sends, cancellations, recalls, time, commits and lost leaderships in any order.
+    """Law: over sends, cancellations, recalls, commits and lost leaderships in any order, each acknowledged timer is delivered once or cancelled.
 
-    What was recalled with success is never delivered.
+    A message recalled with success is never delivered.
     """
     shell = with_orders(Shell().lead())
     sent: dict[str, int] = {}
@@ -455,7 +455,7 @@ def test_whatever_happens_each_acknowledged_timer_is_delivered_once_or_cancelled
 
 
 def test_replicas_that_lost_a_row_are_distinguished(timed: Shell) -> None:
-    """The digest holds number and sum of what waits."""
+    """Law: the digest contains the number and checksum of timers, so that a replica that lost a row differs."""
     send(timed, props=properties(TIMER_DELAY_MS="5000"))
     before = timed.state.digest()
 

@@ -1,4 +1,4 @@
-"""The number of tries that a message says: from clients, and from other clusters."""
+"""The number of tries in a message, from clients and from other clusters."""
 
 import pytest
 
@@ -12,7 +12,7 @@ MOST = 2**31 - 1
 
 
 def copied(shell: Shell, times: int) -> None:
-    """Store a copy of another cluster's message, with the number of tries that it has there."""
+    """Store a copy of another cluster's message with the number of tries that it has there."""
     record = RecordTemplate(
         topic=b"orders",
         queue_id=0,
@@ -36,7 +36,7 @@ def copied(shell: Shell, times: int) -> None:
 def test_a_message_fails_once_more_however_often_it_says_that_it_was_tried(
     shell: Shell, times: int, *, is_copied: bool
 ) -> None:
-    """Law: no number costs a consumer its connection, or keeps a message from its next try or the dead letters."""
+    """Law: any number of tries in a message leads to its next try or dead letter, and costs no consumer its connection."""
     ready(shell, retry_max_times=MOST)
     if is_copied:
         copied(shell, times)
@@ -56,7 +56,7 @@ def test_a_message_fails_once_more_however_often_it_says_that_it_was_tried(
 def test_a_clients_own_copy_that_has_lost_its_count_of_tries_is_the_same_try(
     shell: Shell, *, first_came: bool
 ) -> None:
-    """Law: Java takes the count out of its message with the first try of this send, which met the former leader's address."""
+    """Law: a client's own copy without its count of tries (Java drops it on a second send) is the same try."""
     ready(shell)
     send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
     if first_came:

@@ -40,7 +40,7 @@ def batch_body(*entries: tuple[bytes, bytes]) -> bytes:
 
 
 def test_a_batch_is_stored_as_a_whole_without_gaps(shell: Shell) -> None:
-    """One record per message, consecutive offsets, joined ids, WAIT kept."""
+    """Law: a batch is stored with consecutive offsets, one record per message, and its ids joined in the answer."""
     create(shell, PLAIN)
     send(shell, e=1)
     body = batch_body((b"1", b"UNIQ_KEY\x01A"), (b"2", b"UNIQ_KEY\x01B\x02"), (b"3", b""))
@@ -65,7 +65,7 @@ def test_a_batch_is_stored_as_a_whole_without_gaps(shell: Shell) -> None:
 
 
 def test_the_key_of_a_batch_does_not_hide_those_of_its_messages(shell: Shell) -> None:
-    """5.x clients give the batch a UNIQ_KEY of its own."""
+    """Law: a batch's own UNIQ_KEY, which 5.x clients add, does not replace those of its messages."""
     create(shell, PLAIN)
     body = batch_body((b"1", b"UNIQ_KEY\x01A"), (b"2", b""))
 
@@ -76,7 +76,7 @@ def test_the_key_of_a_batch_does_not_hide_those_of_its_messages(shell: Shell) ->
 
 
 def test_a_repeated_batch_stores_only_what_is_new(shell: Shell) -> None:
-    """A program that builds its batches again after a time-out gets each message once."""
+    """Law: of a repeated or overlapping batch only new messages are stored."""
     create(shell, ORDERED)
     a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")
     ext = send_ext("orders", m="true")
@@ -91,7 +91,7 @@ def test_a_repeated_batch_stores_only_what_is_new(shell: Shell) -> None:
 
 
 def test_the_answer_to_a_batch_known_in_part_names_each_place(shell: Shell) -> None:
-    """The first place implies the others only where they follow each other."""
+    """Law: if a batch is known in part, the answer names each message's place, because they may not follow each other."""
     create(shell, ORDERED)
     a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")
     ext = send_ext("orders", m="true")
@@ -115,7 +115,7 @@ def test_the_answer_to_a_batch_known_in_part_names_each_place(shell: Shell) -> N
     ],
 )
 def test_a_bad_batch_is_refused_as_a_whole(shell: Shell, body: bytes) -> None:
-    """13, and not one message of it is stored."""
+    """Law: a bad batch is refused with 13, and none of its messages is stored."""
     create(shell, PLAIN)
 
     reply = shell.call(320, send_ext("orders", m="true"), body)
@@ -124,7 +124,7 @@ def test_a_bad_batch_is_refused_as_a_whole(shell: Shell, body: bytes) -> None:
 
 
 def test_a_delayed_batch_is_released_together(shell: Shell) -> None:
-    """Delay levels in a batch are served: one append to the schedule queue, one release."""
+    """Law: a delayed batch waits in the schedule queue and is delivered together."""
     create(shell, PLAIN)
     body = batch_body((b"1", b"DELAY\x011"), (b"2", b"DELAY\x011"))
 
@@ -140,7 +140,7 @@ def test_a_delayed_batch_is_released_together(shell: Shell) -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.100", "fd00::1"])
 def test_the_answer_to_the_largest_batch_is_read_by_who_asked(host: str) -> None:
-    """Law: also where each message lies by itself, at the greatest numbers; else its sender loses the connection and sends again."""
+    """Law: the answer to the largest batch, with each place named, fits into a header that its sender can read."""
     shell = Shell(settings(address=Address(host, 10911)))
     places = [
         Place(QUEUES_MAX - 1, INT64_MAX - 2 * number, INT64_MAX)
@@ -159,7 +159,7 @@ def test_the_answer_to_the_largest_batch_is_read_by_who_asked(host: str) -> None
 
 
 def many(count: int, *, last: bytes = b"last") -> bytes:
-    """Return a batch whose messages have unique keys; the body of the last one is *last*."""
+    """Return a batch of messages with unique keys; the body of the last one is *last*."""
     texts = [f"{number}".encode() for number in range(count - 1)] + [last]
     return batch_body(*((text, b"UNIQ_KEY\x01" + text) for text in texts))
 
@@ -169,12 +169,12 @@ def places(reply: RemotingCommand) -> list[str]:
 
 
 def test_a_large_batch_is_stored_without_gaps_and_holds_nobody_up(shell: Shell) -> None:
-    """A send that comes meanwhile need not wait until all of it is read; its pieces lie one behind the other."""
+    """Law: a large batch is read in steps that let other sends pass, and its pieces are stored without a gap."""
     create(shell, ORDERED)
     count = 3 * READ_COUNT_MAX + 7
 
     opaque = shell.submit(320, send_ext("orders", m="true"), many(count))
-    assert shell.pending == []  # nothing is proposed before all is read
+    assert shell.pending == []  # Nothing is proposed before all is read.
     meanwhile = shell.submit(310, send_ext("orders", e=1), b"meanwhile")
     shell.turn()
     assert shell.reply_to(meanwhile) is not None
@@ -190,7 +190,7 @@ def test_a_large_batch_is_stored_without_gaps_and_holds_nobody_up(shell: Shell) 
 
 
 def test_sends_of_one_connection_to_one_queue_are_stored_as_they_came(shell: Shell) -> None:
-    """Also behind a batch that is still being read; one that is refused by then stands in nobody's way."""
+    """Law: sends of one connection to one queue keep their order, also behind a batch that is being read; a refused one delays no other."""
     create(shell, PLAIN)
     count = 2 * READ_COUNT_MAX
     first = shell.submit(320, send_ext("orders", m="true"), many(count))
@@ -214,7 +214,7 @@ def test_sends_of_one_connection_to_one_queue_are_stored_as_they_came(shell: She
 
 
 def test_batches_share_what_is_read_between_two_turns(shell: Shell) -> None:
-    """Many of them that come together cost the leader no more in one go than one does; each is answered in its turn."""
+    """Law: several batches share the reading limit of a turn; each is answered in its turn."""
     create(shell, ORDERED)
     count = READ_COUNT_MAX // 2
     opaques = [
@@ -234,7 +234,7 @@ def test_batches_share_what_is_read_between_two_turns(shell: Shell) -> None:
 
 
 def read_of_each_turn(shell: Shell) -> list[int]:
-    """Return how many messages of the one batch that is being read were read in each turn."""
+    """Return how many messages of the batch were read in each turn."""
     (batch,) = shell.core.sends._batches._queue
     assert isinstance(batch, _Batch)
     read = [0, len(batch.firsts)]
@@ -245,12 +245,12 @@ def read_of_each_turn(shell: Shell) -> list[int]:
     return [after - before for before, after in pairwise(read)]
 
 
-# Many small properties, which each message of a batch gets: 30 KB.
+# Many small properties (30 KB), which each message of a batch gets.
 COMMON = "".join(f"a{number}\x01b\x02" for number in range(4_500))[:30_000]
 
 
 def test_many_properties_cost_a_turn_no_more_than_many_messages(shell: Shell) -> None:
-    """Each message is stored with those of the batch, so that a turn reads the fewer messages the more these are."""
+    """Law: the more common properties a batch has, the fewer of its messages a turn reads."""
     create(shell, ORDERED)
     body = batch_body(*((b"", b"UNIQ_KEY\x01%d" % number) for number in range(40)))
 
@@ -267,12 +267,12 @@ def test_many_properties_cost_a_turn_no_more_than_many_messages(shell: Shell) ->
     assert decode_properties(message.properties) == decode_properties(text) | STORED_WITH
 
 
-# As many bytes in few properties, which are read sooner.
+# As many bytes in few properties, which are read faster.
 LARGE = "".join(f"a{number}\x01{'b' * 1_000}\x02" for number in range(30))[:30_000]
 
 
 def test_messages_that_are_known_count_to_the_size_of_a_batch(shell: Shell) -> None:
-    """A batch that says one message thousands of times is refused when its size is reached, not read to its end."""
+    """Law: repeated messages in a batch count for its size, so that it is refused at the limit and not read to its end."""
     create(shell, ORDERED)
     body = batch_body(*[(b"", b"UNIQ_KEY\x01k\x02")] * 3_000)
 
@@ -287,9 +287,9 @@ def test_messages_that_are_known_count_to_the_size_of_a_batch(shell: Shell) -> N
 
 
 def test_a_batch_as_large_as_may_be_is_known_when_it_is_repeated(shell: Shell) -> None:
-    """A batch that was stored once is no larger at its repeat."""
+    """Law: a repeat of the largest allowed batch is not larger and is known."""
     create(shell, ORDERED)
-    size = len(LARGE) + 500  # with fields, identity and the properties that brokers add
+    size = len(LARGE) + 500  # With fields, identity and the properties that brokers add.
     keys = [b"UNIQ_KEY\x01%d" % number for number in range(PROPOSAL_SIZE_MAX // size)]
     body = batch_body(*((b"", key) for key in keys))
     ext = send_ext("orders", LARGE, m="true")
@@ -302,7 +302,7 @@ def test_a_batch_as_large_as_may_be_is_known_when_it_is_repeated(shell: Shell) -
 
 @pytest.mark.parametrize("count", [3, 2 * READ_COUNT_MAX])
 def test_one_bad_message_at_the_end_refuses_a_batch_of_any_size(shell: Shell, count: int) -> None:
-    """Nothing of it is proposed, and what comes behind it is served."""
+    """Law: one bad message at the end refuses a batch of any size; the next batch is served."""
     create(shell, ORDERED)
     good = [(b"1", b"UNIQ_KEY\x01%d" % number) for number in range(count)]
     bad = batch_body(*good, (b"2", b"k\x01" + b"v" * 32_760))
@@ -314,7 +314,7 @@ def test_one_bad_message_at_the_end_refuses_a_batch_of_any_size(shell: Shell, co
 
 
 def test_a_batch_that_is_being_read_ends_with_the_leadership(shell: Shell) -> None:
-    """Its sender has to send it again, elsewhere; nothing of it is left."""
+    """Law: when leadership ends, a batch that is being read is refused and leaves nothing."""
     create(shell, ORDERED)
     opaque = shell.submit(320, send_ext("orders", m="true"), many(2 * READ_COUNT_MAX))
     behind = shell.submit(310, send_ext("orders"), b"behind")
@@ -331,7 +331,7 @@ def test_a_batch_that_is_being_read_ends_with_the_leadership(shell: Shell) -> No
 
 
 def test_leadership_that_ends_between_two_pieces_gives_no_answer(shell: Shell) -> None:
-    """Neither stored nor not stored would be true; the next try stores the rest, each message once."""
+    """Law: if leadership ends between two pieces, no answer is given; a repeat stores the rest, each message once."""
     create(shell, ORDERED)
     body = many(2 * PIECE_COUNT)
     opaque = shell.submit(320, send_ext("orders", m="true"), body)
@@ -357,7 +357,7 @@ def test_leadership_that_ends_between_two_pieces_gives_no_answer(shell: Shell) -
 
 
 def test_batches_that_wait_are_bounded() -> None:
-    """Behind so many bytes a further one is refused for a while (2)."""
+    """Law: the bytes of waiting batches are limited; beyond the limit the answer is 2 (busy)."""
     body = many(2 * READ_COUNT_MAX)
     shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=4 * len(body)))).lead()
     create(shell, PLAIN)
@@ -371,7 +371,7 @@ def test_batches_that_wait_are_bounded() -> None:
 
 
 def test_batches_that_wait_count_with_all_that_is_kept_of_them() -> None:
-    """Fields that nobody reads may be a hundred times its body."""
+    """Law: a waiting batch counts with all that is kept of it, also large fields that nobody reads."""
     text = "".join(f"{number}\x01v\x02" for number in range(20_000))
     limit = 4 * len(text)
     shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=limit))).lead()
@@ -393,12 +393,12 @@ def test_batches_that_wait_count_with_all_that_is_kept_of_them() -> None:
 
 
 def test_no_piece_of_a_batch_is_refused_behind_which_another_is_stored(shell: Shell) -> None:
-    """At the limit all that a message takes in the log counts, for the whole batch and for its first piece alike."""
+    """Law: at the size limit, the first piece is not refused while a later one is stored."""
     create(shell, PLAIN)
     common = "".join(f"a{number}\x01{'b' * 1_040}\x02" for number in range(12))
     send(shell, body=bytes(3_000), props=common)
     end = shell.state.physical_end
-    # Without what their records take they fit into the limit, with it the first piece does not.
+    # Without their records' size the messages fit the limit; with it the first piece does not.
     large = bytes(3_000 + 16_330 - end)
     body = batch_body(*[(large, b"")] * PIECE_COUNT, (b"last", b""))
 
@@ -410,7 +410,7 @@ def test_no_piece_of_a_batch_is_refused_behind_which_another_is_stored(shell: Sh
 def test_a_batch_that_breaks_its_reader_stands_in_nobodys_way(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is raised that nobody expected: nothing of it is stored, and the batches behind it are read."""
+    """Law: an unexpected error while a batch is read leaves nothing of it, and later batches are served."""
     create(shell, ORDERED)
     with monkeypatch.context() as patch:
         patch.setattr(shell.core.sends._batches, "_read", lambda *_: 1 / 0)
@@ -424,7 +424,7 @@ def test_a_batch_that_breaks_its_reader_stands_in_nobodys_way(
 
 
 def in_two_pieces(shell: Shell, body: bytes) -> int:
-    """Hand in a batch of two pieces, both of which wait for their entries; return its opaque."""
+    """Hand in a batch of two pieces that both wait for their entries; return its opaque."""
     opaque = shell.submit(320, send_ext("orders", m="true"), body)
     shell.go_on()
     shell.go_on()
@@ -443,7 +443,7 @@ def lose_second(shell: Shell) -> None:
 
 
 def test_a_batch_whose_first_piece_may_be_stored_is_not_refused(shell: Shell) -> None:
-    """The next leader may commit what was in the log: its sender hears no refusal, before or after."""
+    """Law: a batch whose first piece may be committed by the next leader is not refused; its connection is closed."""
     create(shell, PLAIN)
     opaque = in_two_pieces(shell, many(2 * PIECE_COUNT))
 
@@ -457,7 +457,7 @@ def test_a_batch_whose_first_piece_may_be_stored_is_not_refused(shell: Shell) ->
 
 
 def test_a_batch_of_which_all_pieces_are_lost_is_refused(shell: Shell) -> None:
-    """Nothing of it is stored, which is certain."""
+    """Law: a batch whose pieces are all lost is refused, because nothing is stored for certain."""
     create(shell, ORDERED)
     opaque = in_two_pieces(shell, many(2 * PIECE_COUNT))
 
@@ -473,7 +473,7 @@ def test_a_batch_of_which_all_pieces_are_lost_is_refused(shell: Shell) -> None:
 
 
 def test_a_repeat_of_a_batch_that_is_stored_in_part_is_not_refused(shell: Shell) -> None:
-    """It waits for the first try, of which one piece is stored and one is lost."""
+    """Law: a repeat that waits for a batch stored in part is not refused either."""
     create(shell, ORDERED)
     body = many(2 * PIECE_COUNT)
     in_two_pieces(shell, body)
@@ -489,7 +489,7 @@ def test_a_repeat_of_a_batch_that_is_stored_in_part_is_not_refused(shell: Shell)
 
 
 def test_a_batch_that_is_known_in_part_is_not_refused_when_the_rest_is_lost(shell: Shell) -> None:
-    """The message that an earlier try has stored is there."""
+    """Law: a batch with an already stored message is not refused when the rest is lost."""
     create(shell, ORDERED)
     a, b = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "ab")
     shell.call(320, send_ext("orders", m="true"), batch_body(a))
@@ -504,7 +504,7 @@ def test_a_batch_that_is_known_in_part_is_not_refused_when_the_rest_is_lost(shel
 
 
 def test_a_batch_that_is_known_in_part_is_not_refused_on_a_full_disk(shell: Shell) -> None:
-    """As with a single message, what was stored before is never said to be refused; one that is new is."""
+    """Law: on a full disk, a batch known in part is not refused; a new one is."""
     create(shell, ORDERED)
     a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")
     shell.call(320, send_ext("orders", m="true"), batch_body(a))
@@ -520,7 +520,7 @@ def test_a_batch_that_is_known_in_part_is_not_refused_on_a_full_disk(shell: Shel
 
 
 def test_a_batch_that_is_known_in_part_is_not_refused_for_another_message(shell: Shell) -> None:
-    """One that cannot be stored, or was cancelled since, says nothing about what is stored."""
+    """Law: nor is it refused because another message of it is wrong or was cancelled."""
     create(shell, ORDERED)
     a, b = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "ab")
     wrong = (b"c", b"UNIQ_KEY\x01c\x02TIMER_DELAY_MS\x015000\x02TIMER_DEL_UNIQKEY\x01a")
@@ -533,7 +533,7 @@ def test_a_batch_that_is_known_in_part_is_not_refused_for_another_message(shell:
 
 
 def test_a_oneway_batch_that_is_stored_in_part_costs_nobody_a_connection(shell: Shell) -> None:
-    """Nobody waits for its answer."""
+    """Law: a one-way batch stored in part costs no connection, because nobody waits for the answer."""
     create(shell, ORDERED)
     a, b = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "ab")
     shell.call(320, send_ext("orders", m="true"), batch_body(a))

@@ -1,4 +1,4 @@
-"""Copies of another cluster's queue (20515): the queue is a prefix of the source's, with any number of writers."""
+"""Copies of another cluster's queue (20515): the copy is a prefix of the source's queue, with any number of writers."""
 
 from dataclasses import replace
 from random import Random
@@ -35,7 +35,7 @@ def source(count: int) -> Shell:
 
 
 def target() -> Shell:
-    """Return the broker of another cluster, whose topic nobody may send to."""
+    """Return a broker of another cluster, to whose topic clients cannot send."""
     shell = Shell(settings(cluster="shop-2", group="broker-x")).lead()
     create(shell, TopicSet("orders", 2, 2, perm=4, order=True))
     return shell
@@ -79,12 +79,12 @@ def append(
 
 
 def content(message: StoredMessage) -> StoredMessage:
-    """Return what a copy has in common with its message."""
+    """Return the parts that a copy shares with its message."""
     return replace(message, physical_offset=0, store_timestamp=0, store_host=("", 0))
 
 
 def test_a_copy_is_its_message_but_for_where_and_when_it_is_stored() -> None:
-    """Offset, key, tags, properties, body, flags, producer: the topic needs no right to be written."""
+    """Law: a copy equals its message except for place and store time, and needs no write permission on the topic."""
     mine, theirs = source(5), target()
     theirs.wall_ms += 1_000
 
@@ -100,7 +100,7 @@ def test_a_copy_is_its_message_but_for_where_and_when_it_is_stored() -> None:
 
 
 def test_copies_that_do_not_follow_are_refused_and_nothing_of_them_is_stored() -> None:
-    """A repeat, a gap, and an overlap, from any sender: the prefix stays exact."""
+    """Law: copies that do not continue the queue exactly (a repeat, gap or overlap) are refused, and none of them is stored."""
     mine, theirs = source(9), target()
     every = records(mine)
     append(theirs, *every[:4])
@@ -117,7 +117,7 @@ def test_copies_that_do_not_follow_are_refused_and_nothing_of_them_is_stored() -
 
 
 def test_two_mirrors_in_one_entry_store_each_message_once() -> None:
-    """The place is judged when the entry is built: what waits beside it counts, too."""
+    """Law: two mirrors in one entry store each message once, because the place is checked when the entry is built."""
     mine, theirs = source(6), target()
     every = records(mine)
     ext = {"topic": "orders", "queueId": "1"}
@@ -138,7 +138,7 @@ def test_two_mirrors_in_one_entry_store_each_message_once() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_number_of_mirrors_make_a_prefix(seed: int) -> None:
-    """Whatever they append in whatever order, with entries that are lost between."""
+    """Law: any number of mirrors, in any order and with lost entries, make a prefix of the source's queue."""
     chance = Random(seed)
     mine, theirs = source(12), target()
     every = records(mine)
@@ -161,7 +161,7 @@ def test_any_number_of_mirrors_make_a_prefix(seed: int) -> None:
 
 
 def test_a_queue_begins_where_the_source_does() -> None:
-    """Retention has taken what was before; the offsets are the same, also after a restart and when all has aged out."""
+    """Law: a copied queue begins at the source's first offset and keeps its offsets over a restart."""
     mine, theirs = source(6), target()
 
     assert append(theirs, *records(mine, 4), begins="true").ext == {"queueOffset": "6"}
@@ -175,7 +175,7 @@ def test_a_queue_begins_where_the_source_does() -> None:
 
 
 def test_late_copies_do_not_begin_a_topic_that_was_created_again() -> None:
-    """Law: no hole. Appends were under way when the topic was deleted and made again; its queue would begin in the middle."""
+    """Law: late copies do not begin a topic that was deleted and created again; its queue would have a hole."""
     mine, theirs = source(9), target()
     every = records(mine)
     append(theirs, *every[:4])
@@ -192,7 +192,7 @@ def test_late_copies_do_not_begin_a_topic_that_was_created_again() -> None:
 
 
 def test_a_repeat_by_the_sender_is_recognised_by_the_copy() -> None:
-    """Producers that move to the target in the middle of a send do not store it twice."""
+    """Law: a producer's repeat at the target is recognised by the copy, so that it is not stored twice."""
     mine, theirs = source(2), target()
     append(theirs, *records(mine))
     create(theirs, msgspec.structs.replace(ORDERED, perm=6))
@@ -224,7 +224,7 @@ def damaged(copy: bytes) -> bytes:
 def test_what_is_no_copy_of_the_queue_is_refused(
     copies: list[int], more: dict[str, Any], code: int, text: str
 ) -> None:
-    """By a remark that says what to do; nothing is stored."""
+    """Law: what is no copy of the queue is refused with what to do, and nothing is stored."""
     mine, theirs = source(3), target()
     create(theirs, TopicSet("%RETRY%billing", 1, 1))
     every = records(mine)
@@ -237,7 +237,7 @@ def test_what_is_no_copy_of_the_queue_is_refused(
 
 
 def test_a_damaged_or_torn_copy_is_refused() -> None:
-    """Records that the source's disk or the network has changed do not spread."""
+    """Law: damaged or cut copies are refused."""
     mine, theirs = source(2), target()
     every = records(mine)
 
@@ -247,7 +247,7 @@ def test_a_damaged_or_torn_copy_is_refused() -> None:
 
 
 def test_a_broker_that_may_only_be_read_takes_no_copies() -> None:
-    """As no sends: only a topic without write permission takes them all the same."""
+    """Law: with brokerPermission 4 no copies are taken."""
     mine, theirs = source(2), Shell(settings(group="broker-x", permission=4)).lead()
     create(theirs, ORDERED)
 
@@ -259,7 +259,7 @@ def test_a_broker_that_may_only_be_read_takes_no_copies() -> None:
 
 
 def test_while_the_topic_grows_nothing_is_appended() -> None:
-    """The fence promises that the queues end where the barriers stand."""
+    """Law: while the topic is fenced for an expansion, no copies are appended."""
     mine, theirs = source(2), target()
     theirs.core.context.view.fencing.add("orders")
 
@@ -270,7 +270,7 @@ def test_while_the_topic_grows_nothing_is_appended() -> None:
 
 
 def test_a_replica_that_does_not_lead_refuses_for_certain() -> None:
-    """As it refuses sends: nothing is stored, then or later."""
+    """Law: a replica that does not lead refuses copies; nothing is stored."""
     mine, theirs = source(1), target()
     theirs.follow()
 

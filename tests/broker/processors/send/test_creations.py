@@ -1,4 +1,4 @@
-"""Sends to a topic that a send creates."""
+"""Sends to a topic that they create."""
 
 import pytest
 
@@ -12,13 +12,13 @@ from tests.broker.processors.requests import bodies, pull, send_ext
 
 
 def take(shell: Shell) -> list[Propose]:
-    """Return what was proposed since: an entry of its own, which is not committed yet."""
+    """Return the new proposals as an entry of their own that is not committed yet."""
     taken, shell.pending = shell.pending, []
     return taken
 
 
 def commit(shell: Shell, entry: list[Propose]) -> None:
-    """Commit an entry; what its answers propose comes behind what was proposed before."""
+    """Commit an entry; new proposals of its answers come behind the earlier ones."""
     proposed = take(shell)
     shell.pending = entry
     if entry:
@@ -27,7 +27,7 @@ def commit(shell: Shell, entry: list[Propose]) -> None:
 
 
 def test_sends_that_wait_for_their_topic_keep_their_order(shell: Shell) -> None:
-    """Law: of one connection and queue none overtakes another, also while entries with the topic are under way."""
+    """Law: sends of one connection and queue keep their order while their topic is being created."""
     shell.submit(310, send_ext("orders"), b"created")
     first = take(shell)
     shell.submit(310, send_ext("orders"), b"paid")
@@ -42,7 +42,7 @@ def test_sends_that_wait_for_their_topic_keep_their_order(shell: Shell) -> None:
 
 
 def test_an_administrator_who_makes_the_topic_meanwhile_changes_no_order(shell: Shell) -> None:
-    """Law: a send that finds the topic made by somebody else waits for those before it."""
+    """Law: a send that finds the topic created by an administrator waits for earlier sends."""
     shell.run([Propose([TopicSet("orders", 4, 4)])])
     made = take(shell)
     shell.submit(310, send_ext("orders"), b"created")
@@ -57,7 +57,7 @@ def test_an_administrator_who_makes_the_topic_meanwhile_changes_no_order(shell: 
 
 
 def test_a_topic_is_proposed_once_for_all_that_wait_for_it(shell: Shell) -> None:
-    """Law: while its creation is under way nobody proposes it again."""
+    """Law: a topic's creation is proposed once for all sends that wait for it."""
     for body in (b"created", b"paid"):
         shell.submit(310, send_ext("orders"), body)
     shell.settle()
@@ -67,7 +67,7 @@ def test_a_topic_is_proposed_once_for_all_that_wait_for_it(shell: Shell) -> None
 
 
 def test_each_that_waits_for_a_topic_that_is_lost_is_answered(shell: Shell) -> None:
-    """Law: what waits is refused when the creation is lost, and the next leader does not wait for it."""
+    """Law: if the creation is lost, all waiting sends are refused, and the next leader does not wait for it."""
     waiting = [shell.submit(310, send_ext("orders"), body) for body in (b"created", b"paid")]
     lost = take(shell)
     shell.follow()
@@ -83,7 +83,7 @@ def test_each_that_waits_for_a_topic_that_is_lost_is_answered(shell: Shell) -> N
 
 
 def test_sends_that_wait_for_their_topic_are_bounded() -> None:
-    """Law: while nothing commits, producers that pipeline fill no memory; a further send is refused for a while (2)."""
+    """Law: the bytes of sends waiting for a topic are limited; beyond the limit the answer is 2 (busy)."""
     shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=64 << 10))).lead()
     opaques = [shell.submit(310, send_ext("orders"), b"x" * (16 << 10)) for _ in range(9)]
 
@@ -98,7 +98,7 @@ def test_sends_that_wait_for_their_topic_are_bounded() -> None:
 def test_sends_that_wait_for_their_topic_are_served_bit_by_bit_in_their_order(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: thousands of them do not keep the leader from being heard of, and who comes meanwhile stands behind them."""
+    """Law: thousands of waiting sends are served in steps and in order; later sends come behind them."""
     monkeypatch.setattr(creations, "SERVED_MAX", 4)
     for number in range(9):
         shell.submit(310, send_ext("orders"), b"%d" % number)
@@ -117,7 +117,7 @@ def test_sends_that_wait_for_their_topic_are_served_bit_by_bit_in_their_order(
 def test_a_topic_that_is_deleted_while_sends_are_served_is_made_again_for_them(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: those that are served then and those that still wait keep their order."""
+    """Law: if the topic is deleted meanwhile, it is created again, and the order stays."""
     monkeypatch.setattr(creations, "SERVED_MAX", 2)
     for number in range(8):
         shell.submit(310, send_ext("orders"), b"%d" % number)
@@ -132,7 +132,7 @@ def test_a_topic_that_is_deleted_while_sends_are_served_is_made_again_for_them(
 def test_sends_that_wait_when_the_leadership_ends_are_refused(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: served in the next term they would come behind younger ones."""
+    """Law: sends that wait when leadership ends are refused; in the next term they would come behind later ones."""
     monkeypatch.setattr(creations, "SERVED_MAX", 1)
     waiting = [shell.submit(310, send_ext("orders"), body) for body in (b"created", b"paid")]
     shell.turn()

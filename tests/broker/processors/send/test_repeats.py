@@ -1,4 +1,4 @@
-"""A repeat differs from another send of one ``Message`` object, to which Java and Go give their key once."""
+"""When a send is a repeat, and when it is another send of one ``Message`` object, which keeps its key in Java and Go."""
 
 import pytest
 
@@ -26,7 +26,7 @@ OTHERS = [
     {"colour": "red"},
     KEYED,
 ]
-# Properties that client libraries and tracers write again at a try, or a batch leaves out.
+# Properties that client libraries and tracers write anew at each try, or that a batch omits.
 SAME = [
     {"WAIT": "false"},
     {"traceparent": "00-1-2-01", "tracestate": "a=1", "baggage": "a=1"},
@@ -46,14 +46,14 @@ def ordered(shell: Shell) -> Shell:
 
 
 def stored(shell: Shell) -> int:
-    """Return how many messages all queues hold, after every delay."""
+    """Return the number of messages in all queues after every delay."""
     shell.pass_time(3_000, step=500)
     replies = [pull(shell, queue=queue) for queue in range(4)]
     return sum(len(bodies(reply)) for reply in replies if reply.body)
 
 
 def place(shell: Shell, how: str, said: dict[str, str], queue: int) -> tuple[str, str]:
-    """Send in one of the ways; return the place that is answered."""
+    """Send in one of the ways; return the answered place."""
     text = properties(**said)
     if how == "half":
         half = {"TRAN_MSG": "true", "PGROUP": GROUP, **said}
@@ -72,7 +72,7 @@ def place(shell: Shell, how: str, said: dict[str, str], queue: int) -> tuple[str
 def test_one_object_with_other_properties_is_another_message(
     ordered: Shell, how: str, more: dict[str, str]
 ) -> None:
-    """Law: what is acknowledged is stored; the key of the object alone makes no repeat."""
+    """Law: a send with other properties is another message, even with the same key; what is acknowledged is stored."""
     first, other = (place(ordered, how, said, 0) for said in (FIRST, FIRST | more))
 
     assert first != other
@@ -81,7 +81,7 @@ def test_one_object_with_other_properties_is_another_message(
 
 @pytest.mark.parametrize("how", ["single", "batch"])
 def test_one_object_to_each_queue_is_a_message_in_each(ordered: Shell, how: str) -> None:
-    """Law: a program that names the queues means all of them."""
+    """Law: one object sent to each queue is a message in each."""
     assert len({place(ordered, how, FIRST, queue) for queue in range(4)}) == 4
     assert stored(ordered) == 4
 
@@ -90,7 +90,7 @@ def test_one_object_to_each_queue_is_a_message_in_each(ordered: Shell, how: str)
 def test_a_try_again_is_a_repeat_whatever_its_library_writes_anew(
     ordered: Shell, more: dict[str, str]
 ) -> None:
-    """Law: alone or in a batch, in another order of properties, with another trace."""
+    """Law: a repeat is known alone or in a batch, in another order of properties and with another trace."""
     first = place(ordered, "single", FIRST, 1)
 
     for how in ("single", "batch"):
@@ -102,20 +102,20 @@ def test_a_try_again_is_a_repeat_whatever_its_library_writes_anew(
 
 @pytest.mark.parametrize("how", ["single", "batch"])
 def test_a_sharding_key_is_one_intention_in_every_queue(ordered: Shell, how: str) -> None:
-    """Law: its queue follows from the key, also when the topic's queues became more between two tries."""
+    """Law: a send with a sharding key is known in every queue, because its queue may change with the topic's number of queues."""
     assert len({place(ordered, how, FIRST | KEYED, queue) for queue in range(4)}) == 1
     assert stored(ordered) == 1
 
 
 @pytest.mark.parametrize("how", ["single", "batch"])
 def test_a_repeat_that_leaves_the_queue_to_the_broker_is_known(ordered: Shell, how: str) -> None:
-    """Law: whichever queue it got first."""
+    """Law: a repeat that leaves the queue to the broker is known, whichever queue the first one got."""
     assert len({place(ordered, how, FIRST, -1) for _ in range(3)}) == 1
     assert stored(ordered) == 1
 
 
 def test_halves_are_distinguished_by_what_they_say(ordered: Shell) -> None:
-    """Law: not by the queue, which each try of a client chooses anew: a second half would be committed, too."""
+    """Law: half messages are compared by content, not by queue, which each try chooses anew; else a second one would be committed."""
     half = {"UNIQ_KEY": "U1", "TAGS": "open"}
     sends = [(half, 0), (half, 1), (half | {"TAGS": "close"}, 0), (half | {"sw8": "1"}, 0)]
 
@@ -128,7 +128,7 @@ def test_halves_are_distinguished_by_what_they_say(ordered: Shell) -> None:
 def test_retries_that_clients_send_are_distinguished_by_what_their_message_says(
     ordered: Shell,
 ) -> None:
-    """Law: neither queue nor delay of a try counts, nor what a library adds; the sender's properties do."""
+    """Law: clients' retries are compared by the sender's properties, not by queue, delay or what a library adds."""
     tries = [
         ({"TAGS": "open", "DELAY": "4", "RECONSUME_TIME": "1"}, 0),
         ({"TAGS": "open", "DELAY": "5", "MIN_OFFSET": "1", "CONSUME_START_TIME": "9"}, 0),
@@ -153,7 +153,7 @@ def test_retries_that_clients_send_are_distinguished_by_what_their_message_says(
 def test_a_message_whose_key_holds_a_separator_fails_once_more_after_a_reset(
     ordered: Shell,
 ) -> None:
-    """Law: what is answered as handed back is stored; the end of such a key is no topic that the message comes from."""
+    """Law: a key with a separator is not read as an origin, so that after a reset its message can be returned again."""
     send(ordered, props="UNIQ_KEY\x01a\x01b")
 
     for _ in range(2):
@@ -171,7 +171,7 @@ def options(level: int) -> SendOptions:
 
 
 def test_a_message_of_the_sdk_is_one_in_each_form_of_its_body(ordered: Shell) -> None:
-    """Law: deflated alone, deflated harder, or plain in a batch: what is sent again is known; another body is another."""
+    """Law: a message of the SDK is known in each form of its body (compressed, compressed more, plain in a batch); another body is another message."""
     queue = MessageQueue("orders", "broker-a", 1)
     message = Message(topic="orders", body=b"paid " * 100, unique_key="U1")
     other = Message(topic="orders", body=b"open " * 100, unique_key="U1")
@@ -189,7 +189,7 @@ def test_a_message_of_the_sdk_is_one_in_each_form_of_its_body(ordered: Shell) ->
 
 
 def test_a_half_of_the_sdk_is_one_however_its_body_is_compressed(ordered: Shell) -> None:
-    """Law: a second half of one message would be committed, too."""
+    """Law: this holds for half messages too."""
     queue = MessageQueue("orders", "broker-a", 1)
     marks = {"TRAN_MSG": "true", "PGROUP": GROUP}
     bodies_of = (b"paid " * 100, b"paid " * 100, b"open " * 100)
@@ -209,7 +209,7 @@ def test_a_half_of_the_sdk_is_one_however_its_body_is_compressed(ordered: Shell)
     "checksums", [f"{body_crc(b'paid'):08x},{body_crc(b'open'):08x}", "paid", "0,0", "0" * 17, ""]
 )
 def test_checksums_of_another_body_do_not_count(ordered: Shell, checksums: str) -> None:
-    """Law: who copies the properties of a message to another body sends another message."""
+    """Law: a body checksum copied to another body does not count, so that the second message is stored."""
     said = {"UNIQ_KEY": "U1"} | ({"OMQ_BODY_CRC": checksums} if checksums else {})
 
     first = send(ordered, body=b"paid", props=properties(UNIQ_KEY="U1"), e=1)

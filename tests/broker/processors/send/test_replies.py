@@ -1,4 +1,4 @@
-"""Replies of request-reply calls: pushed to the client that asked, and stored."""
+"""Replies of request-reply calls: they are pushed to the asking client and stored."""
 
 from collections.abc import Iterator
 from sys import getrefcount
@@ -28,7 +28,7 @@ def replier() -> Iterator[Shell]:
 
 
 def ask_for(shell: Shell, client: str = "asker", group: str = "PGREQ", peer: Peer = ALICE) -> None:
-    """Let a producer make itself known, over Alice's connection if no other is named."""
+    """Let a producer send its heartbeat, over Alice's connection by default."""
     body = {"clientID": client, "consumerDataSet": [], "producerDataSet": [{"groupName": group}]}
     assert shell.call(34, {}, fastjson.dumps(body), peer=peer).code == 0
 
@@ -61,7 +61,7 @@ def stored(shell: Shell) -> list[bytes]:
 
 
 def test_a_reply_is_pushed_to_the_asking_client_and_stored(replier: Shell) -> None:
-    """The replier is answered when the asking client has it, with the place of the stored copy."""
+    """Law: a reply is pushed to the asking client and stored; the replier is answered when both are done."""
     ask_for(replier)
 
     number = submit(replier, reply_properties())
@@ -103,7 +103,7 @@ def test_a_reply_is_pushed_to_the_asking_client_and_stored(replier: Shell) -> No
 
 
 def test_the_long_form_of_the_header_is_served_too(replier: Shell) -> None:
-    """324 names its fields in full."""
+    """Law: the long form of the header (324) is served too."""
     ask_for(replier)
     ext = {
         "producerGroup": "PGREP",
@@ -124,7 +124,7 @@ def test_the_long_form_of_the_header_is_served_too(replier: Shell) -> None:
 
 
 def test_a_reply_that_does_not_say_whom_it_is_for_is_stored_and_refused(replier: Shell) -> None:
-    """RocketMQ's remark, so that a replier's log says what it always said."""
+    """Law: a reply without REPLY_TO_CLIENT is stored, and answered with 1 and RocketMQ's remark."""
     number = submit(replier, properties(MSG_TYPE="reply", UNIQ_KEY="R1"))
 
     answer = replier.reply_to(number)
@@ -138,7 +138,7 @@ def test_a_reply_that_does_not_say_whom_it_is_for_is_stored_and_refused(replier:
 
 
 def test_a_reply_to_a_client_that_is_gone_is_stored_and_refused(replier: Shell) -> None:
-    """A client that never came, and one whose connection was closed."""
+    """Law: a reply to a client that never came or is gone is stored and answered with 1."""
     ask_for(replier)
     replier.run(replier.core.connection_closed(ALICE.connection))
 
@@ -154,7 +154,7 @@ def test_a_reply_to_a_client_that_is_gone_is_stored_and_refused(replier: Shell) 
 
 
 def test_a_reply_finds_its_client_among_others_of_its_connection(replier: Shell) -> None:
-    """One that produces nothing has greeted over it since."""
+    """Law: a reply finds its client even if another client sent a heartbeat over the same connection since."""
     ask_for(replier)
     heartbeat_of_nothing = {"clientID": "other", "producerDataSet": []}
     assert replier.call(34, {}, fastjson.dumps(heartbeat_of_nothing)).code == 0
@@ -166,7 +166,7 @@ def test_a_reply_finds_its_client_among_others_of_its_connection(replier: Shell)
 
 @pytest.mark.parametrize("how", ["refuses", "is silent", "goes away", "new leader"])
 def test_a_reply_that_does_not_arrive_is_reported(replier: Shell, how: str) -> None:
-    """The asking client refuses it, does not answer within 3 s, is lost, or the leader changes."""
+    """Law: the replier gets 1 if the asking client refuses, is silent for 3 s or lost, or if the leader changes."""
     ask_for(replier)
     number = submit(replier, reply_properties())
     (push,) = pushes(replier)
@@ -187,7 +187,7 @@ def test_a_reply_that_does_not_arrive_is_reported(replier: Shell, how: str) -> N
 
 
 def test_the_push_does_not_wait_for_the_log_and_the_answer_does(replier: Shell) -> None:
-    """The asking client has its reply immediately; the replier learns where it was stored."""
+    """Law: the push does not wait for the log; the answer to the replier does."""
     ask_for(replier)
 
     number = replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), b"pong", peer=BOB)
@@ -202,14 +202,14 @@ def test_the_push_does_not_wait_for_the_log_and_the_answer_does(replier: Shell) 
 
 
 def test_a_reply_to_a_topic_that_may_not_be_written_is_refused(replier: Shell) -> None:
-    """As any send."""
+    """Law: a reply to a topic without write permission is refused."""
     reply = replier.call(325, send_ext("SCHEDULE_TOPIC_XXXX", reply_properties()), b"pong")
 
     assert reply.code == 16
 
 
 def test_who_is_asked_and_does_not_answer_keeps_no_reply_away(replier: Shell) -> None:
-    """Questions to clients and replies have places of their own, and each client has some of them."""
+    """Law: requests to clients and replies have separate places, and each client has its own, so that a silent client delays no reply."""
     ask_for(replier)
     heartbeat(replier, "silent", peer=TOOL)
     info = {"consumerGroup": "billing", "clientId": "silent", "jstackEnable": "false"}
@@ -226,7 +226,7 @@ def test_who_is_asked_and_does_not_answer_keeps_no_reply_away(replier: Shell) ->
 
 
 def test_an_asking_client_that_takes_no_reply_keeps_none_from_others(replier: Shell) -> None:
-    """A reply to it is stored, and refused beyond its own places; each that it takes makes room."""
+    """Law: replies that a client does not take are limited per client; further ones are stored and answered with busy."""
     ask_for(replier)
     ask_for(replier, "silent", "PGSILENT", TOOL)
     ext = send_ext(REPLY_TOPIC, reply_properties("silent"))
@@ -242,7 +242,7 @@ def test_an_asking_client_that_takes_no_reply_keeps_none_from_others(replier: Sh
 
 
 def test_a_reply_under_way_keeps_no_body(replier: Shell) -> None:
-    """The asking client has three seconds to take it, and a body may have megabytes."""
+    """Law: a reply that waits for the client keeps no copy of its body."""
     ask_for(replier)
     body = b"pong" * 1_000
     before = getrefcount(body)

@@ -1,4 +1,4 @@
-"""Sends: what is stored, what is refused, and how a repeat is answered."""
+"""Sends: which are stored, which are refused, and how a repeat is answered."""
 
 import tracemalloc
 from cProfile import Profile
@@ -36,13 +36,13 @@ PLAIN = TopicSet("orders", 4, 4)
 
 
 def stored(shell: Shell, topic: str = "orders", queue: int = 0) -> list[bytes]:
-    """Return the bodies in a queue, read as a pull reads them."""
+    """Return the bodies of a queue, read as a pull reads them."""
     reply = pull(shell, topic=topic, queue=queue)
     return bodies(reply) if reply.body else []
 
 
 def test_a_send_is_answered_with_where_the_message_is(shell: Shell) -> None:
-    """The reply carries offset id, queue, offset, region and trace switch, after commit."""
+    """Law: after the commit, a send is answered with offset id, queue, offset, region and trace switch."""
     create(shell, PLAIN)
 
     opaque = shell.submit(310, send_ext("orders", e=2), b"paid")
@@ -64,7 +64,7 @@ def test_a_send_is_answered_with_where_the_message_is(shell: Shell) -> None:
 
 
 def test_the_stored_record_is_complete(shell: Shell) -> None:
-    """Every field of the record comes from the request, the broker or the clock, in one piece."""
+    """Law: each field of the stored record comes from the request, the broker or the clock."""
     create(shell, PLAIN)
     text = properties(KEYS="a b", TAGS="TagA", UNIQ_KEY="U1", WAIT="true", colour="red")
 
@@ -94,7 +94,7 @@ def test_the_stored_record_is_complete(shell: Shell) -> None:
 
 
 def test_each_message_reports_its_region_once(shell: Shell) -> None:
-    """As stored by RocketMQ 5, whose clients trace no message without it; one sent on keeps the one it has."""
+    """Law: each stored message has MSG_REGION once, because RocketMQ 5's clients trace none without it."""
     create(shell, PLAIN)
 
     send(shell, props=properties(UNIQ_KEY="U1"), e=0)
@@ -106,7 +106,7 @@ def test_each_message_reports_its_region_once(shell: Shell) -> None:
 
 
 def test_the_long_form_of_a_send_is_the_same_send(shell: Shell) -> None:
-    """Code 10 stores what 310 stores."""
+    """Law: the long form (10) stores the same as 310."""
     create(shell, PLAIN)
     ext = {
         "producerGroup": "p",
@@ -127,7 +127,7 @@ def test_the_long_form_of_a_send_is_the_same_send(shell: Shell) -> None:
 
 
 def test_a_oneway_send_is_stored_and_not_answered(shell: Shell) -> None:
-    """A oneway request gets no reply at all, and its message is kept like any other."""
+    """Law: a one-way send is stored and gets no reply."""
     create(shell, PLAIN)
 
     assert shell.ask(310, send_ext("orders"), b"quiet", oneway=True) is None
@@ -138,7 +138,7 @@ def test_a_oneway_send_is_stored_and_not_answered(shell: Shell) -> None:
 
 
 def test_an_unknown_topic_is_created_from_the_default_topic(shell: Shell) -> None:
-    """min(asked, default's) queues and the default's permission without inheritance."""
+    """Law: an unknown topic is created with the smaller number of queues (asked or default) and the default's permission."""
     reply = send(shell, "fresh", d=4, e=3)
 
     assert reply.code == 0
@@ -152,7 +152,7 @@ def test_an_unknown_topic_is_created_from_the_default_topic(shell: Shell) -> Non
     ("default", "auto"), [("TBW102", False), ("nothing", True), ("plain", True)]
 )
 def test_a_topic_that_may_not_be_inherited_is_not_created(default: str, auto: bool) -> None:
-    """Without a default topic that may be inherited the answer is 17 and nothing is stored."""
+    """Law: without an inheritable default topic the answer is 17, and nothing is stored."""
     shell = Shell(settings(auto_create_topic=auto)).lead()
     create(shell, TopicSet("plain", 1, 1))
 
@@ -164,7 +164,7 @@ def test_a_topic_that_may_not_be_inherited_is_not_created(default: str, auto: bo
 
 
 def test_sends_that_wait_for_their_topic_keep_their_order(shell: Shell) -> None:
-    """Two sends to an unknown topic in one turn are stored in the order received."""
+    """Law: two sends to an unknown topic are stored in their order."""
     shell.submit(310, send_ext("fresh"), b"1")
     shell.submit(310, send_ext("fresh"), b"2")
     shell.settle()
@@ -196,7 +196,7 @@ def test_sends_that_wait_for_their_topic_keep_their_order(shell: Shell) -> None:
 def test_what_cannot_be_stored_is_refused(
     shell: Shell, topic: str, letters: dict[str, Any], code: int
 ) -> None:
-    """Each refusal has RocketMQ's code and a remark, and leaves nothing behind."""
+    """Law: each refusal has RocketMQ's code and a remark and leaves no gap in the offsets."""
     create(shell, PLAIN, TopicSet("readonly", 1, 1, perm=4))
     end = shell.state.physical_end
 
@@ -220,7 +220,7 @@ def test_a_missing_field_is_named(shell: Shell) -> None:
 
 
 def test_a_body_over_the_limit_is_refused(shell: Shell) -> None:
-    """One byte more than the limit is 13 with RocketMQ's remark; the limit itself is stored."""
+    """Law: a body of exactly the limit is stored; one byte more is refused with 13."""
     create(shell, PLAIN)
     limit = shell.settings.storage.body_size_max
 
@@ -231,7 +231,7 @@ def test_a_body_over_the_limit_is_refused(shell: Shell) -> None:
 
 
 def test_a_negative_queue_id_leaves_the_choice_to_the_broker(shell: Shell) -> None:
-    """Queues are taken in turn, the same on every run."""
+    """Law: for a negative queue id the broker chooses the queues in turn."""
     create(shell, PLAIN)
 
     chosen = [send(shell, e=-1).ext["queueId"] for _ in range(5)]
@@ -240,7 +240,7 @@ def test_a_negative_queue_id_leaves_the_choice_to_the_broker(shell: Shell) -> No
 
 
 def test_a_full_disk_refuses_sends_and_recovers_by_itself(shell: Shell) -> None:
-    """Above the mark sends get 14 and pulls go on; below the lower mark sends are taken again."""
+    """Law: above the disk mark sends get 14 and pulls go on; below the lower mark sends are accepted again."""
     create(shell, PLAIN)
     send(shell, body=b"before")
 
@@ -258,10 +258,10 @@ def test_a_full_disk_refuses_sends_and_recovers_by_itself(shell: Shell) -> None:
 
 
 def test_too_much_uncommitted_is_refused_with_flow_control() -> None:
-    """Memory for what is not committed is bounded: beyond it the answer is 2."""
+    """Law: uncommitted bytes are limited; beyond the limit the answer is 2 (flow control)."""
     shell = Shell().lead()
     create(shell, PLAIN)
-    body = bytes(4 << 20)  # the limit is 64 MiB: 17 of these are more
+    body = bytes(4 << 20)  # The limit is 64 MiB; 17 of these are more.
     opaques = [shell.submit(310, send_ext("orders"), body) for _ in range(18)]
 
     reply = shell.reply_to(opaques[-1])
@@ -277,7 +277,7 @@ def test_too_much_uncommitted_is_refused_with_flow_control() -> None:
 
 
 def test_store_times_of_a_queue_never_fall(shell: Shell) -> None:
-    """A clock that steps back does not reach the queue."""
+    """Law: store times of a queue never fall, even if the clock steps back."""
     create(shell, PLAIN)
     send(shell)
     shell.wall_ms -= 10_000
@@ -289,7 +289,7 @@ def test_store_times_of_a_queue_never_fall(shell: Shell) -> None:
 
 
 def test_an_ipv6_producer_is_stored_with_its_address(shell: Shell) -> None:
-    """The record's flag and size follow the host."""
+    """Law: an IPv6 producer is stored with its address, and the flag and size follow."""
     create(shell, PLAIN)
 
     assert send(shell, peer=Peer(5, "2001:db8::1", 4711)).code == 0
@@ -302,7 +302,7 @@ def test_an_ipv6_producer_is_stored_with_its_address(shell: Shell) -> None:
 
 
 def test_a_used_up_retry_becomes_a_dead_letter_immediately(shell: Shell) -> None:
-    """j >= l: queue 0 of the group's dead-letter topic, without its delay."""
+    """Law: a retry without tries left (j >= l) becomes a dead letter immediately, without its delay."""
     create(shell, GroupSet("billing"))
     text = properties(UNIQ_KEY="U", DELAY="5", RETRY_TOPIC="orders")
 
@@ -319,7 +319,7 @@ def test_a_used_up_retry_becomes_a_dead_letter_immediately(shell: Shell) -> None
 
 
 def test_a_retry_with_tries_left_waits_its_delay(shell: Shell) -> None:
-    """j < l: the copy goes to the retry topic by way of its delay level."""
+    """Law: a retry with tries left (j < l) waits in its delay level."""
     create(shell, GroupSet("billing"))
 
     send(shell, "%RETRY%billing", b"again", properties(UNIQ_KEY="U", DELAY="3"), j=1, l=2)
@@ -330,7 +330,7 @@ def test_a_retry_with_tries_left_waits_its_delay(shell: Shell) -> None:
 
 
 def test_an_old_client_cannot_set_the_maximum(shell: Shell) -> None:
-    """Below version 121 the group's maximum counts, not the header's."""
+    """Law: below version 121 the group's maximum counts, not the header's."""
     create(shell, GroupSet("billing", retry_max_times=1))
 
     send(shell, "%RETRY%billing", b"x", j=1, l=16, version=120)
@@ -339,7 +339,7 @@ def test_an_old_client_cannot_set_the_maximum(shell: Shell) -> None:
 
 
 def test_a_dead_letter_handed_over_twice_is_stored_once(shell: Shell) -> None:
-    """The identity of topic, key, tries and body makes the second hand-over a repeat."""
+    """Law: a dead letter sent twice is stored once."""
     create(shell, GroupSet("billing"))
     text = properties(UNIQ_KEY="U")
 
@@ -354,7 +354,7 @@ def test_a_dead_letter_handed_over_twice_is_stored_once(shell: Shell) -> None:
 
 
 def test_a_repeat_gets_the_first_result_and_stores_nothing(shell: Shell) -> None:
-    """Inside the window one UNIQ_KEY has one copy."""
+    """Law: in an ordered topic a repeat gets the first send's answer and stores nothing."""
     create(shell, ORDERED)
     first = send(shell, body=b"paid", props="UNIQ_KEY\x01U1", e=1)
     send(shell, body=b"else", props="UNIQ_KEY\x01U2", e=1)
@@ -366,7 +366,7 @@ def test_a_repeat_gets_the_first_result_and_stores_nothing(shell: Shell) -> None
 
 
 def test_a_repeat_of_a_send_under_way_waits_for_it(shell: Shell) -> None:
-    """In one turn: both get the same answer, when the first is committed."""
+    """Law: a repeat of an uncommitted send waits for it, and both get the same answer."""
     create(shell, ORDERED)
     ext = send_ext("orders", "UNIQ_KEY\x01U1")
 
@@ -386,7 +386,7 @@ def test_a_repeat_of_a_send_under_way_waits_for_it(shell: Shell) -> None:
 def test_a_repeat_gets_the_first_result_also_where_nothing_is_stored_any_more(
     shell: Shell, closed: str
 ) -> None:
-    """Law: what was stored is never said to be refused: alone, in a batch, as a half, as a dead letter. Others are."""
+    """Law: a stored send's repeat succeeds even where new sends are refused (full disk, read-only): alone, in a batch, as a half message or a dead letter."""
     plain = TopicSet("plain", 1, 1)
     create(shell, ORDERED, plain, GroupSet("billing"))
 
@@ -420,7 +420,7 @@ def test_a_repeat_gets_the_first_result_also_where_nothing_is_stored_any_more(
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_repeats_that_wait_keep_no_body(shell: Shell, batch: bool) -> None:
-    """A client that does not wait for its answers chooses how many there are."""
+    """Law: repeats that wait keep no body, because a client chooses how many there are."""
     create(shell, ORDERED)
     body = b"x" * 100_000
     if batch:
@@ -442,7 +442,7 @@ def test_repeats_that_wait_keep_no_body(shell: Shell, batch: bool) -> None:
 
 
 def test_another_body_under_the_same_key_is_another_message(shell: Shell) -> None:
-    """Java gives a Message object its key once; five bodies sent with it are five messages."""
+    """Law: the same key with another body is another message, because Java gives an object its key once."""
     create(shell, ORDERED)
 
     for body in (b"1", b"2", b"3"):
@@ -452,7 +452,7 @@ def test_another_body_under_the_same_key_is_another_message(shell: Shell) -> Non
 
 
 def test_a_plain_topic_keeps_every_copy(shell: Shell) -> None:
-    """The window is for ordered topics, and for others that ask for it."""
+    """Law: a plain topic keeps every copy, unless its attribute asks for the window of known sends."""
     create(shell, PLAIN, TopicSet("asked", 1, 1, attributes={"duplicate.window": "true"}))
 
     for _ in range(2):
@@ -464,7 +464,7 @@ def test_a_plain_topic_keeps_every_copy(shell: Shell) -> None:
 
 
 def test_the_window_survives_a_restart_and_moves_with_time() -> None:
-    """A new leader knows the sends of the old one, until they are older than the window."""
+    """Law: a new leader knows its predecessor's sends until they leave the window."""
     shell = Shell().lead()
     create(shell, ORDERED)
     first = send(shell, props="UNIQ_KEY\x01U1")
@@ -479,7 +479,7 @@ def test_the_window_survives_a_restart_and_moves_with_time() -> None:
 
 
 def test_a_lost_send_is_refused_for_certain_with_its_repeats(shell: Shell) -> None:
-    """14 to the first and to those that waited; the offset is given again to the next."""
+    """Law: a lost send and its repeats are refused with 14, and the next send gets the offset."""
     create(shell, ORDERED)
     ext = send_ext("orders", "UNIQ_KEY\x01U1")
     opaques = [shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid")]
@@ -494,7 +494,7 @@ def test_a_lost_send_is_refused_for_certain_with_its_repeats(shell: Shell) -> No
 
 
 def test_a_repeat_has_the_fate_of_the_first(shell: Shell) -> None:
-    """Leadership is lost while the first is in the log: nobody is refused before that is certain."""
+    """Law: a repeat has the outcome of the first send; nobody is refused before that is certain."""
     create(shell, ORDERED)
     ext = send_ext("orders", "UNIQ_KEY\x01U1")
     opaques = [shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid")]
@@ -509,7 +509,7 @@ def test_a_repeat_has_the_fate_of_the_first(shell: Shell) -> None:
 
 
 def test_a_message_whose_topic_is_deleted_on_the_way_is_refused(shell: Shell) -> None:
-    """The answer is 17 and the message is in no queue."""
+    """Law: a message whose topic is deleted meanwhile is refused with 17 and is in no queue."""
     create(shell, ORDERED)
     shell.run([Propose([TopicDeleted("orders")])])
     opaque = shell.submit(310, send_ext("orders", "UNIQ_KEY\x01U1"), b"late")
@@ -524,7 +524,7 @@ def test_a_message_whose_topic_is_deleted_on_the_way_is_refused(shell: Shell) ->
 
 @pytest.mark.parametrize("level", ["18", "19", "100", "2147483647"])
 def test_a_level_above_the_highest_is_stored_as_the_highest(shell: Shell, level: str) -> None:
-    """As RocketMQ does: who looks at the message sees how long it waits."""
+    """Law: a delay level above the highest is stored as the highest, as in RocketMQ."""
     create(shell, PLAIN)
     before = shell.state.physical_end
 
@@ -547,7 +547,7 @@ def test_a_level_above_the_highest_is_stored_as_the_highest(shell: Shell, level:
 def test_whatever_happens_one_identity_has_one_copy_and_acknowledged_sends_are_kept(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    """Repeats, group commits and lost leadership in any order: one copy, at the answered offset."""
+    """Law: over repeats, group commits and lost leaderships, each identity has one copy, at the answered offset."""
     shell = Shell().lead()
     create(shell, ORDERED)
     told: dict[str, set[str]] = {}
@@ -586,7 +586,7 @@ def test_whatever_happens_one_identity_has_one_copy_and_acknowledged_sends_are_k
 @pytest.mark.interpreted
 @pytest.mark.parametrize("code", [310, 320, 325])
 def test_properties_that_no_message_may_have_are_refused_unread(shell: Shell, code: int) -> None:
-    """To read those of a header of a megabyte takes 50 ms, for nothing."""
+    """Law: too long properties are refused before they are read, which would take 50 ms for a megabyte."""
     create(shell, TopicSet("orders", 1, 1))
     text = properties(**{f"name-{number}": "v" for number in range(8_000)})
     body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"

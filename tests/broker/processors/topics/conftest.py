@@ -1,4 +1,4 @@
-"""An ordered topic whose queues are changed."""
+"""An ordered topic for tests of its changes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.broker.processors.requests import create, heartbeat, lock
 
 @pytest.fixture
 def topic() -> Shell:
-    """An ordered topic with four queues, and an ordered group that has a member and the locks."""
+    """An ordered topic with four queues, and an ordered group whose member holds their locks."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing", orderly=True))
     heartbeat(shell, "one@1")

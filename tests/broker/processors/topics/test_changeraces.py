@@ -1,4 +1,4 @@
-"""What creates, changes or deletes a topic is never judged beside something else that does."""
+"""A request that creates, changes or deletes a topic is not checked against a state that another uncommitted one replaces."""
 
 import pytest
 
@@ -19,14 +19,14 @@ AGAIN = (1, "topic[orders] is being changed; send it again")
 
 
 def creation(queues: int) -> dict[str, str]:
-    """Return what an administrator asks for."""
+    """Return an administrator's request."""
     fields = {"topic": "orders", "defaultTopic": "TBW102", "perm": "6", "order": "false"}
     fields |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
     return {**fields, "readQueueNums": str(queues), "writeQueueNums": str(queues)}
 
 
 def create_now(shell: Shell, record: TopicSet) -> None:
-    """Apply a change before anything that was put off goes on."""
+    """Apply a change before work that was put off goes on."""
     shell.run([Propose([record])])
     shell.turn()
 
@@ -37,7 +37,7 @@ def shell() -> Shell:
 
 
 def test_an_administrator_waits_for_the_topic_that_a_send_makes(shell: Shell) -> None:
-    """Applied behind it, fewer queues would leave the message in one that nobody reads."""
+    """Law: while a send creates a topic, an administrator's change is refused; with fewer queues the message would be lost."""
     sent = shell.submit(310, send_ext("orders", e=3), b"paid")
     refused = shell.submit(CREATE, creation(2), peer=TOOL)
     shell.settle()
@@ -54,7 +54,7 @@ def test_an_administrator_waits_for_the_topic_that_a_send_makes(shell: Shell) ->
 def test_a_send_that_would_make_a_topic_goes_into_the_one_that_an_administrator_makes(
     shell: Shell,
 ) -> None:
-    """It is judged when the administrator's topic is there."""
+    """Law: a send that waits for an administrator's topic is checked against that topic when it exists."""
     made = shell.submit(CREATE, creation(2), peer=TOOL)
     refused = shell.submit(310, send_ext("orders", e=3), b"paid")
     taken = shell.submit(310, send_ext("orders", e=1), b"paid")
@@ -71,10 +71,10 @@ def test_a_send_that_would_make_a_topic_goes_into_the_one_that_an_administrator_
 def test_a_batch_that_is_being_read_goes_into_no_queue_that_is_taken_away(
     shell: Shell, queue: int, *, order: bool
 ) -> None:
-    """Law: what is acknowledged is in a queue that is read; so with the sends that wait behind the batch."""
+    """Law: a batch that is being read, and the sends behind it, do not go to a queue that is removed meanwhile."""
     create(shell, TopicSet("orders", 4, 4, order=order))
     for _ in range(3):
-        send(shell, e=-1)  # the broker chooses the last queue next
+        send(shell, e=-1)  # The broker chooses the last queue next.
     batch = shell.submit(320, send_ext("orders", e=queue, m="true"), many(3 * READ_COUNT_MAX))
     single = shell.submit(310, send_ext("orders", e=3), b"behind")
     create_now(shell, TopicSet("orders", 2, 2, order=order))
@@ -90,7 +90,7 @@ def test_a_batch_that_is_being_read_goes_into_no_queue_that_is_taken_away(
 def test_no_two_changes_of_a_topic_are_under_way_together(
     shell: Shell, first: str, second: str
 ) -> None:
-    """A topic that is deleted would come again as an expansion's switch wants it, or as it was."""
+    """Law: two changes of a topic (create, delete, expand) are never uncommitted at the same time."""
     create(shell, TopicSet("orders", 4, 4))
     requests = {
         "create": (CREATE, creation(8), TOOL),
@@ -115,7 +115,7 @@ def test_no_two_changes_of_a_topic_are_under_way_together(
 
 
 def test_what_is_lost_with_its_leader_keeps_no_change_waiting(shell: Shell) -> None:
-    """Nothing of it is in the log."""
+    """Law: a change lost with its leader blocks no later one."""
     shell.submit(CREATE, creation(2), peer=TOOL)
     shell.lose_proposals()
 
@@ -123,7 +123,7 @@ def test_what_is_lost_with_its_leader_keeps_no_change_waiting(shell: Shell) -> N
 
 
 def test_a_retry_topic_is_not_changed_while_a_heartbeat_makes_it(shell: Shell) -> None:
-    """The broker makes it in passing, like that of a send."""
+    """Law: a retry topic is not changed while a heartbeat creates it."""
     create(shell, GroupSet("billing"))
     shell.submit(200, {}, b'{"groupName": "search", "retryQueueNums": 4}', peer=TOOL)
     refused = shell.submit(CREATE, {**creation(1), "topic": "%RETRY%search"}, peer=TOOL)
@@ -133,7 +133,7 @@ def test_a_retry_topic_is_not_changed_while_a_heartbeat_makes_it(shell: Shell) -
 
 
 def test_a_queue_stays_that_a_message_comes_into_before_it_would_go(shell: Shell) -> None:
-    """The administrator was judged by an empty queue."""
+    """Law: removing a queue is refused if a message enters it before that is applied."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     create(shell, OffsetsReset(tuple(Commit("billing", "orders", queue, 0) for queue in range(4))))
 
@@ -149,7 +149,7 @@ def test_a_queue_stays_that_a_message_comes_into_before_it_would_go(shell: Shell
 
 
 def test_a_list_that_is_refused_in_part_names_what_was_changed(shell: Shell) -> None:
-    """A tool that takes it for nothing would not look again."""
+    """Law: if a list of changes is refused in part, the remark names what was changed."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     create(shell, OffsetsReset(tuple(Commit("billing", "orders", queue, 0) for queue in range(4))))
     wanted = [
@@ -170,7 +170,7 @@ def test_a_list_that_is_refused_in_part_names_what_was_changed(shell: Shell) -> 
 
 @pytest.mark.parametrize("queue", [1, 3])
 def test_nothing_is_sent_to_a_topic_that_is_losing_queues(shell: Shell, queue: int) -> None:
-    """The send is judged by the numbers from before, and stands behind the change in the log."""
+    """Law: while a topic loses queues, sends to it are refused, because they would be stored behind the change."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
 
     made = shell.submit(CREATE, creation(2), peer=TOOL)
@@ -190,7 +190,7 @@ WAITS = {"level": {"DELAY": "1"}, "time": {"TIMER_DELAY_SEC": "1"}}
 
 @pytest.mark.parametrize("wait", ["level", "time", "half"])
 def test_what_has_waited_goes_to_no_queue_that_its_topic_is_losing(shell: Shell, wait: str) -> None:
-    """It was laid out by the numbers from before, and stands behind the change in the log: nobody would ever read it."""
+    """Law: a delayed message goes to no queue that its topic is losing."""
     create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
     half = (0, 0)
     if wait == "half":

@@ -1,4 +1,4 @@
-"""The offsets that an expansion gives to the groups that read its topic: for whom, and how many there may be."""
+"""The offsets that an expansion gives to the consumer groups that read its topic, and their limits."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def switched(shell: Shell, *groups: str, **ext: Any) -> RemotingCommand:
 def test_an_expansion_gives_no_more_offsets_than_there_may_be(
     topic: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reader gets one in each new queue. The fence is refused already, so nobody's sends wait in vain."""
+    """Law: the limit of offsets is already checked at the fence, so that no sends wait in vain."""
     commit(topic, 0)
     count = topic.state.offsets.count
     monkeypatch.setattr(offsets, "OFFSETS_MAX", count + 11)
@@ -52,7 +52,10 @@ def test_an_expansion_gives_no_more_offsets_than_there_may_be(
 def test_one_switch_gives_only_so_many_offsets(
     topic: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: replicas give them in one go, while the leader is not heard of. The refusal says what to do."""
+    """Law: one switch stores a limited number of offsets, because a replica applies it without a pause.
+
+    The refusal says what to do.
+    """
     monkeypatch.setattr(expansionrequests, "SWITCH_OFFSETS_MAX", 8)
     commit(topic, 0)
 
@@ -68,7 +71,7 @@ def test_one_switch_gives_only_so_many_offsets(
 
 
 def test_a_switch_counts_the_offsets_that_it_gives() -> None:
-    """A replica applies an entry in one go, and what is under way counts against the room."""
+    """Law: the offsets of a switch count as its changes, and for the limit while it is uncommitted."""
     entries = Shell().lead().core.context.entries
     groups = tuple(f"group-{number}" for number in range(100))
     proposal = Propose([ExpansionSwitched("orders", 1, 100, 100, groups)])
@@ -81,7 +84,7 @@ def test_a_switch_counts_the_offsets_that_it_gives() -> None:
 
 @pytest.mark.parametrize("group", ["", "a\0b", "g" * 256])
 def test_a_switch_names_groups_that_there_may_be(topic: Shell, group: str) -> None:
-    """A name with a zero byte would have its rows between those of another group."""
+    """Law: a switch with an invalid group name, such as one with a zero byte, is refused."""
     change(topic, "fence")
 
     assert switched(topic, group).code == 1

@@ -1,4 +1,4 @@
-"""A change of a topic and a step of its expansion are never under way together."""
+"""A change of a topic and a step of its expansion are never uncommitted at the same time."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.broker.processors.topics.test_expansionrequests import (
 
 
 def submit_change(shell: Shell, action: str, **ext: Any) -> int:
-    """Send a step and do not wait until it is applied."""
+    """Send a step without waiting until it is applied."""
     fields = {"topic": "orders", "attempt": 1, "total": 8, "queues": 8, "limitMillis": 10_000}
     fields |= {"settleMillis": 5_000, "operatorToken": 1, **ext}
     return shell.submit(
@@ -26,7 +26,7 @@ def submit_change(shell: Shell, action: str, **ext: Any) -> int:
 
 
 def submit_topic(shell: Shell, read: int, write: int) -> int:
-    """Send a change of the topic that keeps its numbers of queues, as an administrator knows them."""
+    """Send a change of the topic that keeps the numbers of queues which an administrator knows."""
     fields = {
         "topic": "orders",
         "defaultTopic": "TBW102",
@@ -41,7 +41,7 @@ def submit_topic(shell: Shell, read: int, write: int) -> int:
 
 
 def said(shell: Shell, opaque: int) -> tuple[int, str | None]:
-    """Return code and remark of the answer to what was submitted."""
+    """Return code and remark of the answer."""
     reply = shell.reply_to(opaque)
     assert reply is not None
     return reply.code, reply.remark
@@ -57,7 +57,7 @@ def test_a_change_of_a_topic_is_not_judged_beside_a_step_of_its_expansion(
     step: str,
     topic_first: bool,
 ) -> None:
-    """Its numbers of queues are those from before the step, and would undo it."""
+    """Law: while a step is uncommitted, a change of the topic is refused; it would undo the step."""
     before = STEPS[: STEPS.index(step)] if step in STEPS else ("fence",)
     for each in before:
         assert change(topic, each).code == 0
@@ -87,7 +87,7 @@ def test_a_change_of_a_topic_is_not_judged_beside_a_step_of_its_expansion(
 
 
 def test_a_change_of_a_topic_is_not_judged_beside_the_leaders_own_abort(topic: Shell) -> None:
-    """It would keep queues readable that the abort takes back."""
+    """Law: this holds for the leader's own abort too."""
     send(topic, e=3)
     change(topic, "fence", limitMillis=3_000)
     topic.run(topic.core.tick(topic.now))
@@ -104,7 +104,7 @@ def test_a_change_of_a_topic_is_not_judged_beside_the_leaders_own_abort(topic: S
 
 
 def test_a_step_of_a_lost_leadership_ends_nothing_of_the_next_one(topic: Shell) -> None:
-    """The former proposals are lost for certain when this replica leads again."""
+    """Law: a late loss of a former leadership's step does not release the present one's."""
     submit_topic(topic, 4, 4)
     submit_change(topic, "fence", topic="others")
     former, topic.pending = topic.pending, []

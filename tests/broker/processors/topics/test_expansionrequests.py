@@ -1,4 +1,4 @@
-"""Expansion of an ordered topic on one raft group: who may send when, who is in the way, who may say so."""
+"""Expansion of an ordered topic in one broker group: who may send when, what blocks a switch, which operator may ask."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -58,7 +58,7 @@ def phase(shell: Shell) -> str:
 
 
 def send_chosen(shell: Shell, total: int, **letters: Any) -> RemotingCommand:
-    """Send as our SDK does: with the number of queues the sender chose from."""
+    """Send as our SDK does, with the number of queues from which the sender chose."""
     return shell.call(310, {**send_ext("orders", **letters), "omqQueueTotal": str(total)}, b"paid")
 
 
@@ -68,7 +68,7 @@ def commit(shell: Shell, offset: int, queue: int = 0) -> None:
 
 
 def test_an_expansion_goes_from_fence_to_switch_to_settling_to_open(topic: Shell) -> None:
-    """Nobody writes between fence and switch; then who knows the new list; at last everybody."""
+    """Law: between fence and switch nobody may send; then senders with the new list may; at last all may."""
     send(topic, e=2)
     assert change(topic, "fence").code == 0
     refused = send(topic, e=2)
@@ -95,7 +95,7 @@ def test_an_expansion_goes_from_fence_to_switch_to_settling_to_open(topic: Shell
 
 
 def test_what_was_stored_before_the_fence_is_answered_as_stored_during_it(topic: Shell) -> None:
-    """A refusal says that nothing was stored: a repeat of a stored send gets the first answer."""
+    """Law: during the fence a repeat of a stored send gets the first answer, because a refusal would mean "not stored"."""
     props = properties(UNIQ_KEY="C0A80001000118B4AAC2")
     first = send(topic, props=props, e=1)
     change(topic, "fence")
@@ -108,7 +108,7 @@ def test_what_was_stored_before_the_fence_is_answered_as_stored_during_it(topic:
 
 
 def test_nothing_gets_between_the_proposal_of_a_fence_and_its_barriers(topic: Shell) -> None:
-    """Sends proposed before the fence are below the barrier, later ones are refused immediately."""
+    """Law: sends proposed before the fence are below its barriers; later ones are refused immediately."""
     before = topic.submit(310, send_ext("orders", e=0), b"a")
     fence = topic.submit(
         CHANGE,
@@ -131,7 +131,7 @@ def test_nothing_gets_between_the_proposal_of_a_fence_and_its_barriers(topic: Sh
 
 
 def test_a_fence_that_was_lost_with_its_leader_refuses_nobody(topic: Shell) -> None:
-    """A fence that was never in the log leaves no trace."""
+    """Law: a fence lost with its leader refuses no sends."""
     topic.submit(
         CHANGE,
         {
@@ -153,7 +153,7 @@ def test_a_fence_that_was_lost_with_its_leader_refuses_nobody(topic: Shell) -> N
 def test_a_fence_that_does_not_go_on_is_lifted_by_the_leader_and_says_who_was_in_the_way(
     topic: Shell,
 ) -> None:
-    """An operator that dies blocks nobody for longer than the limit it had named."""
+    """Law: the leader lifts a fence at its limit, and the reason names what blocked the switch."""
     send(topic, e=3)
     change(topic, "fence", limitMillis=3_000)
 
@@ -169,7 +169,7 @@ def test_a_fence_that_does_not_go_on_is_lifted_by_the_leader_and_says_who_was_in
 
 
 def test_a_new_leader_goes_on_where_the_old_one_was(topic: Shell) -> None:
-    """Fence, barriers and list stand in the log; the limit begins again."""
+    """Law: a new leader goes on with the fence, and its limit starts again."""
     send(topic, e=0)
     change(topic, "fence", limitMillis=3_000)
     topic.pass_time(2_000)
@@ -184,7 +184,7 @@ def test_a_new_leader_goes_on_where_the_old_one_was(topic: Shell) -> None:
 
 
 def test_a_topic_that_is_created_again_is_another_one(topic: Shell) -> None:
-    """Its offsets begin again under the same name; who keeps offsets keeps its id beside them."""
+    """Law: a topic created again has another topicId, because its offsets begin again."""
     before = expansion(topic)["topicId"]
     create(topic, TopicSet("orders", 8, 8, order=True))
     assert expansion(topic)["topicId"] == before
@@ -196,7 +196,7 @@ def test_a_topic_that_is_created_again_is_another_one(topic: Shell) -> None:
 
 
 def test_since_when_a_list_is_valid_is_reported_whatever_is_given_up_later(topic: Shell) -> None:
-    """A reader of a topic asks for this time, to read no message of a list before."""
+    """Law: grownMillis says since when the list is valid, whatever is aborted later, for readers that must not mix lists."""
     found = expansion(topic)
     assert (found["grownMillis"], found["grownBarriers"]) == (0, None)
     send(topic, e=1)
@@ -222,7 +222,7 @@ def test_since_when_a_list_is_valid_is_reported_whatever_is_given_up_later(topic
 
 @pytest.mark.parametrize("step", ["fence", "switch", "publish"])
 def test_every_step_may_be_asked_for_again(topic: Shell, step: str) -> None:
-    """An operator that crashed asks again; the second time changes nothing."""
+    """Law: each step may be repeated, after an operator's crash for example, and changes nothing then."""
     steps = ["fence", "switch", "publish"]
     for each in steps[: steps.index(step) + 1]:
         assert change(topic, each).code == 0
@@ -234,7 +234,7 @@ def test_every_step_may_be_asked_for_again(topic: Shell, step: str) -> None:
 
 
 def test_a_retry_that_waits_is_not_past_the_barrier(topic: Shell) -> None:
-    """A message handed back stands in a delay level, then in the retry topic: both block the switch."""
+    """Law: a returned message in a delay level or the retry topic blocks the switch."""
     sent = send(topic, e=0)
     commit(topic, 1)
     back = {"offset": str(topic.state.physical_end - 0), "group": "billing", "delayLevel": "1"}
@@ -253,7 +253,7 @@ def test_a_retry_that_waits_is_not_past_the_barrier(topic: Shell) -> None:
 
 
 def test_an_open_transaction_is_in_the_way_and_may_still_end(topic: Shell) -> None:
-    """Its message would come into the old queue; new ones are refused like any send."""
+    """Law: an open transaction blocks the switch and may still end; new half messages are refused."""
     props = properties(UNIQ_KEY="C0A80001000118B4AAC4", TRAN_MSG="true", PGROUP="p")
     half = topic.call(310, send_ext("orders", props, f=4), b"half")
     assert half.code == 0
@@ -281,7 +281,7 @@ def test_an_open_transaction_is_in_the_way_and_may_still_end(topic: Shell) -> No
 
 
 def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
-    """Groups without order and broadcasting members promise nothing that a new list could break."""
+    """Law: a switch waits for ordered groups only, not for unordered ones or broadcasting members."""
     create(topic, GroupSet("search"))
     heartbeat(topic, "two@2", peer=BOB, group="search")
     heartbeat(topic, "three@3", peer=BOB, group="cache", model="BROADCASTING")
@@ -297,7 +297,7 @@ def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
 
 
 def test_one_member_that_broadcasts_excuses_no_other_one(topic: Shell) -> None:
-    """Law: messages that the holder has not consumed keep the switch waiting; replicas of a former release do not even see it."""
+    """Law: one broadcasting member does not excuse the others of its group."""
     heartbeat(topic, "two@2", peer=BOB, model="BROADCASTING")
     send(topic, e=0)
     change(topic, "fence")
@@ -315,7 +315,7 @@ def test_one_member_that_broadcasts_excuses_no_other_one(topic: Shell) -> None:
 
 
 def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
-    """A heartbeat does not show whether its sender consumes in order; its first lock would be too late."""
+    """Law: a group that has just come is waited for, because its first lock would be too late."""
     create(topic, GroupSet("search"))
     heartbeat(topic, "two@2", peer=BOB, group="search")
     send(topic, e=0)
@@ -328,13 +328,13 @@ def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
 
 
 def test_a_transaction_that_was_given_up_is_in_the_way_until_it_ends(topic: Shell) -> None:
-    """A late commit would put its message into the old queue, while the key's later ones go through the new one."""
+    """Law: a transaction that was given up blocks the switch until it ends, because a late commit would use the old queue."""
     props = properties(UNIQ_KEY="C0A80001000118B4AAC4", TRAN_MSG="true", PGROUP="p")
     half = topic.call(310, send_ext("orders", props, f=4), b"half")
     offset = int(half.ext["queueOffset"])
     topic.run([Propose([HalfGivenUp(offset)])])
     topic.settle()
-    # Only a person ends it, so the operator raises no fence.
+    # Only a person can end it, so the operator raises no fence.
     reasons = [each["reason"] for each in expansion(topic)["blockers"]]
     assert any(
         "transaction was given up: ask again with orderlymq message check-transaction" in each
@@ -350,7 +350,7 @@ def test_a_transaction_that_was_given_up_is_in_the_way_until_it_ends(topic: Shel
 
 
 def test_a_group_that_left_before_its_first_commit_is_in_the_way_too(topic: Shell) -> None:
-    """It was given messages of the old list and will be given them again; found by the simulator."""
+    """Law: a group whose member left before its first commit blocks the switch; the simulator found this."""
     send(topic, e=0)
     unlock(topic, "one@1", 0, 1, 2, 3)
     topic.call(35, {"clientID": "one@1", "consumerGroup": "billing"})
@@ -363,7 +363,7 @@ def test_a_group_that_left_before_its_first_commit_is_in_the_way_too(topic: Shel
 def test_what_a_holder_may_have_at_hand_is_not_consumed_because_retention_took_it(
     topic: Shell,
 ) -> None:
-    """Pulled and not yet delivered, it would follow what the new queues bring of its key."""
+    """Law: messages that retention took still count for a holder, which may have pulled but not delivered them."""
     send(topic, e=2)
     send(topic, e=2)
     commit(topic, 1, queue=2)
@@ -378,7 +378,7 @@ def test_what_a_holder_may_have_at_hand_is_not_consumed_because_retention_took_i
 
 
 def test_a_group_without_members_is_in_the_way_too(topic: Shell) -> None:
-    """A member that comes back later must find the queue's tail before anything of the new list."""
+    """Law: a group without members blocks the switch, because a returning member must read the old queues first."""
     send(topic, e=0)
     unlock(topic, "one@1", 0, 1, 2, 3)
     topic.call(35, {"clientID": "one@1", "consumerGroup": "billing"})
@@ -389,7 +389,7 @@ def test_a_group_without_members_is_in_the_way_too(topic: Shell) -> None:
 
 
 def test_readers_begin_new_queues_at_their_first_message(topic: Shell) -> None:
-    """A group that begins at the end elsewhere must not skip what came before it saw a new queue."""
+    """Law: readers begin new queues at offset 0, also groups that otherwise begin at the end."""
     change(topic, "fence")
     body = fastjson.dumps({"groups": ["archive"]})
     ext = {"action": "switch", "topic": "orders", "attempt": "1", "total": "8", "queues": "8"}
@@ -400,7 +400,7 @@ def test_readers_begin_new_queues_at_their_first_message(topic: Shell) -> None:
 
 
 def test_a_raft_group_that_had_no_queue_gets_the_topic_with_the_switch() -> None:
-    """It is ordered from its first moment, and closed to senders who may have an old list."""
+    """Law: a broker group that had no queue creates the topic at the switch, ordered and closed to senders with an old list."""
     shell = Shell().lead()
     assert change(shell, "switch", queues=2).code == 0
 
@@ -423,7 +423,7 @@ def test_a_raft_group_that_had_no_queue_gets_the_topic_with_the_switch() -> None
 def test_an_expansion_that_makes_no_sense_is_refused(
     topic: Shell, ext: dict[str, Any], part: str
 ) -> None:
-    """The remark says what is wrong; nothing changes."""
+    """Law: a senseless expansion is refused with the reason and changes nothing."""
     before = topic.state.expansions.by_topic.copy()
     reply = change(topic, str(ext.pop("action", "fence")), **ext)
 
@@ -432,7 +432,7 @@ def test_an_expansion_that_makes_no_sense_is_refused(
 
 
 def test_a_topic_gets_attributes_while_its_new_list_waits_to_be_published(topic: Shell) -> None:
-    """An operator gives them to a raft group that an expansion has brought in; the expansion goes on."""
+    """Law: attributes of the topic may be changed before the new list is published; the expansion goes on."""
     assert change(topic, "fence").code == 0
     assert change(topic, "switch").code == 0
 
@@ -448,7 +448,7 @@ def test_a_topic_gets_attributes_while_its_new_list_waits_to_be_published(topic:
 
 
 def test_members_are_asked_to_look_again_when_the_list_changes(topic: Shell) -> None:
-    """40 goes to the readers' members after fence and switch, so that they share the new queues."""
+    """Law: fence and switch notify (40) the readers' members, so that they share the new queues."""
     topic.notified()
     change(topic, "fence")
     assert topic.notified() == [ALICE.connection]
@@ -457,7 +457,7 @@ def test_members_are_asked_to_look_again_when_the_list_changes(topic: Shell) -> 
 
 
 def test_an_operator_that_was_followed_is_refused_for_good(topic: Shell) -> None:
-    """The greatest token stands in the log; a smaller one changes nothing, whatever it asks for."""
+    """Law: after a greater operator token, requests with a smaller one are refused, also by the next leader."""
     assert change(topic, "fence", token=7).code == 0
 
     late = change(topic, "abort", token=6)
@@ -479,7 +479,7 @@ def test_an_operator_that_was_followed_is_refused_for_good(topic: Shell) -> None
 def test_a_token_that_no_operator_can_have_locks_nobody_out(
     topic: Shell, code: int, ahead: int
 ) -> None:
-    """Tokens are seconds since 2026: what is far above them was made by nobody who operates."""
+    """Law: an impossible token, far above the seconds since 2026, is refused and locks nobody out."""
     greatest = token_max_at(topic.wall_ms)
     ext = {"topic": "orders", "clientId": "one@1", "proof": "p", "consumerGroup": "billing"}
     fence = {"action": "fence", "attempt": "1", "total": "8", "queues": "8", "limitMillis": "9"}
@@ -492,7 +492,7 @@ def test_a_token_that_no_operator_can_have_locks_nobody_out(
 
 
 def test_the_numbers_of_expansions_cannot_be_used_up(topic: Shell) -> None:
-    """An operator counts on by one; after a step that is too great nothing could follow."""
+    """Law: an attempt number that is far too great is refused, because nothing could follow it."""
     refused = change(topic, "fence", attempt=(1 << 62) - 1)
 
     assert (refused.code, topic.state.expansions.by_topic) == (1, {})
@@ -500,7 +500,7 @@ def test_the_numbers_of_expansions_cannot_be_used_up(topic: Shell) -> None:
 
 
 def test_digits_without_end_are_no_number(topic: Shell) -> None:
-    """The remark repeats only their beginning."""
+    """Law: a number with endless digits is refused, and the remark repeats only its begin."""
     refused = change(topic, "fence", token=None, attempt="9" * 5_000)
 
     assert refused.code == 1
@@ -508,7 +508,7 @@ def test_digits_without_end_are_no_number(topic: Shell) -> None:
 
 
 def test_of_two_operators_in_one_turn_the_older_one_loses(topic: Shell) -> None:
-    """The comparison is made where the record is applied, not only where it is asked for."""
+    """Law: of two operators in one turn the one with the smaller token loses, because tokens are compared when applied."""
     heartbeat(topic, "two@2", peer=BOB)
     newer = topic.submit(20502, {"clientId": "two@2", "proof": "p", "operatorToken": "9"})
     older = topic.submit(20502, {"clientId": "one@1", "proof": "p", "operatorToken": "8"})
@@ -521,13 +521,13 @@ def test_of_two_operators_in_one_turn_the_older_one_loses(topic: Shell) -> None:
 
 
 def test_a_new_operator_ends_its_predecessor_though_nobody_is_to_be_buried(topic: Shell) -> None:
-    """Its token is kept also when the client is not known."""
+    """Law: a token is stored even if the client to be removed is unknown."""
     assert topic.call(20502, {"clientId": "no@1", "proof": "p", "operatorToken": "5"}).code == 0
     assert topic.state.operator_token == 5
 
 
 def test_the_broker_itself_needs_no_token_to_bury_a_client(topic: Shell) -> None:
-    """A process that is seen dead on this machine is dead for every operator."""
+    """Law: the broker removes a client whose process is dead without a token."""
     change(topic, "fence", token=7)
     topic.run(topic.core.client_dead("one@1", "process 1 is gone"))
     topic.settle()
@@ -536,7 +536,7 @@ def test_the_broker_itself_needs_no_token_to_bury_a_client(topic: Shell) -> None
 
 
 def test_a_deleted_topic_takes_its_expansion_with_it(topic: Shell) -> None:
-    """A topic made again under the same name begins without a history."""
+    """Law: a deleted topic takes its expansion with it."""
     from orderlymq_broker.state.records import TopicDeleted  # noqa: PLC0415
 
     change(topic, "fence")
@@ -549,7 +549,7 @@ def test_a_deleted_topic_takes_its_expansion_with_it(topic: Shell) -> None:
 def test_the_state_of_many_topics_is_written_in_steps_and_reads_each_group_once(
     topic: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every topic times every group in one turn of its loop would cost a leader its place."""
+    """Law: the state of many topics is written in steps and reads each group once, not once per topic."""
     count = 60
     names = [f"topic-{number}" for number in range(count)]
     create(topic, *(TopicSet(name, 4, 4, order=True) for name in names))
@@ -569,7 +569,7 @@ def test_the_state_of_many_topics_is_written_in_steps_and_reads_each_group_once(
     reply = topic.reply_to(opaque)
     assert reply is not None
     readers = count * count + len(["billing"])
-    # Once for what it reads, and in each of its topics for how far it is.
+    # Once for what it reads, and once in each of its topics for its progress.
     assert of_group.call_count <= count + 1 + 2 * readers
     found = {each["topic"]: each for each in fastjson.loads(reply.body)["topics"]}
     assert list(found) == sorted([*names, "orders"])
@@ -579,7 +579,7 @@ def test_the_state_of_many_topics_is_written_in_steps_and_reads_each_group_once(
 
 
 def test_a_tick_does_not_look_at_topics_that_are_open(topic: Shell) -> None:
-    """As many as there are topics may have grown, and ten ticks a second would go over them."""
+    """Law: a tick looks only at topics that are being expanded."""
 
     class Rows(dict[str, Expansion]):
         def __iter__(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Messages that wait for a retry are read in steps that hold nobody up."""
+"""Delayed messages that wait for a retry are counted in steps."""
 
 import tracemalloc
 from collections import Counter
@@ -13,7 +13,7 @@ from tests.broker.store.memory import MeasuringStore
 
 
 def test_large_messages_are_looked_at_a_few_at_a_time() -> None:
-    """A message that was not looked at yet counts as waiting."""
+    """Law: large messages are read a few at a time; one that was not read yet counts as waiting."""
     store = MeasuringStore()
     shell = Shell(store=store).lead()
     create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
@@ -28,7 +28,7 @@ def test_large_messages_are_looked_at_a_few_at_a_time() -> None:
 
 
 def test_a_message_that_waits_takes_a_few_bytes() -> None:
-    """A group that fails for an hour has millions of them, and one question makes the leader remember each."""
+    """Law: a waiting message takes a few bytes of memory, because there may be millions."""
     count = 300
     shell = Shell().lead()
     groups = ["billing-of-the-northern-region", "shipping-of-the-southern-region"]
@@ -53,7 +53,7 @@ def test_a_message_that_waits_takes_a_few_bytes() -> None:
 
 
 def test_what_has_been_handed_on_counts_no_more() -> None:
-    """Messages of two groups and three levels, and those that go to no retry topic among them."""
+    """Law: messages that were delivered count no more, over several groups and levels."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 1, 1))
     _create(shell, "billing", "shipping")

@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def kept(shell: Shell) -> int:
-    """Return how many messages the store has."""
+    """Return the number of messages in the store."""
     return len(shell.store.scan(Family.MESSAGES, b"", b"\xff" * 9, limit=10_000))
 
 
@@ -42,7 +42,7 @@ def filled(storage: StorageSettings) -> Shell:
 
 
 def test_messages_older_than_the_retention_go_with_their_queue_entries() -> None:
-    """20 of 40 minutes are kept; offsets do not move; a pull below is sent to the new start."""
+    """Law: messages older than the retention time go with their queue entries; offsets stay, and a pull below is sent to the new begin."""
     shell = filled(StorageSettings(retention_ms=20 * 60_000 + 1_000))
 
     shell.pass_time(1_000)
@@ -56,7 +56,7 @@ def test_messages_older_than_the_retention_go_with_their_queue_entries() -> None
 
 
 def test_what_was_restored_is_as_old_as_the_restore_is() -> None:
-    """An old backup stays for the whole retention, with what is sent meanwhile, and goes then; so do repeated sends."""
+    """Law: restored messages and known sends count as old as the restore, so an old backup stays for the whole retention time."""
     storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
     former = Shell(settings(storage=storage)).lead()
     create(former, TopicSet("orders", 2, 2, order=True))
@@ -77,7 +77,7 @@ def test_what_was_restored_is_as_old_as_the_restore_is() -> None:
 
 
 def test_messages_beyond_the_size_go() -> None:
-    """The newest 2 MiB stay, on message boundaries."""
+    """Law: beyond the size limit the oldest messages go, at message boundaries."""
     shell = filled(StorageSettings(retention_size=2 * MIB))
 
     shell.pass_time(1_000)
@@ -87,7 +87,7 @@ def test_messages_beyond_the_size_go() -> None:
 
 
 def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was() -> None:
-    """Offsets are never given twice, also after a restart with nothing left to read them from."""
+    """Law: a queue whose messages are all gone continues its offsets, also after a restart."""
     shell = filled(StorageSettings(retention_ms=HOUR_MS))
     shell.wall_ms += 2 * HOUR_MS
     shell.pass_time(1_000)
@@ -102,7 +102,7 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was() -> None:
 
 @pytest.mark.parametrize("from_the_start", [True, False])
 def test_a_leader_whose_clock_is_ahead_drops_nothing_too_early(*, from_the_start: bool) -> None:
-    """Messages from before it are kept for the whole retention of its leadership at most; later ones, for the retention."""
+    """Law: if the leader's clock is ahead, older messages are kept for the retention time of its leadership."""
     storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
     former = Shell(settings(storage=storage)).lead()
     create(former, TopicSet("orders", 1, 1, order=True))
@@ -127,7 +127,7 @@ def test_a_leader_whose_clock_is_ahead_drops_nothing_too_early(*, from_the_start
 
 
 def test_leader_that_leads_twice_by_an_unconfirmed_clock_drops_nothing_too_early() -> None:
-    """Its own message, stored by a clock ahead, says that the former ones are old; no majority says so."""
+    """Law: this holds if it leads twice with an unconfirmed clock; its own message's store time proves nothing."""
     storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
     former = Shell(settings(storage=storage)).lead()
     create(former, TopicSet("orders", 1, 1, order=True))
@@ -148,7 +148,7 @@ def test_leader_that_leads_twice_by_an_unconfirmed_clock_drops_nothing_too_early
 
 
 def test_messages_stored_by_a_clock_that_was_ahead_go_in_time() -> None:
-    """After a moment ten years ahead, store times stay there; messages go when their leader has led for the retention since."""
+    """Law: messages stored by a clock that was years ahead go when their leader has led for the retention time since."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("orders", 1, 1, order=True))
     right_ms = shell.wall_ms
@@ -169,7 +169,7 @@ def test_messages_stored_by_a_clock_that_was_ahead_go_in_time() -> None:
 
 
 def test_what_waits_for_its_delay_is_kept_and_delivered() -> None:
-    """A message handed over for two hours survives a retention of one."""
+    """Law: a delayed message is kept until it is delivered."""
     shell = filled(StorageSettings(retention_ms=HOUR_MS))
     send(shell, body=b"later", props=properties(DELAY="18"), e=0)
     for _ in range(20):
@@ -187,7 +187,7 @@ def test_what_waits_for_its_delay_is_kept_and_delivered() -> None:
 
 @pytest.mark.parametrize("kind", ["level", "timer", "timer whose turn is before", "half"])
 def test_a_full_disk_hands_on_what_keeps_retention_from_making_room(kind: str) -> None:
-    """Messages that wait elsewhere in the log go on waiting; and nothing is stored when nothing can be written at all."""
+    """Law: on a full disk, messages that keep retention from freeing space are delivered, unless nothing can be written."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("orders", 2, 2), GroupSet("billing"))
     topic = "TRANS_CHECK_MAX_TIME_TOPIC" if kind == "half" else "orders"
@@ -216,7 +216,7 @@ def test_a_full_disk_hands_on_what_keeps_retention_from_making_room(kind: str) -
 
 
 def test_a_round_over_many_queues_is_cut_into_steps() -> None:
-    """Queues first, a few per tick, the messages last: no pull meets an entry without message."""
+    """Law: a round of retention is split over ticks: first queues, a few per tick, then messages, so that no entry lacks its message."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("wide", 100, 100))
     for queue in range(100):
@@ -236,7 +236,7 @@ def test_a_round_over_many_queues_is_cut_into_steps() -> None:
 
 
 def test_a_transaction_that_is_resumed_during_a_round_stays() -> None:
-    """The administrator was told that its producer is asked again."""
+    """Law: a transaction resumed during a round of retention keeps its message, and the round ends."""
     shell = Shell(settings(storage=StorageSettings(retention_size=MIB))).lead()
     create(shell, TopicSet("orders", 1, 1), TopicSet("wide", 100, 100))
     offset, physical = begin(shell)
@@ -265,7 +265,7 @@ def rounds(shell: Shell) -> list[RetentionAdvanced]:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_transaction_is_resumed_before_its_message_goes_or_not_at_all(is_first: bool) -> None:
-    """Both are on their way: what comes first in the log counts, and the administrator learns which it was."""
+    """Law: if retention and a resumption are both uncommitted, the first in the log counts, and the administrator learns which."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("orders", 1, 1))
     offset, physical = begin(shell)
@@ -286,14 +286,14 @@ def test_a_transaction_is_resumed_before_its_message_goes_or_not_at_all(is_first
 
 
 class _Unseen(dict[int, Queue]):
-    """The queues of a topic whose turn has not come."""
+    """The queues of a topic whose turn has not come; they fail if they are read."""
 
     def values(self) -> NoReturn:
         raise AssertionError("a round looks at all topics when it begins")
 
 
 def test_a_round_looks_at_no_topic_before_its_turn() -> None:
-    """There may be 40,000, and a list of their queues alone takes longer than a leader may be silent."""
+    """Law: a round does not look at a topic before its turn, because a list of all queues takes too long."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("first", QUEUES_PER_TICK, QUEUES_PER_TICK), TopicSet("late", 1, 1))
     for queue in range(QUEUES_PER_TICK):
@@ -312,7 +312,7 @@ def test_a_round_looks_at_no_topic_before_its_turn() -> None:
 
 
 def test_a_topic_that_is_deleted_within_a_round_is_passed_over() -> None:
-    """Its entries are gone, and nothing of the store is lost."""
+    """Law: a topic deleted during a round is skipped."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     count = 2 * QUEUES_PER_TICK
     create(shell, TopicSet("gone", count, count), TopicSet("last", 1, 1))
@@ -333,7 +333,7 @@ def test_a_topic_that_is_deleted_within_a_round_is_passed_over() -> None:
 
 
 def test_nothing_is_trimmed_up_to_an_entry_that_is_missing() -> None:
-    """A store without it has lost a file: what lies before is not older for that."""
+    """Law: if the entry where a trim would end is missing, files of the store are lost, and nothing is trimmed."""
     shell = filled(StorageSettings(retention_ms=29 * 60_000))
     shell.state.tail.resize(0)
     queue = shell.state.topics.by_name["orders"].queues[0]
@@ -348,7 +348,7 @@ def test_nothing_is_trimmed_up_to_an_entry_that_is_missing() -> None:
 
 
 def test_the_duplicate_window_is_bounded_by_count() -> None:
-    """The oldest sends leave first."""
+    """Law: the window of known sends is limited by number; the oldest leave first."""
     shell = Shell(settings(storage=StorageSettings(dedup_window_count=10))).lead()
     create(shell, TopicSet("orders", 1, 1, order=True))
     for number in range(25):
@@ -363,7 +363,7 @@ def test_the_duplicate_window_is_bounded_by_count() -> None:
 
 
 def test_the_floor_is_found_by_whole_messages() -> None:
-    """Law: each place between two messages is found, by as many reads as it takes to halve their number.
+    """Law: the floor is searched by whole messages, with as many reads as halving their number takes.
 
     Halving bytes would read a message of 4 MiB twenty times.
     """
@@ -381,7 +381,7 @@ def test_the_floor_is_found_by_whole_messages() -> None:
         reader.count = 0
         floor = shell.core.retention.find_floor(START_MS + 1_000 * number + HOUR_MS)
         expected = begins[number] if number < count else shell.state.physical_end
-        # Less than a step of STEP_SIZE_MIN is not worth it.
+        # A step of less than STEP_SIZE_MIN is not done.
         assert floor in (0, expected)
         assert floor == expected or expected < MIB
         assert reader.count <= 2 + count.bit_length() * 2
@@ -391,7 +391,7 @@ def test_the_floor_is_found_by_whole_messages() -> None:
 def test_what_lanes_owe_in_thousands_of_queues_is_looked_at_some_at_a_time(
     last: int | None,
 ) -> None:
-    """Law: no tick goes over all of them, and the last one counts like the first."""
+    """Law: lanes of thousands of queues are looked at some per tick, and the last one counts as well."""
     shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
     create(shell, TopicSet("orders", 1, 1))
     send(shell, body=bytes(2 * MIB))

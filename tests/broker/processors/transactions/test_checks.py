@@ -1,4 +1,4 @@
-"""Questions about transactions that nobody ends, and what a fail-over leaves of them."""
+"""Checks of transactions that nobody ends, and their state after a change of leader."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def orders(shell: Shell) -> Shell:
 
 
 def test_a_clock_that_was_ahead_delays_no_question(orders: Shell) -> None:
-    """Not about the half that came then, nor about those that came after it, whose times do not fall."""
+    """Law: if the clock was ahead, checks are not delayed, neither for the half messages of that time nor for later ones."""
     join(orders)
     orders.set_clock(orders.wall_ms + DAY_MS)
     begin(orders, key="U1")
@@ -56,7 +56,7 @@ def test_a_clock_that_was_ahead_delays_no_question(orders: Shell) -> None:
 
 
 def test_no_half_is_given_up_because_a_clock_is_ahead(orders: Shell) -> None:
-    """Its producer is asked, and decides."""
+    """Law: no half message is given up because the clock is ahead; its producer is asked first."""
     join(orders)
     half = begin(orders, b"half")
     orders.pass_time(5_000)
@@ -71,7 +71,7 @@ def test_no_half_is_given_up_because_a_clock_is_ahead(orders: Shell) -> None:
 
 
 def test_a_half_of_a_clock_that_was_ahead_is_given_up_in_time() -> None:
-    """Nobody answers for it: after the retention it keeps the messages of other topics no longer."""
+    """Law: a half message stored by a clock that was ahead, without an answer, is given up after the retention time."""
     storage = StorageSettings(retention_ms=100_000)
     shell = with_orders(Shell(settings(storage=storage)).lead())
     right_ms = shell.wall_ms
@@ -89,7 +89,7 @@ def test_a_half_of_a_clock_that_was_ahead_is_given_up_in_time() -> None:
 
 
 def test_the_producer_is_asked_after_the_timeout_with_the_message_it_sent(orders: Shell) -> None:
-    """Topic and queue are the real ones, the offsets are those by which it ends the transaction."""
+    """Law: after the time-out the producer gets its message with the real topic and queue and the offsets that end the transaction."""
     join(orders)
     half = begin(orders, b"half", queue=1)
 
@@ -117,7 +117,7 @@ def test_the_producer_is_asked_after_the_timeout_with_the_message_it_sent(orders
 def test_the_answer_to_a_check_ends_the_transaction_and_the_message_says_it_was_checked(
     orders: Shell,
 ) -> None:
-    """From then on nobody is asked."""
+    """Law: the answer ends the transaction, and the delivered message has TRANSACTION_CHECK_TIMES."""
     half = begin(orders, b"half")
     orders.pass_time(7_000)
     assert len(questions(orders)) == 1
@@ -131,7 +131,7 @@ def test_the_answer_to_a_check_ends_the_transaction_and_the_message_says_it_was_
 
 
 def test_a_group_with_more_than_anybody_can_ask_leaves_the_others_their_turn(orders: Shell) -> None:
-    """Its heap is never empty; the other group's half was never asked about once."""
+    """Law: a producer group with very many half messages does not keep others from being checked."""
     join(orders, client="c1", peer=ALICE)
     join(orders, client="c3", peer=TOOL, group="others")
     for number in range(2 * COUNT_MAX):
@@ -147,7 +147,7 @@ def test_a_group_with_more_than_anybody_can_ask_leaves_the_others_their_turn(ord
 
 
 def test_who_has_a_half_asked_about_again_and_again_is_remembered_once(orders: Shell) -> None:
-    """323 once left a note each time, for as long as the half was open."""
+    """Law: repeated requests (323) for one half message leave one note; they once left one each."""
     join(orders)
     half = begin(orders)
     orders.pass_time(7_000)
@@ -163,7 +163,7 @@ def test_who_has_a_half_asked_about_again_and_again_is_remembered_once(orders: S
 
 
 def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell) -> None:
-    """A long immunity keeps the note of a half for days; those of ended ones leave before there are many."""
+    """Law: notes of ended half messages are removed before there are many, even if they are due days later."""
     open_half = begin(orders, CHECK_IMMUNITY_TIME_IN_SECONDS="20")
     checks = orders.core.checks
     for offset in range(1, 5 * ENDED_MAX):
@@ -178,7 +178,7 @@ def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell)
 
 
 def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:
-    """Those of other groups are not; a closed connection is not asked again."""
+    """Law: live producers of the group are asked in turn, not those of other groups or closed connections."""
     join(orders, client="c1", peer=ALICE)
     join(orders, client="c2", peer=BOB)
     join(orders, client="c3", peer=TOOL, group="others")
@@ -194,7 +194,7 @@ def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:
 
 
 def test_who_sent_a_half_can_be_asked_before_its_first_heartbeat(orders: Shell) -> None:
-    """Java sends one every 30 s only; the check need not wait for it."""
+    """Law: the sender of a half message can be asked before its first heartbeat."""
     begin(orders)
 
     orders.pass_time(7_000)
@@ -203,7 +203,7 @@ def test_who_sent_a_half_can_be_asked_before_its_first_heartbeat(orders: Shell) 
 
 
 def test_nothing_is_counted_while_no_producer_is_alive(orders: Shell) -> None:
-    """The check comes as soon as one is back."""
+    """Law: while no producer is alive no check is counted; it comes when one is back."""
     begin(orders)
     orders.run(orders.core.connection_closed(ALICE.connection))
     orders.pass_time(60 * 60_000, step=10_000)
@@ -222,7 +222,7 @@ WHITE = Peer(7, "10.0.0.7", 40_007)
 
 @pytest.fixture
 def guarded() -> Shell:
-    """A broker with access control, a writer of orders and a stranger who may write a topic of its own."""
+    """A broker with access control, a writer of orders, and a stranger who may write its own topic."""
     shell = Shell(settings(access=AccessSettings(enable=True))).lead()
     create(
         shell,
@@ -249,13 +249,13 @@ def begin_as(shell: Shell, who: str, topic: str, peer: Peer) -> None:
 
 
 def asked(shell: Shell, ms: int) -> set[tuple[int, str]]:
-    """Return who is asked about halves of which topics while time passes."""
+    """Return which connections are asked about half messages of which topics while time passes."""
     shell.pass_time(ms, step=1_000)
     return {(connection, question.ext["topic"]) for connection, question in questions(shell)}
 
 
 def test_who_may_not_write_a_topic_is_not_asked_about_its_transactions(guarded: Shell) -> None:
-    """Law: a heartbeat or a half of one's own with the name of a group shows no half of others and uses up no check."""
+    """Law: only a client that may write the topic is asked about its half messages, whatever producer group it names."""
     begin_as(guarded, STRANGER, "own", BOB)
     begin_as(guarded, WRITER, "orders", ALICE)
     own = (BOB.connection, "own")
@@ -275,7 +275,7 @@ def test_who_may_not_write_a_topic_is_not_asked_about_its_transactions(guarded: 
 
 
 def test_who_lost_the_right_to_write_is_asked_no_more(guarded: Shell) -> None:
-    """Rights are those of now; an address that needs no account has them while it is one."""
+    """Law: the present rights count; a client that lost them is not asked any more."""
     call_as(guarded, WRITER, 34, {}, producer_body("c1"), ALICE)
     begin_as(guarded, WRITER, "orders", ALICE)
     create(guarded, AccountSet(WRITER, "12345678", topic_perms={"orders": "SUB"}))
@@ -291,7 +291,7 @@ def test_who_lost_the_right_to_write_is_asked_no_more(guarded: Shell) -> None:
 def test_a_message_may_say_how_long_its_producer_must_not_be_asked(
     orders: Shell, immunity: str, first_ms: int
 ) -> None:
-    """CHECK_IMMUNITY_TIME_IN_SECONDS; what is no number counts as not said."""
+    """Law: CHECK_IMMUNITY_TIME_IN_SECONDS delays the first check; a value that is no number is ignored."""
     begin(orders, CHECK_IMMUNITY_TIME_IN_SECONDS=immunity)
 
     orders.pass_time(first_ms - 100)
@@ -302,7 +302,7 @@ def test_a_message_may_say_how_long_its_producer_must_not_be_asked(
 
 
 def test_after_the_last_check_a_copy_is_put_aside_and_nobody_is_asked(orders: Shell) -> None:
-    """The copy and the giving up are one proposal; the copy says which half it is."""
+    """Law: after the last check a copy is put aside and the half message is given up, in one proposal."""
     half = begin(orders, b"half")
     orders.pass_time(7_000 + 14 * 61_000, step=1_000)
     assert len(questions(orders)) == 15
@@ -322,7 +322,7 @@ def test_after_the_last_check_a_copy_is_put_aside_and_nobody_is_asked(orders: Sh
 
 
 def test_a_late_loss_of_a_former_term_puts_no_second_copy_aside(orders: Shell) -> None:
-    """The next term watches every half itself."""
+    """Law: a late loss of a former term's proposal puts no second copy aside."""
     begin(orders, b"half")
     orders.pass_time(7_000 + 14 * 61_000, step=1_000)
     while not any(isinstance(r, HalfGivenUp) for each in orders.pending for r in each.records):
@@ -345,7 +345,7 @@ def test_a_late_loss_of_a_former_term_puts_no_second_copy_aside(orders: Shell) -
 
 
 def test_a_late_commit_of_a_given_up_transaction_gives_its_one_copy(orders: Shell) -> None:
-    """The producer may know its own decision better than our patience."""
+    """Law: a late commit of a given-up transaction delivers the message once."""
     half = begin(orders, b"half")
     orders.pass_time(16 * 62_000, step=1_000)
     assert list(orders.state.transactions.given_up) == [0]
@@ -357,7 +357,7 @@ def test_a_late_commit_of_a_given_up_transaction_gives_its_one_copy(orders: Shel
 
 
 def test_an_administrator_has_a_given_up_transaction_asked_about_again(orders: Shell) -> None:
-    """323 with the id of the copy, or of the half itself; from the first check on, still one copy."""
+    """Law: 323 with the id of the copy or of the half message starts its checks again; it is still delivered once."""
     half = begin(orders, b"half")
     orders.pass_time(16 * 62_000, step=1_000)
     questions(orders)
@@ -376,7 +376,7 @@ def test_an_administrator_has_a_given_up_transaction_asked_about_again(orders: S
 
 @pytest.mark.parametrize("message_id", ["", "xyz", "C000026400002A9F0000000000FFFFFF"])
 def test_asking_again_about_what_is_no_half_is_refused(orders: Shell, message_id: str) -> None:
-    """The answer says which ids are meant."""
+    """Law: 323 for a message that is no half message is refused and says which ids are meant."""
     reply = orders.call(323, {"msgId": message_id})
 
     assert (reply.code, bool(reply.remark)) == (1, True)
@@ -386,7 +386,7 @@ def test_asking_again_about_what_is_no_half_is_refused(orders: Shell, message_id
 
 
 def test_checks_are_counted_on_after_a_fail_over() -> None:
-    """The new leader asks at the next interval, not immediately and not from the beginning."""
+    """Law: a new leader continues the count of checks and asks at the next interval."""
     orders = with_orders(Shell().lead())
     begin(orders)
     orders.pass_time(7_000)
@@ -404,7 +404,7 @@ def test_checks_are_counted_on_after_a_fail_over() -> None:
 
 
 def test_an_end_that_was_applied_before_the_fail_over_is_not_repeated_after_it() -> None:
-    """The producer repeats its commit to the new leader, since it saw no answer: one copy."""
+    """Law: a commit applied before a change of leader and repeated after it delivers one copy."""
     orders = with_orders(Shell().lead())
     half = begin(orders, b"half")
     end(orders, half, COMMIT)
@@ -417,7 +417,7 @@ def test_an_end_that_was_applied_before_the_fail_over_is_not_repeated_after_it()
 
 
 def test_transactions_can_be_shown(orders: Shell) -> None:
-    """The status says how many are open, since when, and whose."""
+    """Law: the status shows the number of open transactions, the oldest time, and the groups."""
     begin(orders, key="U1")
     begin(orders, key="U2")
 
@@ -430,7 +430,7 @@ def test_transactions_can_be_shown(orders: Shell) -> None:
 
 
 def test_the_oldest_transaction_is_shown_though_it_was_resumed(orders: Shell) -> None:
-    """It comes behind the others in the table then, and waits for longer than they do."""
+    """Law: the oldest transaction is shown even after it was resumed, which moves it in the table."""
     half = begin(orders, key="U1")
     orders.pass_time(70_000, step=1_000)
     begin(orders, key="U2")
@@ -445,7 +445,7 @@ def test_the_oldest_transaction_is_shown_though_it_was_resumed(orders: Shell) ->
 
 
 def test_the_producer_of_a_restored_half_is_asked_however_old_the_backup_is() -> None:
-    """It is given up when nobody answered for as long as messages are kept behind the restore."""
+    """Law: the producer of a restored half message is asked, however old the backup; it is given up a retention time after the restore."""
     former = with_orders(Shell(settings(storage=StorageSettings(retention_ms=100_000))).lead())
     begin(former, b"half")
     former.wall_ms += 1_000_000
@@ -468,7 +468,7 @@ def test_the_producer_of_a_restored_half_is_asked_however_old_the_backup_is() ->
 
 @pytest.mark.parametrize("immunity", ["", "999999999"])
 def test_open_transactions_keep_their_messages_and_given_up_ones_do_not(immunity: str) -> None:
-    """Retention stops before the oldest open half; one of the age of messages is given up, whatever it asks for."""
+    """Law: retention keeps the messages from the oldest open half message on; one as old as the retention time is given up."""
     storage = StorageSettings(retention_ms=100_000)
     shell = Shell(settings(storage=storage, timers=TimerSettings(retention_scan_ms=1_000))).lead()
     create(shell, TopicSet("orders", 1, 1))
@@ -488,7 +488,7 @@ def test_open_transactions_keep_their_messages_and_given_up_ones_do_not(immunity
 
 
 def test_the_timers_of_checks_are_settings() -> None:
-    """Time-out, interval and number of checks; tests and impatient users need not wait."""
+    """Law: time-out, interval and number of checks are settings."""
     timers = TimerSettings(
         transaction_timeout_ms=300,
         transaction_check_interval_ms=500,
@@ -510,7 +510,7 @@ def test_the_timers_of_checks_are_settings() -> None:
 
 
 def test_a_half_is_one_entry_with_its_opening(orders: Shell) -> None:
-    """The record that opens the transaction says all that a later leader must know."""
+    """Law: a half message and the record that opens its transaction are one entry, with all that a later leader needs."""
     orders.proposed.clear()
     half = begin(orders, queue=1)
 
@@ -520,7 +520,7 @@ def test_a_half_is_one_entry_with_its_opening(orders: Shell) -> None:
 
 
 def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
-    """RocketMQ 4.9.8's question and ours: the same header, the same properties, oneway."""
+    """Law: a check has the same header and properties as a captured one of RocketMQ 4.9.8, and is one-way."""
     (captured,) = [
         frame for frame in frames() if frame.code == 39 and frame.variant == "broker-to-client"
     ]
@@ -530,7 +530,7 @@ def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
 
     ((_, ours),) = questions(orders)
 
-    assert set(ours.ext) - {"topic"} == set(theirs.ext)  # 5.x sends the topic too
+    assert set(ours.ext) - {"topic"} == set(theirs.ext)  # 5.x sends the topic too.
     assert ours.is_oneway
     # 5.x stores the region with each message.
     region = {"MSG_REGION", "TRACE_ON"}
@@ -542,7 +542,7 @@ def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
 def test_one_look_sends_no_more_bytes_than_one_proposal_and_counts_no_other_checks(
     orders: Shell,
 ) -> None:
-    """Checks of large halves that nobody could read in time would be used up without a question."""
+    """Law: one look sends no more bytes than a proposal holds, and counts only the checks that it sends."""
     for number in range(3):
         begin(orders, bytes(SIZE_MAX * 5 // 8), key=f"U{number}")
     orders.wall_ms += 6_000
@@ -559,7 +559,7 @@ def test_one_look_sends_no_more_bytes_than_one_proposal_and_counts_no_other_chec
 def test_one_look_asks_about_a_limited_number_and_the_next_about_the_others(
     orders: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many halves that are due immediately must not hold up everybody else."""
+    """Law: one look asks about a limited number of half messages; the next ones follow."""
     monkeypatch.setattr("orderlymq_broker.processors.transactions.checks.COUNT_MAX", 3)
     for number in range(8):
         begin(orders, key=f"U{number}")

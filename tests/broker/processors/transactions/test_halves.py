@@ -1,4 +1,4 @@
-"""Half messages, and the end of their transactions."""
+"""Half messages, and how their transactions end."""
 
 import re
 
@@ -54,7 +54,7 @@ def orders(shell: Shell) -> Shell:
 def test_a_half_message_is_seen_by_nobody_and_answered_with_its_number_among_the_halves(
     orders: Shell,
 ) -> None:
-    """Its sender learns the queue it asked for, and the offset by which it ends the transaction."""
+    """Law: a half message is not delivered; the answer has its requested queue and its offset among the half messages."""
     send(orders, body=b"before")
 
     reply = send(orders, body=b"half", props=half_properties(), a=GROUP, e=1, f=4)
@@ -65,7 +65,7 @@ def test_a_half_message_is_seen_by_nobody_and_answered_with_its_number_among_the
 
 
 def test_a_half_message_rests_as_rocketmq_keeps_it(orders: Shell) -> None:
-    """In queue 0 of the half topic, without transaction bits, with the way to where it belongs."""
+    """Law: a half message is stored as RocketMQ does: in queue 0 of the half topic, without transaction bits, with its real topic and queue."""
     _, physical = begin(orders, queue=1, WAIT="true")
 
     (stored,) = stored_at(orders, physical)
@@ -88,7 +88,7 @@ def test_a_half_message_rests_as_rocketmq_keeps_it(orders: Shell) -> None:
 
 
 def test_a_half_keeps_no_long_texts_of_its_sender_in_memory(orders: Shell) -> None:
-    """Each that is open stays in the memory of every replica; the message itself has the whole key."""
+    """Law: long texts of a half message are not kept in memory; the message itself has them."""
     by_header = orders.call(310, send_ext("orders", properties(TRAN_MSG="true"), a="g" * 300), b"")
     by_property = orders.call(
         310, send_ext("orders", properties(TRAN_MSG="true", PGROUP="g" * 30_000)), b""
@@ -107,7 +107,7 @@ def test_a_half_keeps_no_long_texts_of_its_sender_in_memory(orders: Shell) -> No
 
 
 def test_the_bit_or_the_property_makes_a_half(orders: Shell) -> None:
-    """Either alone would otherwise store a message that is delivered, or one that never is."""
+    """Law: the flag bit or the property alone makes a half message; else one would be delivered early, or never."""
     topic = orders.state.topics.by_name["orders"]
 
     assert is_half(topic, 4, Properties(""))
@@ -118,7 +118,7 @@ def test_the_bit_or_the_property_makes_a_half(orders: Shell) -> None:
 
 
 def test_a_repeated_half_gets_the_place_of_the_first(orders: Shell) -> None:
-    """A sender that lost the answer has one transaction, not two."""
+    """Law: a repeated half message gets the place of the first."""
     first = begin(orders, key="U1")
     again = begin(orders, key="U1")
     other = begin(orders, key="U2")
@@ -129,7 +129,7 @@ def test_a_repeated_half_gets_the_place_of_the_first(orders: Shell) -> None:
 
 
 def test_a_message_object_sent_again_is_another_transaction(orders: Shell) -> None:
-    """Java keeps its key: to another topic, or after the end in a Normal topic, its commit would otherwise be lost."""
+    """Law: a message object sent again, to another topic or after its end in a Normal topic, is another transaction."""
     create(orders, TopicSet("plain", 1, 1))
     begin(orders)
     halves = []
@@ -144,7 +144,7 @@ def test_a_message_object_sent_again_is_another_transaction(orders: Shell) -> No
 @pytest.mark.parametrize("topic", ["orders", "plain"])
 @pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
 def test_what_was_rolled_back_can_be_sent_again_and_committed(topic: str, how: str) -> None:
-    """Law: a rollback takes its half out of the duplicate window; what is acknowledged then exists, once."""
+    """Law: a rolled-back message may be sent again and committed, and is delivered once."""
     shell = with_orders(Shell().lead())
     create(shell, TopicSet("plain", 1, 1))
     first = begin(shell, topic=topic)
@@ -164,7 +164,7 @@ def test_what_was_rolled_back_can_be_sent_again_and_committed(topic: str, how: s
 
 
 def test_a_rollback_that_is_lost_takes_nothing_back(orders: Shell) -> None:
-    """The half is open as before, and its repeat gets its place."""
+    """Law: a lost rollback changes nothing; the half message is open, and its repeat gets its place."""
     first = begin(orders)
     orders.submit(37, end_ext(first, ROLLBACK), oneway=True)
     orders.follow()
@@ -179,7 +179,7 @@ def test_a_rollback_that_is_lost_takes_nothing_back(orders: Shell) -> None:
 def test_a_message_that_an_ordered_topic_has_by_a_commit_begins_no_transaction_again(
     orders: Shell, *, settled: bool
 ) -> None:
-    """Its end would be answered as done and change nothing: the half is refused, and says so."""
+    """Law: an ordered topic refuses a half message that it has committed already, because its end would change nothing."""
     orders.submit(37, end_ext(begin(orders), COMMIT), oneway=True)
     if settled:
         orders.settle()
@@ -192,7 +192,7 @@ def test_a_message_that_an_ordered_topic_has_by_a_commit_begins_no_transaction_a
 
 
 def test_a_topic_that_is_made_again_gets_a_message_that_the_former_one_had(orders: Shell) -> None:
-    """Law: what an ordered topic keeps one copy of is what it has."""
+    """Law: a topic created again accepts a message that the former one had."""
     assert end(orders, begin(orders), COMMIT).code == 0
     create(orders, TopicDeleted("orders"))
     with_orders(orders)
@@ -205,7 +205,7 @@ def test_a_topic_that_is_made_again_gets_a_message_that_the_former_one_had(order
 
 
 def test_a_normal_topic_gets_a_message_again_whose_commit_is_not_applied(orders: Shell) -> None:
-    """Java ends oneway and goes on: the end of the first must not be that of both."""
+    """Law: in a Normal topic the same object is another transaction, even while the first commit is uncommitted."""
     create(orders, TopicSet("plain", 1, 1))
     orders.submit(37, end_ext(begin(orders, topic="plain"), COMMIT), oneway=True)
 
@@ -215,7 +215,7 @@ def test_a_normal_topic_gets_a_message_again_whose_commit_is_not_applied(orders:
 
 
 def test_a_given_up_half_answers_for_its_repeats_until_retention_takes_it(orders: Shell) -> None:
-    """Till then its commit still counts; after that a repeat is a new transaction."""
+    """Law: a given-up half message answers its repeats until retention removes it; then a repeat is a new transaction."""
     first = begin(orders)
     orders.run([Propose([HalfGivenUp(first[0])])])
     assert begin(orders) == first
@@ -230,7 +230,7 @@ def test_a_given_up_half_answers_for_its_repeats_until_retention_takes_it(orders
 
 
 def test_a_batch_cannot_be_sent_in_a_transaction(orders: Shell) -> None:
-    """Its messages would need one decision each; the batch is refused as illegal."""
+    """Law: a batch in a transaction is refused."""
     entry = b"\x00\x00\x00\x17" + bytes(12) + b"\x00\x00\x00\x01x" + b"\x00\x00"
 
     reply = orders.call(320, send_ext("orders", half_properties(), f=4), entry)
@@ -244,7 +244,7 @@ def test_a_batch_cannot_be_sent_in_a_transaction(orders: Shell) -> None:
 def test_a_commit_shows_the_message_once_and_marks_the_end_in_the_same_proposal(
     orders: Shell,
 ) -> None:
-    """The visible copy and the end of the half cannot be parted by a crash."""
+    """Law: a commit's copy and the end of the half message are one proposal."""
     half = begin(orders, b"half", queue=1)
     orders.proposed.clear()
 
@@ -268,7 +268,7 @@ def test_a_commit_shows_the_message_once_and_marks_the_end_in_the_same_proposal(
 
 @pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
 def test_what_was_committed_stays_committed_once(orders: Shell, second: int) -> None:
-    """A repeated or contrary end changes nothing, and the answer says so."""
+    """Law: a repeated or opposite end changes nothing, and the answer says so."""
     half = begin(orders, b"half")
     end(orders, half, COMMIT)
 
@@ -279,7 +279,7 @@ def test_what_was_committed_stays_committed_once(orders: Shell, second: int) -> 
 
 
 def test_two_commits_in_one_turn_make_one_copy(orders: Shell) -> None:
-    """The second waits for the first, whose answer it gets."""
+    """Law: two commits in one turn make one copy; the second gets the answer of the first."""
     half = begin(orders, b"half")
 
     first = orders.submit(37, end_ext(half, COMMIT))
@@ -293,7 +293,7 @@ def test_two_commits_in_one_turn_make_one_copy(orders: Shell) -> None:
 
 
 def test_a_rolled_back_message_is_never_seen(orders: Shell) -> None:
-    """A commit that comes later changes nothing."""
+    """Law: a rolled-back message is never delivered; a later commit changes nothing."""
     half = begin(orders, b"half")
 
     assert end(orders, half, ROLLBACK).code == 0
@@ -305,7 +305,7 @@ def test_a_rolled_back_message_is_never_seen(orders: Shell) -> None:
 
 
 def test_ordered_transactional_sends_stand_where_they_were_committed(orders: Shell) -> None:
-    """Not where the half was sent: what was acknowledged before the commit comes before it."""
+    """Law: in an ordered topic, a committed message stands where it was committed, not where it was sent."""
     first, second = begin(orders, b"A", "U1"), begin(orders, b"B", "U2")
     send(orders, body=b"C")
     end(orders, second, COMMIT)
@@ -316,7 +316,7 @@ def test_ordered_transactional_sends_stand_where_they_were_committed(orders: She
 
 
 def test_a_committed_message_with_a_delay_waits_for_it_after_the_commit(orders: Shell) -> None:
-    """The delay begins with the commit, as the message does not exist before."""
+    """Law: the delay of a committed message begins with the commit."""
     half = begin(orders, b"half", DELAY="1")
     orders.pass_time(3_000)
     assert found(orders) == []
@@ -330,7 +330,7 @@ def test_a_committed_message_with_a_delay_waits_for_it_after_the_commit(orders: 
 
 
 def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
-    """Wrong group, wrong physical offset, a number that never was, a choice that is none. No refusal says what is right."""
+    """Law: an end with a wrong group, offset or choice is refused without revealing the right values."""
     begin(orders, b"before", "U0")
     half = begin(orders)
 
@@ -358,10 +358,10 @@ def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
 
 def test_the_end_of_another_message_at_the_same_place_is_refused(orders: Shell) -> None:
     """
-    Law: a producer that outlives the restore of a backup ends no transaction but its own.
+    Law: an end for another message at the same place is refused, so that producers do not end other transactions after a restore.
 
-    Group and both offsets are those of a half of the new cluster, the message's id is not. Clients name the unique key, and the
-    offset id where a half has none.
+    Group and both offsets match a half message of the new cluster, but the message's id does not. Clients name the unique key, or
+    the offset id if there is none.
     """
     halves = [begin(orders, key=key) for key in ("U1", "U2", "U3" * 200)]
     names = ("U1", f"C000026400002A9F{halves[1][1]:016X}", "U3" * 200)
@@ -386,7 +386,7 @@ def test_the_end_of_another_message_at_the_same_place_is_refused(orders: Shell) 
 
 
 def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell) -> None:
-    """Given up and dropped, it was never committed; nobody may learn that it was."""
+    """Law: the end of a half message that retention removed is refused, because it was never committed."""
     half = begin(orders)
     queue = orders.state.topics.by_name[TRANS_HALF_TOPIC].queue(0)
     floor = QueueFloor(queue.topic_id, 0, queue.next_offset)
@@ -409,11 +409,11 @@ def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell)
 def test_an_end_that_retention_overtakes_in_the_log_is_carried_out(
     orders: Shell, choice: int, seen: list[bytes]
 ) -> None:
-    """Decided before the half was dropped, it ends the transaction: no replica stumbles over it."""
+    """Law: an end requested before, but applied after, the removal by retention is still carried out."""
     half = begin(orders)
     orders.run([Propose([HalfGivenUp(half[0])])])
     orders.settle()
-    # Retention is applied first, though the end was asked for while the half was there.
+    # Retention is applied first, although the end was requested while the half message was there.
     orders.run([Propose([RetentionAdvanced((), orders.state.physical_end)])])
 
     assert end(orders, half, choice).code == 0
@@ -422,7 +422,7 @@ def test_an_end_that_retention_overtakes_in_the_log_is_carried_out(
 
 
 def test_an_unknown_result_leaves_the_transaction_open(orders: Shell) -> None:
-    """It is neither seen nor gone; the producer is asked later."""
+    """Law: an unknown result leaves the transaction open."""
     half = begin(orders)
 
     assert end(orders, half, UNKNOWN).code == 0
@@ -431,7 +431,7 @@ def test_an_unknown_result_leaves_the_transaction_open(orders: Shell) -> None:
 
 
 def test_a_oneway_end_gets_no_answer(orders: Shell) -> None:
-    """RocketMQ's clients end transactions without waiting."""
+    """Law: a one-way end gets no answer, whatever its outcome."""
     half = begin(orders, b"half")
 
     assert orders.ask(37, end_ext(half, COMMIT), oneway=True) is None
@@ -441,7 +441,7 @@ def test_a_oneway_end_gets_no_answer(orders: Shell) -> None:
 
 
 def test_a_commit_whose_topic_is_gone_keeps_the_transaction_open(orders: Shell) -> None:
-    """Created again, the topic gets the message; nothing acknowledged is dropped."""
+    """Law: a commit whose topic is deleted keeps the transaction open; when the topic is back, the message is delivered."""
     half = begin(orders, b"half")
     create(orders, TopicDeleted("orders"))
 
@@ -453,7 +453,7 @@ def test_a_commit_whose_topic_is_gone_keeps_the_transaction_open(orders: Shell) 
 
 
 def test_an_end_that_is_lost_with_its_leader_can_be_asked_for_again(orders: Shell) -> None:
-    """Both callers get an answer; the half is still open."""
+    """Law: an end lost with its leader is answered with 1 to all callers, and may be repeated."""
     half = begin(orders, b"half")
     numbers = [orders.submit(37, end_ext(half, COMMIT)) for _ in range(2)]
 
@@ -469,7 +469,7 @@ def test_an_end_that_is_lost_with_its_leader_can_be_asked_for_again(orders: Shel
 
 
 def test_a_replica_that_does_not_lead_answers_as_a_slave(orders: Shell) -> None:
-    """11, and nothing changes; a oneway end is asked about later anyway."""
+    """Law: a replica that does not lead answers 11, and nothing changes."""
     half = begin(orders)
     orders.follow()
 
@@ -480,7 +480,7 @@ def test_a_replica_that_does_not_lead_answers_as_a_slave(orders: Shell) -> None:
 
 
 def test_a_producer_over_ipv6_stays_one_in_its_committed_message(orders: Shell) -> None:
-    """The long host is kept from the half to its visible copy."""
+    """Law: the IPv6 address of a producer is kept in its committed message."""
     peer = Peer(6, "2001:db8::6", 40_006)
     reply = send(orders, body=b"half", props=half_properties(), a=GROUP, f=4, peer=peer)
     half = int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
@@ -494,7 +494,7 @@ def test_a_producer_over_ipv6_stays_one_in_its_committed_message(orders: Shell) 
 
 
 def test_a_compressed_half_stays_compressed_in_its_committed_message(orders: Shell) -> None:
-    """The broker never looks into bodies: flags and bytes are returned as they came."""
+    """Law: a compressed half message keeps body and flags in its committed message."""
     compressed, flags = b"\x00\x01\x02", 0x301
     props = half_properties()
     reply = send(orders, body=compressed, props=props, a=GROUP, f=4 | flags)
@@ -507,7 +507,7 @@ def test_a_compressed_half_stays_compressed_in_its_committed_message(orders: She
 
 
 def test_a_producer_that_says_good_bye_is_not_asked(orders: Shell) -> None:
-    """35 ends what its half messages registered; another one of the group is waited for."""
+    """Law: a producer that unregisters (35) is not asked; another one of the group is waited for."""
     begin(orders)
     orders.call(35, {"clientID": "c1", "producerGroup": GROUP})
 

@@ -1,4 +1,4 @@
-"""A new leader goes over the open halves in steps."""
+"""A new leader notes the open half messages in steps."""
 
 from orderlymq_broker.processors.transactions.checks import NOTED_MAX
 from orderlymq_broker.state.transactions.halfrecords import HalfOpened
@@ -16,14 +16,14 @@ from tests.broker.processors.halves import (
 
 
 def noted(shell: Shell) -> int:
-    """Return how many notes there are of halves."""
+    """Return the number of notes of half messages."""
     return sum(map(len, shell.core.checks._due.values()))
 
 
 def test_a_new_leader_notes_many_halves_some_at_a_time() -> None:
-    """Half a million took two seconds of one turn, and the others elected the next leader meanwhile; so it went on.
+    """Law: a new leader notes many half messages in steps; half a million once took two seconds, in which another leader was elected.
 
-    It is the same after a clock is set back.
+    The same holds after the clock was set back.
     """
     shell = with_orders(Shell().lead())
     count = 2 * NOTED_MAX + 10
@@ -42,7 +42,7 @@ def test_a_new_leader_notes_many_halves_some_at_a_time() -> None:
 
 
 def test_a_half_is_noted_once_that_is_asked_about_before_a_new_leader_comes_to_it() -> None:
-    """323 comes while the new leader still goes over the others; one that has ended by then is not noted."""
+    """Law: a half message that 323 asks about before its turn is noted once; one that has ended by then is not."""
     shell = with_orders(Shell().lead())
     for offset in range(1_000_000, 1_000_000 + NOTED_MAX):
         record = HalfOpened(offset, 0, "others", "orders", "U", shell.wall_ms, 999_999_000)
@@ -62,7 +62,7 @@ def test_a_half_is_noted_once_that_is_asked_about_before_a_new_leader_comes_to_i
 
 
 def test_one_look_passes_over_a_limited_number_of_notes_of_ended_halves() -> None:
-    """All of them at once stopped the leader for longer than others wait for it. The next look comes soon."""
+    """Law: one look skips a limited number of notes of ended half messages, and the next look follows soon."""
     orders = with_orders(Shell().lead())
     join(orders)
     count = 2 * NOTED_MAX

@@ -1,4 +1,4 @@
-"""How many transactions may not have ended, of one producer group and topic and of all."""
+"""The limits of transactions that have not ended: per producer group and topic, and in total."""
 
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_broker.state.transactions.halfrecords import HalfOpened
@@ -9,7 +9,7 @@ from tests.broker.processors.requests import create, properties, send
 
 
 def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
-    """Halves that were given up count, too: they stay for as long as messages do. A repeated half is none more."""
+    """Law: one producer group cannot use all room; given-up half messages count too, repeats do not."""
     orders = with_orders(Shell().lead())
     first = begin(orders, key="U0")
     table = orders.state.transactions
@@ -27,7 +27,7 @@ def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
 
 
 def test_who_writes_one_topic_leaves_room_for_the_transactions_of_others() -> None:
-    """Law: a producer group is what a producer says it is; who names that of another topic, or many, takes none of its room."""
+    """Law: whoever writes one topic leaves room for others' topics, whatever producer groups it names."""
     orders = with_orders(Shell().lead())
     create(orders, TopicSet("greedy", 1, 1))
     table = orders.state.transactions

@@ -1,4 +1,4 @@
-"""Whom of the producers of a group a leader asks about its halves, and what it keeps of them."""
+"""Which producers of a group the leader asks, and what it keeps of them."""
 
 from collections.abc import Sized
 
@@ -25,7 +25,7 @@ def orders(shell: Shell) -> Shell:
 
 
 def test_halves_of_one_group_are_divided_over_its_producers(orders: Shell) -> None:
-    """No producer is asked about all of them, neither first nor later."""
+    """Law: the checks of a group are divided over its producers."""
     join(orders, client="c1", peer=ALICE)
     join(orders, client="c2", peer=BOB)
     for number in range(6):
@@ -38,7 +38,7 @@ def test_halves_of_one_group_are_divided_over_its_producers(orders: Shell) -> No
 
 
 def test_nothing_is_kept_of_groups_whose_halves_have_ended(orders: Shell) -> None:
-    """A group is what a producer says it is: names of thousands would stay as long as this replica leads."""
+    """Law: nothing is kept of groups whose half messages have all ended."""
     service = orders.core.checks
     before = {name: len(kept) for name, kept in vars(service).items() if isinstance(kept, Sized)}
     for number in range(100):
@@ -49,7 +49,7 @@ def test_nothing_is_kept_of_groups_whose_halves_have_ended(orders: Shell) -> Non
         assert len(questions(orders)) == 1
         if number % 2:
             assert orders.call(37, end_ext(half, ROLLBACK, f"group-{number}")).code == 0
-        # Sixty-four groups are remembered of each connection.
+        # Sixty-four groups are remembered for each connection.
         orders.run(orders.core.connection_closed(ALICE.connection))
 
     orders.wall_ms += 4 * DAY_MS
@@ -61,7 +61,7 @@ def test_nothing_is_kept_of_groups_whose_halves_have_ended(orders: Shell) -> Non
 
 
 def test_who_is_gone_before_its_half_is_stored_is_asked_nothing(orders: Shell) -> None:
-    """A half waits while its topic is made; counted checks would give it up, although nobody could answer them."""
+    """Law: a producer that is gone before its half message is stored is not asked, and no check is counted."""
     ext = send_ext("new", properties(TRAN_MSG="true", PGROUP=GROUP), a=GROUP)
     orders.submit(310, ext, b"paid", peer=BOB)
     orders.run(orders.core.connection_closed(BOB.connection))

@@ -1,4 +1,4 @@
-"""Halves that wait for something else than an answer, and those beside them."""
+"""Half messages that need no answer, and those next to them."""
 
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import Append
@@ -15,7 +15,7 @@ def without_producer(shell: Shell) -> None:
 def test_a_half_that_was_asked_about_often_enough_waits_behind_none_that_nobody_answers_for() -> (
     None
 ):
-    """It needs no answer any more; as long as it was open it kept the messages of all topics."""
+    """Law: a half message that was checked often enough is given up even if others wait for a missing producer."""
     shell = with_orders(Shell(settings(timers=TimerSettings(transaction_check_max=1))).lead())
     begin(shell, key="U1")
     shell.pass_time(7_000)
@@ -34,7 +34,7 @@ def test_a_half_that_was_asked_about_often_enough_waits_behind_none_that_nobody_
 
 
 def test_a_half_that_is_old_waits_behind_none_that_nobody_answers_for() -> None:
-    """It was asked about late, so that one that began after it is due before it."""
+    """Law: so is one that is older than the retention time, even if it was checked late."""
     storage = StorageSettings(retention_ms=100_000)
     shell = with_orders(Shell(settings(storage=storage)).lead())
     begin(shell, key="U1", CHECK_IMMUNITY_TIME_IN_SECONDS="50")
@@ -51,7 +51,7 @@ def test_a_half_that_is_old_waits_behind_none_that_nobody_answers_for() -> None:
 
 
 def test_who_waits_for_a_producer_is_not_looked_at_each_time() -> None:
-    """There may be a hundred thousand, for days; each is looked at now and then, in case it has become old."""
+    """Law: half messages without a producer are looked at rarely, because there may be a hundred thousand."""
     shell = with_orders(Shell().lead())
     begin(shell)
     without_producer(shell)
